@@ -399,6 +399,7 @@ SIGHTINGS = _numbered(
     Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE")),
     Column("stranger_key", KEY, ForeignKey("strangers.key", ondelete="CASCADE")),
     Column("camera", Text, nullable=False),
+    Column("zone", Text),  # of the camera, in which the face was last
     Column("decision", String(16), nullable=False),
     Column("score", Float),
     Column("margin", Float),
@@ -430,6 +431,7 @@ EVENTS = _table(
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("sighting_key", KEY, ForeignKey("sightings.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY),  # whom it names, while there is one: no key is used again
     Column("kind", String(16), nullable=False),
     Column("camera", Text, nullable=False),
     Column("document", Text, nullable=False),  # JSON

@@ -24,13 +24,15 @@ def tell(
     key: str = "",
     ago_s: float = 1.0,
     ended: bool = False,
+    zone: str = "",
 ) -> httpx.Response:
     """The answer to a track of these photos, of a new id unless one is given."""
     at = utc_now(timedelta(seconds=-ago_s))
     return api.put(
         f"/v1/galleries/{gallery}/sightings/{sighting or uuid.uuid4().hex}",
         files=[("images", photo) for photo in photos],
-        data={"camera": camera, "first_at": at, "last_at": at, "ended": str(ended).lower()},
+        data={"camera": camera, "first_at": at, "last_at": at, "ended": str(ended).lower()}
+        | ({"zone": zone} if zone else {}),
         headers={"x-api-key": key} if key else {},
     )
 
@@ -44,4 +46,4 @@ def told(api: httpx.Client, *photos: bytes, **about: Any) -> dict[str, Any]:
 def events_of(data_dir: Path) -> list[dict[str, Any]]:
     """All events so far, as the database of this data folder has them."""
     with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
-        return [event.document for event in read_events(database, 0, 1000)]
+        return read_events(database, 0, 1000)

@@ -2,6 +2,6 @@
 
 Off unless `LIKENESS_WATCHING` is `on`; before that the service imports nothing but `feature`, and no command does.
 
-`deciding` turns photos of a track into a decision, `sightings` stores it, `events` says what happened, `webhooks` and
+`service` decides about a track by its photos, `store` keeps the sighting, `events` says what happened, `webhooks` and
 `mqtt` send it out, `strangers` groups the unknown. `watcher` is another process.
 """

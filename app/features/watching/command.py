@@ -6,8 +6,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +20,11 @@ from app.timestamps import utc_now
 
 if TYPE_CHECKING:
     from app.features.watching.watcher.cameras import CameraConfig, Eyes
+    from app.features.watching.watcher.frigate import Frigate
     from app.features.watching.watcher.looks import Looker
     from app.features.watching.watcher.reporter import Report, Reporter
-    from app.features.watching.watcher.tally import Telling
     from app.features.watching.watcher.timeline import Timeline
+    from app.features.watching.watcher.watch import Watcher
 
 commands = typer.Typer()
 TOLD_S = 3600.0
@@ -70,17 +70,11 @@ def watch(
     if bool(sources) + (cameras is not None) + (frigate is not None) != 1 or (frigate is None) != (mqtt is None):
         message = "Give sources, or a file of --cameras, or --frigate and --mqtt."
         raise InvalidInput(message, code="invalid_source")
-    labels = [*(name or []), *[None] * len(sources or [])]
-    wanted = (
-        configured.read_cameras(cameras)
-        if cameras is not None
-        else [
-            configured.CameraConfig(
-                source=source, name=label, fps=fps, min_face=min_face, roi=configured.parse_roi(roi)
-            )
-            for source, label in zip(sources or [], labels, strict=False)
-        ]
-    )
+    wanted = []
+    if cameras is not None:
+        wanted = configured.read_cameras(cameras)
+    elif sources:
+        wanted = configured.read_options(sources, name or [], roi, fps=fps, min_face=min_face)
     settings = load_settings()
     cache = settings.data_dir / "models" if settings.data_dir.is_dir() else Path.home() / ".cache" / "likeness"
     cache.mkdir(parents=True, exist_ok=True)
@@ -94,11 +88,11 @@ def watch(
 
 
 def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes: Eyes, path: Path | None) -> None:
-    from app.features.watching.watcher.camera import is_film  # noqa: PLC0415 - needs PyAV
+    from app.features.watching.watcher.camera import Camera, is_film  # noqa: PLC0415 - needs PyAV
     from app.features.watching.watcher.cameras import names  # noqa: PLC0415
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415
-    from app.features.watching.watcher.tally import Telling  # noqa: PLC0415
     from app.features.watching.watcher.timeline import Timeline  # noqa: PLC0415
+    from app.features.watching.watcher.watch import Watcher  # noqa: PLC0415
 
     labelled = list(zip(names(wanted), wanted, strict=True))
     films = [(label, camera) for label, camera in labelled if is_film(camera.source)]
@@ -112,10 +106,14 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
         if sighting.decision != "unknown" or sighting.frames > 1 or report.ended:
             session.say(sighting, _line(sighting))
 
-    reporter = Reporter(client, gallery, answered)
+    reporter, watcher = Reporter(client, gallery, answered), Watcher()
     try:
+        for label, camera in live:
+            watcher.add(Camera(camera.source, camera.fps), eyes.watch(label, camera, reporter))
         if live:
-            _follow(live, eyes, reporter, partial(Telling, client, gallery))
+            _follow(client, gallery, watcher, f"Watching {', '.join(label for label, _ in live)}")
+            for watching in watcher.watched:
+                output.say(f"{watching.camera}: {watching.frames} frames; {watching.tally}")
         for label, camera in films:
             _play(label, camera, eyes, reporter, timeline)
     finally:
@@ -127,11 +125,10 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
 
 def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, timeline: Timeline) -> None:
     from app.features.watching.watcher.camera import read_film  # noqa: PLC0415 - needs PyAV
-    from app.features.watching.watcher.watch import Watch  # noqa: PLC0415
 
     began = time.time()
     timeline.begin(label, began)
-    watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part, began=began)
+    watching = eyes.watch(label, camera, reporter, began)
     for frame in read_film(camera.source, camera.fps):
         watching.see(frame)
     watching.finish()
@@ -158,8 +155,7 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: t
 
     reporter = Reporter(client, gallery, answered)
     source.start(reporter)
-    _until_stopped().wait()
-    source.close()
+    _follow(client, gallery, source, f"Following {api}")
     reporter.close()
 
 
@@ -172,33 +168,18 @@ def _check(client: Client, gallery: str) -> None:
             raise
 
 
-def _until_stopped() -> threading.Event:
-    """Return an event that SIGINT or SIGTERM sets."""
+def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str) -> None:
+    """Print ``ready``, tell the service how the source's cameras are until SIGINT or SIGTERM, and close the source."""
+    from app.features.watching.watcher.tally import telling  # noqa: PLC0415 - slow to import
+
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    return stopped
-
-
-def _follow(
-    cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: Reporter, tell: Callable[[Any], Telling]
-) -> None:
-    """Watch cameras until SIGINT or SIGTERM; ``tell`` tells the service how they are."""
-    from app.features.watching.watcher.camera import Camera  # noqa: PLC0415 - needs PyAV
-    from app.features.watching.watcher.watch import Watch, Watcher  # noqa: PLC0415
-
-    watcher, stopped, watched = Watcher(), _until_stopped(), list[Watch]()
-    for label, camera in cameras:
-        watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part)
-        watcher.add(Camera(camera.source, camera.fps), watching)
-        watched.append(watching)
-    telling = tell(watcher.reports)
-    output.say(f"Watching {', '.join(watching.camera for watching in watched)}")
+    told = telling(client, gallery, source.reports)
+    output.say(ready)
     stopped.wait()
-    telling.close()
-    watcher.close()
-    for watching in watched:
-        output.say(f"{watching.camera}: {watching.frames} frames; {watching.tally}")
+    told.close()
+    source.close()
 
 
 def _line(sighting: Any) -> str:

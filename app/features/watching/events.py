@@ -5,28 +5,32 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.choices import EventKind
 from app.db.engine import Database
-from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES
-from app.features.watching.records import Event
+from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
 from app.gallery.change import Change
 from app.timestamps import utc_now, utc_seconds
 
 VERSION: Final = 1
 """Of the events' form. Fields may be added to it; one that is renamed or removed makes a new version."""
+Event: TypeAlias = dict[str, Any]
+"""An event as `app.features.watching.schemas.Event` describes it, without its age."""
 ONLY: Final = 1
 """The key of the one row of EVENT_NUMBERS."""
 
 
-def write_event(change: Change, sighting_key: int, kind: EventKind, about: Mapping[str, object]) -> None:
+def write_event(
+    change: Change, sighting_key: int, subject_key: int | None, kind: EventKind, about: Mapping[str, object]
+) -> None:
     """Write an event in the change's transaction; whoever else writes one waits until it ends.
 
-    ``about`` has the fields of `app.features.watching.schemas.Event` that are the sighting's.
+    ``about`` has the fields of `app.features.watching.schemas.Event` that are the sighting's, but not the subject's,
+    who may get another id and name, or be erased.
     """
     event_id, number = uuid.uuid4().hex, _next_number(change)
     head = {"version": VERSION, "id": event_id, "number": number, "event": kind, "at": utc_now()}
@@ -35,6 +39,7 @@ def write_event(change: Change, sighting_key: int, kind: EventKind, about: Mappi
         "id": event_id,
         "gallery_key": change.gallery.key,
         "sighting_key": sighting_key,
+        "subject_key": subject_key,
         "kind": kind,
         "camera": about["camera"],
         "document": json.dumps(head | {"gallery": change.gallery.id} | dict(about), ensure_ascii=False),
@@ -58,17 +63,16 @@ def last_number(connection: Connection) -> int:
 
 def read_events(database: Database, after: int, limit: int, galleries: Collection[str] | None = None) -> list[Event]:
     """Return the events after this number, in order, of these galleries by id (None: all)."""
-    query = sa.select(EVENTS, GALLERIES.c.id.label("gallery")).join_from(EVENTS, GALLERIES)
-    query = query.where(EVENTS.c.number > after).order_by(EVENTS.c.number).limit(limit)
+    who = SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name")
+    query = sa.select(EVENTS.c.document, *who).join_from(EVENTS, GALLERIES)
+    query = query.outerjoin(SUBJECTS, EVENTS.c.subject_key == SUBJECTS.c.key).where(EVENTS.c.number > after)
+    query = query.order_by(EVENTS.c.number).limit(limit)
     if galleries is not None:
         query = query.where(GALLERIES.c.id.in_(sorted(galleries)))
-    return [_event(row) for row in database.rows(query)]
+    rows = database.rows(query)
+    return [json.loads(row.document) | {"subject": row.subject, "name": row.name} for row in rows]
 
 
 def aged(event: Event, now: float) -> dict[str, object]:
     """Return what is sent at ``now``, in seconds since 1970: the event with the age of what it tells, in seconds."""
-    return event.document | {"age_s": round(max(0.0, now - utc_seconds(str(event.document["seen_at"]))), 3)}
-
-
-def _event(row: Row[Any]) -> Event:
-    return Event(row.number, row.id, row.gallery, row.kind, row.camera, json.loads(row.document))
+    return event | {"age_s": round(max(0.0, now - utc_seconds(event["seen_at"])), 3)}

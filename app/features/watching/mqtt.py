@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
 import time
 import uuid
@@ -21,12 +20,12 @@ import paho.mqtt.client as paho
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from app.concurrency.worker import Worker
 from app.db.engine import Database
 from app.db.schema import EVENT_CURSORS, GALLERIES, SIGHTINGS, SUBJECTS
 from app.errors import LikenessError
 from app.features.watching.broker import broker_client
-from app.features.watching.events import aged, last_number, read_events
-from app.features.watching.records import Event
+from app.features.watching.events import Event, aged, last_number, read_events
 from app.timestamps import utc_now
 
 ROOT: Final = "likeness"
@@ -43,7 +42,6 @@ AT_ONCE: Final = 50
 KINDS: Final = ("person_seen", "unknown_seen", "name_changed", "left")
 ON, OFF = "ON", "OFF"
 State = Mapping[str, object]
-_log = logging.getLogger(__name__)
 
 
 class Publisher:
@@ -54,38 +52,31 @@ class Publisher:
         self._database, self._poll_s = database, poll_s
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
-        self._stale.set()
         self._retained: dict[str, str] = {}
         """What this process has published by topic, so that only changes are sent."""
         self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
         self._client.on_connect, self._client.on_message = self._connected, self._heard
         self._client.loop_start()
-        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
-        self._thread.start()
+        self._worker = Worker("mqtt", self._look)
+        self._worker.wake(poll_s)
 
     def close(self) -> None:
         """Say that the server is gone, and disconnect."""
         self._stopping.set()
-        self._thread.join(ACK_S)
+        self._worker.close(ACK_S)
         self._client.publish(STATUS, "offline", qos=1, retain=True)
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _run(self) -> None:
-        last = ""
-        while not self._stopping.wait(self._poll_s):
+    def _look(self) -> float:
+        if self._take_turn() and self._client.is_connected():
             try:
-                if self._take_turn() and self._client.is_connected():
-                    self._publish()
-                last = ""
-            except (LikenessError, ValueError, RuntimeError) as error:  # a database or a broker that is away
-                if str(error) != last:
-                    _log.warning("Events could not be published: %s", error)
-                last = str(error)
+                self._publish()
+            except Exception:
                 self._stale.set()
-            except Exception:  # noqa: BLE001 - the thread's edge: logged, and tried again
-                _log.exception("Events could not be published")
+                raise
+        return self._poll_s
 
     def _publish(self) -> None:
         """Publish the states where they changed, and the events that are due."""
@@ -97,15 +88,15 @@ class Publisher:
             if self._stopping.is_set():
                 return
             self._publish_event(event)
-            self._move_cursor(event.number)
+            self._move_cursor(event["number"])
 
     def _publish_event(self, event: Event) -> None:
-        payload = json.dumps({"event_type": event.kind} | aged(event, time.time()), ensure_ascii=False)
-        topic = f"{ROOT}/cameras/{_token(event.camera)}/event"
+        payload = json.dumps({"event_type": event["event"]} | aged(event, time.time()), ensure_ascii=False)
+        topic = f"{ROOT}/cameras/{_token(event['camera'])}/event"
         sent = self._client.publish(topic, payload, qos=1)
         sent.wait_for_publish(ACK_S)
         if not sent.is_published():
-            raise RuntimeError("the broker does not take events")
+            raise LikenessError("The broker does not take events.")
 
     def _publish_states(self) -> None:
         wanted: dict[str, str] = {STATUS: "online"}
@@ -149,7 +140,7 @@ class Publisher:
         held = self._database.rows(sa.select(EVENT_CURSORS.c.owner, EVENT_CURSORS.c.until))
         if held and held[0].owner == self._owner and held[0].until > utc_now(timedelta(seconds=TURN_S / 2)):
             return True
-        with self._database.write() as connection:
+        with self._database.write(cached=False) as connection:
             values = {"name": NAME, "number": last_number(connection), "owner": self._owner, "until": until}
             connection.execute(self._database.insert(EVENT_CURSORS).values(values).on_conflict_do_nothing())
             taken = connection.execute(turn.values(owner=self._owner, until=until)).rowcount
@@ -160,7 +151,7 @@ class Publisher:
         return int(number)
 
     def _move_cursor(self, number: int) -> None:
-        with self._database.write() as connection:
+        with self._database.write(cached=False) as connection:
             move = sa.update(EVENT_CURSORS).where(EVENT_CURSORS.c.name == NAME)
             connection.execute(move.values(number=number, until=utc_now(timedelta(seconds=TURN_S))))
 

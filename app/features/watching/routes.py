@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import time
-from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
@@ -24,13 +24,12 @@ from app.api.route import Router
 from app.db.secrets import SecretStore
 from app.errors import NotFound
 from app.features.watching import schemas
-from app.features.watching.records import Retention, Visit
 from app.features.watching.rows import Filter
 from app.features.watching.service import Watching
+from app.features.watching.store import Retention
 from app.features.watching.streaming import Listeners
-from app.features.watching.webhooks import Sender, Webhook, Webhooks
+from app.features.watching.webhooks import Sender, Webhooks
 from app.gallery.records import Gallery
-from app.timestamps import utc_now
 
 router = Router("watching")
 
@@ -80,10 +79,7 @@ def tell_sighting(
     track again under it, which repeats nothing. The usable faces are fused and decided once. A later decision that
     contradicts the first one replaces it, at most once.
     """
-    told = sent.params
-    last_at = told.last_at or utc_now()
-    visit = Visit(sighting, told.camera, min(told.first_at or last_at, last_at), last_at, told.ended)
-    return schemas.Sighting.of(watching.tell(gallery, visit, sent.images))
+    return watching.tell(gallery, sighting, sent.params, sent.images)
 
 
 @router.operation("PATCH", SIGHTING, scope=Scope.WATCH, codes=NO_SIGHTING)
@@ -94,7 +90,7 @@ def hear_sighting(
 
     A track that is not told of for a minute has ended.
     """
-    return schemas.Sighting.of(watching.sightings.hear(gallery, sighting, told.last_at, ended=told.ended))
+    return watching.sightings.hear(gallery, sighting, told.last_at, ended=told.ended, zone=told.zone)
 
 
 @router.operation("GET", SIGHTINGS, scope=Scope.READ, codes=CURSOR)
@@ -106,7 +102,7 @@ def list_sightings(
     Who was before which camera and from when to when, the newest first, page by page.
     """
     page = watching.sightings.page(gallery, _filter(query), query.cursor, query.limit)
-    return schemas.SightingPage.of(page, sightings=[schemas.Sighting.of(each) for each in page.items])
+    return schemas.SightingPage.of(page, sightings=list(page.items))
 
 
 @router.operation("DELETE", SIGHTINGS, scope=Scope.ENROLL, changes=True)
@@ -126,7 +122,7 @@ def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> 
 
     Who it was taken for, by which score and at which rate.
     """
-    return schemas.Sighting.of(watching.sightings.find(gallery, sighting).sighting)
+    return watching.sightings.find(gallery, sighting).sighting
 
 
 @router.operation("DELETE", SIGHTING, scope=Scope.ENROLL, changes=True, codes=NO_SIGHTING)
@@ -174,8 +170,8 @@ def say_who(
     """
     entry.subject = fit_id(asked.subject)
     if asked.subject is None:
-        return schemas.Sighting.of(watching.say_not(gallery, sighting))
-    return schemas.Sighting.of(watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll))
+        return watching.say_not(gallery, sighting)
+    return watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll)
 
 
 @router.operation("PUT", CAMERAS, scope=Scope.WATCH)
@@ -184,7 +180,7 @@ def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold
 
     Whether pictures come, and what they have shown in the last hour.
     """
-    watching.cameras.tell(gallery, {each.name: each.model_dump(mode="json", exclude={"name"}) for each in told.cameras})
+    watching.cameras.tell(gallery, told.cameras)
 
 
 @router.operation("GET", CAMERAS, scope=Scope.READ)
@@ -193,8 +189,7 @@ def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
 
     How each is, by what its watcher says, and what was seen before it in the last hour.
     """
-    cameras = [(each, schemas.CameraReport.model_validate(each.told)) for each in watching.cameras.all(gallery)]
-    return schemas.CameraList(cameras=[schemas.CameraState.of(each, **dict(report)) for each, report in cameras])
+    return schemas.CameraList(cameras=watching.cameras.all(gallery))
 
 
 @router.operation("GET", STRANGERS, scope=Scope.READ, codes=CURSOR)
@@ -206,7 +201,7 @@ def list_strangers(
     Unknown people that were seen well, each once, the newest first. There are some if `LIKENESS_STRANGER_DAYS` is set.
     """
     page = watching.strangers.page(gallery, query.cursor, query.limit, ignored=query.ignored)
-    return schemas.StrangerPage.of(page, strangers=[schemas.Stranger.of(each) for each in page.items])
+    return schemas.StrangerPage.of(page, strangers=list(page.items))
 
 
 @router.operation("GET", STRANGER, scope=Scope.READ, name="show_stranger", codes=NO_STRANGER)
@@ -215,7 +210,7 @@ def get_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) -> 
 
     How often, when and where; the list of sightings takes `stranger` as a parameter.
     """
-    return schemas.Stranger.of(watching.strangers.find(gallery, stranger))
+    return watching.strangers.find(gallery, stranger)
 
 
 @router.operation("PATCH", STRANGER, scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
@@ -227,7 +222,7 @@ def edit_stranger(
     Nothing is said of an ignored one: the postman is a known nobody.
     """
     watching.strangers.edit(gallery, stranger, ignored=asked.ignored, note=asked.note)
-    return schemas.Stranger.of(watching.strangers.find(gallery, stranger))
+    return watching.strangers.find(gallery, stranger)
 
 
 @router.operation("DELETE", STRANGER, scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
@@ -245,9 +240,7 @@ def resembling_sightings(watching: Watching, gallery: Gallery, stranger: Strange
 
     What naming the stranger could name too: a person chooses.
     """
-    found = watching.resembling(gallery, stranger)
-    rows = [schemas.Resembling(sighting=schemas.Sighting.of(each.sighting), score=each.score) for each in found]
-    return schemas.ResemblingList(resembling=rows)
+    return schemas.ResemblingList(resembling=watching.resembling(gallery, stranger))
 
 
 @router.operation(
@@ -265,8 +258,7 @@ def name_stranger(
     Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings become its own.
     """
     entry.subject = fit_id(asked.subject)
-    named = watching.name(gallery, stranger, asked.subject, asked.also)
-    return schemas.Named(sightings=[schemas.Sighting.of(each) for each in named])
+    return schemas.Named(sightings=watching.name(gallery, stranger, asked.subject, asked.also))
 
 
 @router.operation("POST", f"{STRANGER}/merge", scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
@@ -278,7 +270,7 @@ def merge_strangers(
     They are one person; no later grouping parts them.
     """
     watching.strangers.merge(gallery, stranger, asked.into)
-    return schemas.Stranger.of(watching.strangers.find(gallery, asked.into))
+    return watching.strangers.find(gallery, asked.into)
 
 
 @router.operation("POST", f"{STRANGER}/part", scope=Scope.ENROLL, changes=True, codes=(*NO_STRANGER, *NO_SIGHTING))
@@ -290,7 +282,7 @@ def part_stranger(
     The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
     """
     made = watching.strangers.part(gallery, stranger, asked.sightings, alike=asked.alike)
-    return schemas.Stranger.of(watching.strangers.find(gallery, made))
+    return watching.strangers.find(gallery, made)
 
 
 @router.operation(
@@ -330,9 +322,7 @@ def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.Webhook
     Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
     only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
     """
-    made, secret = webhooks.add(
-        asked.url, asked.kinds, galleries=asked.galleries, cameras=asked.cameras, quiet_s=asked.quiet_s
-    )
+    made, secret = webhooks.add(asked.model_dump())
     entry.target = made.id
     return schemas.WebhookMade.of(made, secret=secret)
 
@@ -343,7 +333,7 @@ def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
 
     With how far each has got, and what is wrong with it.
     """
-    return schemas.WebhookList(webhooks=[_webhook(each) for each in webhooks.all()])
+    return schemas.WebhookList(webhooks=webhooks.all())
 
 
 @router.operation("GET", WEBHOOK, scope=Scope.ADMIN, unrestricted=True, name="show_webhook", codes=NO_WEBHOOK)
@@ -352,7 +342,7 @@ def get_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
 
     Where it sends which events, and how that goes.
     """
-    return _webhook(webhooks.find(webhook))
+    return webhooks.find(webhook)
 
 
 @router.operation("DELETE", WEBHOOK, scope=Scope.ADMIN, unrestricted=True, changes=True, codes=NO_WEBHOOK)
@@ -370,28 +360,11 @@ def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
 
     One that was set aside goes on where it stopped, as far as the events are still kept.
     """
-    return _webhook(webhooks.resume(webhook))
-
-
-def _webhook(webhook: Webhook) -> schemas.Webhook:
-    return schemas.Webhook.of(webhook)
+    return webhooks.resume(webhook)
 
 
 def _filter(query: schemas.FilterParams) -> Filter:
-    names: Mapping[str, Any] = {name: getattr(query, name) for name in Filter.__dataclass_fields__}
-    return Filter(**names)
-
-
-class Running:
-    """The feature's parts that run, and end with the service."""
-
-    def __init__(self, sender: Sender, publisher: Any) -> None:
-        self._sender, self._publisher = sender, publisher
-
-    def close(self) -> None:
-        self._sender.close()
-        if self._publisher is not None:
-            self._publisher.close()
+    return Filter(**{name: getattr(query, name) for name in Filter.__dataclass_fields__})
 
 
 def _start(
@@ -409,12 +382,12 @@ def _start(
     database = core.galleries.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
     core.erasures.reach("sightings", watching.erase_like, watching.tables)
-    publisher = None
+    running = ExitStack()
     if mqtt is not None:
         from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have
 
-        publisher = Publisher(mqtt.get_secret_value(), database)
-    running = Running(Sender(webhooks), publisher)
+        running.callback(Publisher(mqtt.get_secret_value(), database).close)
+    running.callback(Sender(webhooks).close)
     tasks = (
         Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),
         Task(expiry_seconds, "sightings", watching.sightings.prune),

@@ -15,13 +15,15 @@ from app.db.engine import in_parts
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
-from app.features.watching.records import Sighting
+from app.features.watching.schemas import Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes
 from app.types import Template
 
 NOBODY = "nobody"
 """What was said of a sighting whose person is not known; of another one, the key of its subject."""
+TOLD = ("camera", "zone", "decision", "stranger", "score", "threshold", "fpir", "margin", "frames", "first_at")
+"""The columns that an event has as they are."""
 ROWS = (
     sa.select(
         SIGHTINGS,
@@ -89,8 +91,7 @@ def find_row(connection: Connection, gallery: Gallery, sighting_id: str) -> Row[
 
 
 def to_sighting(row: Row[Any]) -> Sighting:
-    given = {name: getattr(row, name) for name in Sighting.__dataclass_fields__ if name != "has_crop"}
-    return Sighting(**given | {"ended": bool(row.ended)}, has_crop=row.crop is not None)
+    return Sighting.of(row, has_crop=row.crop is not None)
 
 
 def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
@@ -110,24 +111,9 @@ def said_of(row: Row[Any]) -> str:
 
 
 def about(row: Row[Any]) -> Mapping[str, object]:
-    """Return the fields of an event that are the sighting's."""
-    known = row.decision == "known"
-    return {
-        "sighting": row.id,
-        "camera": row.camera,
-        "decision": row.decision,
-        "subject": row.subject if known else None,
-        "name": row.name if known else None,
-        "stranger": row.stranger,
-        "score": row.score,
-        "threshold": row.threshold,
-        "fpir": row.fpir,
-        "margin": row.margin,
-        "frames": row.frames,
-        "first_at": row.first_at,
-        "seen_at": row.last_at,
-        "crop": f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None,
-    }
+    """Return the fields of an event that are the sighting's, without the subject's."""
+    crop = f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None
+    return {name: getattr(row, name) for name in TOLD} | {"sighting": row.id, "seen_at": row.last_at, "crop": crop}
 
 
 def delete_sightings(change: Change, keys: Iterable[int]) -> int:

@@ -15,19 +15,21 @@ CAMERA_LENGTH = 100
 
 
 def _shown(text: str) -> str:
-    check_visible(text, "camera")
+    check_visible(text, "name")
     return text
 
 
-Camera: TypeAlias = Annotated[
-    str,
-    Field(min_length=1, max_length=CAMERA_LENGTH, description="The camera's name.", examples=["door"]),
-    AfterValidator(_shown),
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=CAMERA_LENGTH), AfterValidator(_shown)]
+Camera: TypeAlias = Annotated[Name, Field(description="The camera's name.", examples=["door"])]
+Zone: TypeAlias = Annotated[
+    Name | None,
+    Field(description="The named part of the camera's picture that the face was in last.", examples=["gate"]),
 ]
 
 
 class SightingParams(Params):
     camera: Camera = "camera"
+    zone: Zone = None
     first_at: Time | None = Field(default=None, description="When the track began; by default `last_at`.")
     last_at: Time | None = Field(default=None, description="When the face was last seen; by default now.")
     ended: bool = Field(default=False, description="Whether the person has left.")
@@ -37,6 +39,7 @@ class SightingHeard(Params):
     example: ClassVar[Example] = {"last_at": TIME, "ended": True}
     last_at: Time = Field(description="When the face was last seen.")
     ended: bool = Field(default=False, description="Whether the person has left.")
+    zone: Zone = None
 
 
 class FilterParams(Params):
@@ -57,6 +60,7 @@ class Sighting(Wire):
 
     id: str = Field(examples=[FACE_ID])
     camera: str = Field(examples=["door"])
+    zone: Zone
     decision: Decision
     subject: str | None = Field(description="Who it is, or of an uncertain decision who it may be.")
     name: str | None
@@ -176,7 +180,7 @@ class CameraTold(Params, CameraReport):
 
 
 class CamerasTold(Params):
-    """What a watcher says of its cameras."""
+    """A watcher's report on its cameras."""
 
     example: ClassVar[Example] = {"cameras": [{"name": "door", "frames": 900, "faces": 210, "usable": 180}]}
     cameras: list[CameraTold] = Field(min_length=1, max_length=64)
@@ -218,6 +222,7 @@ class Event(Wire):
     age_s: float = Field(description="Seconds since `seen_at`, when this was sent: don't open a door for an old one.")
     gallery: str
     camera: str = Field(examples=["door"])
+    zone: Zone
     sighting: str = Field(examples=[FACE_ID])
     decision: Decision
     subject: str | None
@@ -260,6 +265,7 @@ class Webhook(Wire):
     state: Literal["active", "set_aside"] = Field(
         description="`set_aside`: it has failed for a day, and waits to be resumed."
     )
+    cursor: int = Field(description="The number of the last event that is settled.")
     attempts: int = Field(description="Failed ones of the event that is due.")
     failing_since: datetime | None
     last_error: str | None

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import sqlalchemy as sa
 
 from app.api.components import Components
 from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
-from app.errors import Conflict, InvalidInput
+from app.errors import Conflict, InvalidInput, NoFace
 from app.features.watching.cameras import Cameras
-from app.features.watching.deciding import judge
-from app.features.watching.records import Retention, Sighting, Visit
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
-from app.features.watching.store import Sightings
+from app.features.watching.schemas import Resembling, Sighting, SightingParams
+from app.features.watching.store import Retention, Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, NewFace
 from app.gallery.rows import decode_crop, find_subject, templates_of
 from app.recognition.decisions import identify_point
 from app.recognition.photos import complete
-from app.types import Quality, Template, Vector
+from app.types import Quality, Template
 
+MOST_PHOTOS = 8
+"""Of a track: fused probes were measured with so many (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Crops of a stranger that are enrolled when a person names the stranger, the best first."""
 LOOKED_THROUGH = 4_000
 """Sightings of unknown people that a search back looks through, the newest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resembling:
-    """A sighting of an unknown person who may be the one that was named, and the score."""
-
-    sighting: Sighting
-    score: float
 
 
 class Watching:
@@ -52,9 +45,18 @@ class Watching:
         """The tables that hold what is about people."""
         return [SIGHTINGS, STRANGERS, EVENTS]
 
-    def tell(self, gallery: Gallery, visit: Visit, photos: Sequence[bytes]) -> Sighting:
-        """Decide about a track's photos, and store it. Raises as `judge` and `Sightings.tell` do."""
-        return self.sightings.tell(visit, judge(self._core.operations, gallery, photos))
+    def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, photos: Sequence[bytes]) -> Sighting:
+        """Decide whom the photos of a track show, as `identify` with ``track=true`` does, and store it.
+
+        Raises InvalidInput ``too_many_images``, NoFace if no photo has a usable face, and what `Operations.identify`
+        and `Sightings.tell` raise.
+        """
+        if len(photos) > MOST_PHOTOS:
+            raise InvalidInput(f"A track has {MOST_PHOTOS} photos at most.", code="too_many_images")
+        found = self._core.operations.identify(gallery, photos, exact=False, track=True, limit=1)
+        if not found.faces:
+            raise NoFace("No photo shows a face that is good enough to compare.")
+        return self.sightings.tell(gallery, sighting_id, told, found)
 
     def say_who(self, gallery: Gallery, sighting_id: str, subject: str, *, enroll: bool) -> Sighting:
         """Note that the sighting shows the subject; ``enroll``: add its crop to the subject, which is made if missing.
@@ -84,9 +86,10 @@ class Watching:
 
         Raises NotFound ``stranger_not_found``.
         """
-        own = [stored.template.vector for stored in self.strangers.seen(gallery, stranger_id) if stored.template]
-        if not own:
+        seen = self.strangers.seen(gallery, stranger_id)
+        if not (vectors := [stored.template.vector for stored in seen if stored.template]):
             return []
+        own = np.stack(vectors)  # (N, D)
         points = self._core.operations.thresholds_in(gallery, gallery.embedder)
         least = identify_point(points, None, None, self._core.operations.defaults, {1: LOOKED_THROUGH}).threshold
         with self.sightings.database.read() as connection:
@@ -95,8 +98,10 @@ class Watching:
             unknown = (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.decision != "known")
             query = ROWS.where(unknown & others & (SIGHTINGS.c.package == gallery.embedder))
             rows = connection.execute(query.order_by(SIGHTINGS.c.key.desc()).limit(LOOKED_THROUGH)).all()
-        found = [self._resembling(to_stored(row, self.sightings.store.blobs), own) for row in rows]
-        return sorted((each for each in found if each.score >= least), key=lambda each: -each.score)
+        found = [to_stored(row, self.sightings.store.blobs) for row in rows]
+        scored = [(one.sighting, float((own @ one.template.vector).max())) for one in found if one.template]
+        alike = [Resembling(sighting=sighting, score=score) for sighting, score in scored if score >= least]
+        return sorted(alike, key=lambda each: -each.score)
 
     def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
         """Make a stranger the subject: the best crops are enrolled, all sightings become the subject's, and those
@@ -147,12 +152,6 @@ class Watching:
             return template
 
         return self.sightings.reembed(embed)
-
-    @staticmethod
-    def _resembling(stored: Stored, own: Sequence[Vector]) -> Resembling:
-        if stored.template is None:
-            return Resembling(stored.sighting, -1.0)
-        return Resembling(stored.sighting, max(float(stored.template.vector @ vector) for vector in own))
 
     def _enroll(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> None:
         """Enroll the sightings' crops, in a gallery without crops their templates."""

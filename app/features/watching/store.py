@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -14,7 +15,6 @@ from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import Conflict
 from app.features.watching.events import write_event
-from app.features.watching.records import Judged, Retention, Sighting, Visit
 from app.features.watching.rows import (
     NOBODY,
     ROWS,
@@ -28,10 +28,12 @@ from app.features.watching.rows import (
     to_sighting,
     to_stored,
 )
+from app.features.watching.schemas import Sighting, SightingParams
 from app.gallery.change import Change
 from app.gallery.records import Gallery, to_bytes
 from app.gallery.rows import brief_subjects, encode_crop, find_subject
 from app.gallery.store import Store
+from app.recognition.photos import Identification, template_of
 from app.timestamps import utc_now
 from app.types import Template
 
@@ -42,10 +44,21 @@ SILENT_S: Final = 60.0
 AT_ONCE: Final = 500
 """Rows that one pass of the scheduler's tasks takes."""
 Values: TypeAlias = dict[str, Any]
-Group: TypeAlias = Callable[[Change, int, Judged], None]
+Group: TypeAlias = Callable[[Change, int, Template], None]
 """Gives an unknown person's sighting, by key, to a stranger."""
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
 """The columns that say who it is; the others tell of the track itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long sightings are kept after they were last heard of."""
+
+    sightings: timedelta
+    unknown: timedelta
+    """Crops and templates of people who are neither known nor strangers."""
+    strangers: timedelta
+    """Strangers, after their last sighting; zero: none are kept."""
 
 
 class Sightings:
@@ -60,15 +73,15 @@ class Sightings:
         self.database = store.database
         self._group = group
 
-    def tell(self, visit: Visit, judged: Judged) -> Sighting:
-        """Store what was decided about a track, and write the events that follow from it.
+    def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, found: Identification) -> Sighting:
+        """Store what was decided about the one face of a track, and write the events that follow from it.
 
         A later decision that contradicts what was said replaces it once; what a person has said stays. Raises Conflict
         ``sighting_taken`` if the id is another gallery's or camera's.
         """
-        with self.store.change(judged.gallery) as change:
-            values = self._seen(change, visit, judged)
-            query = ROWS.where(SIGHTINGS.c.id == visit.id)
+        with self.store.change(gallery) as change:
+            values = self._seen(change, sighting_id, told, found)
+            query = ROWS.where(SIGHTINGS.c.id == sighting_id)
             row = change.connection.execute(query).one_or_none()
             if row is None:
                 insert = sa.insert(SIGHTINGS).values(values).returning(SIGHTINGS.c.key)
@@ -78,15 +91,16 @@ class Sightings:
                 change.overwrites = True
                 values = _revised(change.gallery, row, values)
                 change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(values))
-            self._group(change, key, judged)
+            self._group(change, key, template_of(found.faces[0].face))
             said, ended = (None, False) if row is None else (row.said, bool(row.ended))
             return _say(change, key, said, ended_before=ended)
 
-    def hear(self, gallery: Gallery, sighting_id: str, last_at: str, *, ended: bool) -> Sighting:
+    def hear(self, gallery: Gallery, sighting_id: str, last_at: str, *, ended: bool, zone: str | None) -> Sighting:
         """Note that the track goes on, or has ended. Raises NotFound ``sighting_not_found``."""
         with self.store.change(gallery) as change:
             row = find_row(change.connection, change.gallery, sighting_id)
             values = {"last_at": max(row.last_at, last_at), "heard_at": utc_now(), "ended": bool(row.ended) or ended}
+            values["zone"] = zone or row.zone
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
             return _say(change, row.key, row.said, ended_before=bool(row.ended))
 
@@ -183,36 +197,40 @@ class Sightings:
                 change.overwrites = True
         return len(rows)
 
-    def _seen(self, change: Change, visit: Visit, judged: Judged) -> Values:
+    def _seen(self, change: Change, sighting_id: str, told: SightingParams, found: Identification) -> Values:
         """Return the columns of a track as it is told and was decided."""
+        (face,) = found.faces
+        last_at = told.last_at or utc_now()
+        best = face.candidates[0] if face.candidates else None
         subject = None
-        if judged.subject is not None:  # deleted meanwhile: nobody
-            subject = brief_subjects(change.connection, change.gallery, [judged.subject]).get(judged.subject)
-        decision = judged.decision if subject is not None else "unknown"
-        pixels = judged.best.crop if change.gallery.store == "crop" else None
+        if best is not None and face.decision != "unknown":  # deleted meanwhile: nobody
+            subject = brief_subjects(change.connection, change.gallery, [best.subject]).get(best.subject)
+        decision = face.decision if subject is not None else "unknown"
+        pixels, template = face.face.crop if change.gallery.store == "crop" else None, template_of(face.face)
         crop = None if pixels is None else encode_crop(pixels)
         change.blobs.mark(change.connection)
         return {
-            "id": visit.id,
+            "id": sighting_id,
             "gallery_key": change.gallery.key,
             "subject_key": None if subject is None else subject.key,
-            "camera": visit.camera,
+            "camera": told.camera,
+            "zone": told.zone,
             "decision": decision,
-            "score": judged.score,
-            "margin": judged.margin,
-            "threshold": judged.threshold,
-            "fpir": judged.fpir,
-            "frames": judged.frames,
-            "quality": judged.best.quality.score,
-            "first_at": visit.first_at,
-            "last_at": visit.last_at,
-            "ended": visit.ended,
+            "score": None if best is None else best.score,
+            "margin": face.margin,
+            "threshold": found.point.threshold,
+            "fpir": found.point.fpir,
+            "frames": len(found.track or ()),
+            "quality": face.face.quality.score,
+            "first_at": min(told.first_at or last_at, last_at),
+            "last_at": last_at,
+            "ended": told.ended,
             "heard_at": utc_now(),
             "expires_at": utc_now(self.retention.sightings),
             "crop_until": None if decision == "known" else utc_now(self.retention.unknown),
-            "package": judged.template.package,
-            "template": change.blobs.pack("sighting", visit.id, to_bytes(judged.template)),
-            "crop": None if crop is None else change.blobs.pack("sighting_crop", visit.id, crop),
+            "package": template.package,
+            "template": change.blobs.pack("sighting", sighting_id, to_bytes(template)),
+            "crop": None if crop is None else change.blobs.pack("sighting_crop", sighting_id, crop),
         }
 
 
@@ -224,6 +242,7 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
         "first_at": min(row.first_at, values["first_at"]),
         "last_at": max(row.last_at, values["last_at"]),
         "ended": bool(row.ended) or values["ended"],
+        "zone": values["zone"] or row.zone,
     }
     doubted = row.decision == "known" and values["decision"] == "uncertain"
     if row.settled or doubted:
@@ -241,11 +260,12 @@ def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> S
         kind = _first_event(row)
     elif said is not None and said != now:
         kind = "name_changed"
+    subject_key = row.subject_key if row.decision == "known" else None
     if kind is not None:
-        write_event(change, key, kind, about(row))
+        write_event(change, key, subject_key, kind, about(row))
         change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(said=now))
     if row.ended and not ended_before and (kind or said):
-        write_event(change, key, "left", about(row))
+        write_event(change, key, subject_key, "left", about(row))
     return to_sighting(row)
 
 

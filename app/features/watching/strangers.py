@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,14 +20,14 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
-from app.features.watching.records import Judged
 from app.features.watching.rows import ROWS, Stored, drop_empty_strangers, find_row, to_stored
+from app.features.watching.schemas import Stranger
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.inference.thresholds import Thresholds
 from app.timestamps import utc_now, utc_seconds
-from app.types import Vector
+from app.types import Template, Vector
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
 LOOKS: Final = 2
@@ -40,21 +39,6 @@ FAR_FMR: Final = 1e-6
 NEAR_S: Final = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """An unnamed person: when and how often seen, and the sighting that shows the face best."""
-
-    id: str
-    ignored: bool
-    note: str | None
-    sightings: int
-    first_at: str
-    last_at: str
-    cameras: tuple[str, ...]
-    best: str
-    expires_at: str
-
-
 class Strangers:
     """Keeps strangers. Safe to share between threads, the database between servers."""
 
@@ -63,7 +47,7 @@ class Strangers:
         of a gallery for templates of a package."""
         self._store, self._kept, self._thresholds = store, kept, thresholds
 
-    def group(self, change: Change, key: int, judged: Judged) -> None:
+    def group(self, change: Change, key: int, template: Template) -> None:
         """Give an unknown person's sighting to the nearest stranger, or to a new one, if the face was seen well."""
         row = change.connection.execute(sa.select(SIGHTINGS).where(SIGHTINGS.c.key == key)).one()
         if row.decision != "unknown":
@@ -74,8 +58,8 @@ class Strangers:
         well_seen = row.quality >= WELL_SEEN and row.frames >= LOOKS
         if not self._kept or row.stranger_key is not None or row.settled or not well_seen:
             return
-        points = self._thresholds(judged.gallery, judged.template.package)
-        joined = self._nearest(change, row.camera, row.last_at, judged.template.vector, points)
+        points = self._thresholds(change.gallery, template.package)
+        joined = self._nearest(change, row.camera, row.last_at, template.vector, points)
         self._take(change, [key], joined or _make(change, utc_now(self._kept)))
 
     def regroup(self) -> int:
@@ -93,24 +77,16 @@ class Strangers:
         query = _SUMMARIES.where(STRANGERS.c.gallery_key == gallery.key)
         if ignored is not None:
             query = query.where(STRANGERS.c.ignored.is_(ignored))
-        page = read_page(
-            self._store.database,
-            query,
-            STRANGERS.c.key,
-            lambda row: row,
-            listing=f"strangers/{gallery.key}/{ignored}",
-            cursor=cursor,
-            limit=limit,
-            newest_first=True,
+        listing, key = f"strangers/{gallery.key}/{ignored}", STRANGERS.c.key
+        return read_page(
+            self._store.database, query, key, _stranger, listing=listing, cursor=cursor, limit=limit, newest_first=True
         )
-        with self._store.database.read() as connection:
-            return Page(tuple(_stranger(connection, row) for row in page.items), page.next_cursor)
 
     def find(self, gallery: Gallery, stranger_id: str) -> Stranger:
         """Return the stranger. Raises NotFound ``stranger_not_found``."""
         with self._store.database.read() as connection:
             key = find_key(connection, gallery, stranger_id)
-            return _stranger(connection, connection.execute(_SUMMARIES.where(STRANGERS.c.key == key)).one())
+            return _stranger(connection.execute(_SUMMARIES.where(STRANGERS.c.key == key)).one())
 
     def seen(self, gallery: Gallery, stranger_id: str) -> list[Stored]:
         """Return the stranger's sightings, the best first. Raises NotFound ``stranger_not_found``."""
@@ -264,21 +240,23 @@ def _give(change: Change, keys: Sequence[int], stranger: int | None, *, by_hand:
     change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key.in_(keys)).values(values))
 
 
+SEPARATOR: Final = "\n"
+"""Of cameras, whose names can't have it."""
+_SEEN = SIGHTINGS.alias()
+_BEST = sa.select(_SEEN.c.id).where(_SEEN.c.stranger_key == STRANGERS.c.key).order_by(_SEEN.c.quality.desc()).limit(1)
 _SUMMARIES = (
     sa.select(
         STRANGERS,
         sa.func.count(SIGHTINGS.c.key).label("sightings"),
         sa.func.min(SIGHTINGS.c.first_at).label("first_at"),
         sa.func.max(SIGHTINGS.c.last_at).label("last_at"),
+        sa.func.aggregate_strings(SIGHTINGS.c.camera, SEPARATOR).label("cameras"),
+        _BEST.scalar_subquery().label("best"),
     )
     .join_from(STRANGERS, SIGHTINGS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
     .group_by(*STRANGERS.c)
 )
 
 
-def _stranger(connection: Connection, row: Row[Any]) -> Stranger:
-    query = sa.select(SIGHTINGS.c.id, SIGHTINGS.c.camera).where(SIGHTINGS.c.stranger_key == row.key)
-    rows = connection.execute(query.order_by(SIGHTINGS.c.quality.desc())).all()
-    given = {name: getattr(row, name) for name in ("id", "note", "sightings", "first_at", "last_at", "expires_at")}
-    cameras = tuple(sorted({each.camera for each in rows}))
-    return Stranger(**given, ignored=bool(row.ignored), cameras=cameras, best=rows[0].id)
+def _stranger(row: Row[Any]) -> Stranger:
+    return Stranger.of(row, cameras=sorted(set(row.cameras.split(SEPARATOR))))

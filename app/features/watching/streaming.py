@@ -11,8 +11,7 @@ from typing import Final
 
 from app.db.engine import Database
 from app.errors import Overloaded
-from app.features.watching.events import aged, last_number, read_events
-from app.features.watching.records import Event
+from app.features.watching.events import Event, aged, last_number, read_events
 
 POLL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
@@ -59,7 +58,7 @@ class Listeners:
                     version = now if len(events) < AT_ONCE else object()
                 for event in events:
                     yield _written(event)
-                    after, heard = event.number, time.monotonic()
+                    after, heard = event["number"], time.monotonic()
                 if time.monotonic() - heard > KEEP_ALIVE_S:
                     yield ": \n\n"
                     heard = time.monotonic()
@@ -72,4 +71,4 @@ class Listeners:
 
 def _written(event: Event) -> str:
     data = json.dumps(aged(event, time.time()), ensure_ascii=False)
-    return f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n"
+    return f"id: {event['number']}\nevent: {event['event']}\ndata: {data}\n\n"

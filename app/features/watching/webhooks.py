@@ -12,16 +12,16 @@ import hmac
 import ipaddress
 import json
 import logging
+import math
 import secrets as random_secrets
 import socket
 import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import cache, partial
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,19 +29,19 @@ import httpx
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from app.choices import EventKind
+from app.concurrency.worker import FailureLog, Worker
 from app.db.engine import Database
 from app.db.schema import EVENTS, WEBHOOKS
 from app.db.secrets import SecretStore
-from app.errors import InvalidInput, LikenessError, NotFound
-from app.features.watching.events import aged, last_number, read_events
-from app.features.watching.records import Event
-from app.timestamps import utc_now, utc_seconds
+from app.errors import InvalidInput, NotFound
+from app.features.watching.events import Event, aged, last_number, read_events
+from app.features.watching.schemas import Webhook
+from app.timestamps import utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
 """For one delivery, all of it."""
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0
-"""Before an event is tried again; doubled each time."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before an event is tried again; doubled each time: a receiver that is back has what it missed within a minute."""
 TURN_S: Final = 60.0
 """How long a server may take for one webhook's turn, before another takes it."""
 SET_ASIDE_AFTER: Final = timedelta(days=1)
@@ -53,39 +53,16 @@ TRY_AGAIN: Final = frozenset({408, 425, 429})
 POLL_S: Final = 0.5
 """Between looks for events."""
 AT_ONCE: Final = 20
-"""Events of one turn."""
+"""Events that are read at a time."""
 MOST: Final = 50
 """Webhooks of one server: each is a thread's work while it is sent to."""
+REMEMBERED: Final = 10_000
+"""Kinds, cameras and people for quiet times."""
 SECRET_BYTES: Final = 32
 PREFIX: Final = b"whsec_"
 """Begins a secret; base64 follows."""
 ACTIVE, ASIDE = "active", "set_aside"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Describe where events are sent, which ones, and how that goes."""
-
-    id: str
-    url: str
-    galleries: tuple[str, ...] | None
-    kinds: tuple[EventKind, ...]
-    cameras: tuple[str, ...] | None
-    quiet_s: float
-    """After an event, others of the kind, camera and person are left out for so many seconds."""
-    state: str
-    cursor: int
-    attempts: int
-    failing_since: str | None
-    last_error: str | None
-    delivered_at: str | None
-    created_at: str
-
-    def wants(self, event: Event) -> bool:
-        cameras = self.cameras is None or event.camera in self.cameras
-        galleries = self.galleries is None or event.gallery in self.galleries
-        return event.kind in self.kinds and cameras and galleries
 
 
 class Webhooks:
@@ -95,34 +72,20 @@ class Webhooks:
         """``networks``: private ones that may be sent to."""
         self._database, self._secrets = database, secrets
         self._allowed = [ipaddress.ip_network(network) for network in networks]
-        self._quiet: dict[tuple[str, ...], float] = {}
+        self._sent: dict[tuple[str, ...], float] = {}
+        """When the last event of each kind was, of a camera and person, that a webhook has got."""
 
-    def add(
-        self,
-        url: str,
-        kinds: Sequence[EventKind],
-        *,
-        galleries: Sequence[str] | None,
-        cameras: Sequence[str] | None,
-        quiet_s: float,
-    ) -> tuple[Webhook, str]:
+    def add(self, asked: Mapping[str, Any]) -> tuple[Webhook, str]:
         """Make a webhook for the events from now on; return it with the secret that signs what is sent.
 
-        Raises InvalidInput ``webhook_refused``.
+        ``asked`` has the url, kinds, galleries, cameras and quiet_s of `Webhook`. Raises InvalidInput
+        ``webhook_refused``.
         """
-        self.address_of(url)
+        self.address_of(asked["url"])
         webhook_id, secret, now = uuid.uuid4().hex, _new_secret(), utc_now()
-        values = {
-            "id": webhook_id,
-            "url": url,
-            "galleries": _listed(galleries),
-            "kinds": json.dumps(list(kinds)),
-            "cameras": _listed(cameras),
-            "quiet_s": quiet_s,
-            "state": ACTIVE,
-            "not_before": now,
-            "created_at": now,
-        }
+        values = {"id": webhook_id, "state": ACTIVE, "not_before": now, "created_at": now}
+        for name, value in asked.items():
+            values[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
         self._secrets.put(_name(webhook_id), secret)
         with self._database.write() as connection:
             if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
@@ -166,7 +129,7 @@ class Webhooks:
             if webhook_id in busy:
                 continue
             turn = sa.update(WEBHOOKS).where(free & (WEBHOOKS.c.id == webhook_id))
-            with self._database.write() as connection:
+            with self._database.write(cached=False) as connection:
                 ends = utc_now(timedelta(seconds=TURN_S))
                 if connection.execute(turn.values(not_before=ends)).rowcount:
                     taken.append(webhook_id)
@@ -175,22 +138,21 @@ class Webhooks:
     def send(self, webhook_id: str, stopping: threading.Event) -> None:
         """Send the webhook's next events, one after the other, until one fails, the turn or the server ends."""
         ends = time.monotonic() + TURN_S / 2
-        while True:
-            webhook = self.find(webhook_id)
-            events = read_events(self._database, webhook.cursor, AT_ONCE)
+        webhook = self.find(webhook_id)
+        while events := read_events(self._database, webhook.cursor, AT_ONCE):
             for event in events:
                 if stopping.is_set() or time.monotonic() > ends:
-                    self._update(webhook_id, {"not_before": utc_now()})
-                    return
-                if not webhook.wants(event) or self._is_quiet(webhook, event):
-                    self._update(webhook_id, {"cursor": event.number})
-                    continue
-                if not self._deliver(webhook, event):
-                    return
-                webhook = replace(webhook, attempts=0, failing_since=None)
+                    events = []
+                    break
+                if _wants(webhook, event) and not self._is_quiet(webhook, event):
+                    if not self._deliver(webhook, event):
+                        return
+                    self._sent[_like(webhook, event)] = utc_seconds(event["at"])
+                    webhook = webhook.model_copy(update={"attempts": 0, "failing_since": None})
+                webhook = webhook.model_copy(update={"cursor": event["number"]})
             if len(events) < AT_ONCE:
-                self._update(webhook_id, {"not_before": utc_now()})
-                return
+                break
+        self._update(webhook_id, {"cursor": webhook.cursor, "not_before": utc_now()})
 
     def address_of(self, url: str) -> str:
         """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` for none that is
@@ -219,23 +181,24 @@ class Webhooks:
         """Send one event and keep what came of it; return whether to go on with the next one."""
         problem, is_refusal = self._post(webhook, event)
         if problem is None:
-            done = {"cursor": event.number, "attempts": 0, "failing_since": None, "last_error": None}
+            done = {"cursor": event["number"], "attempts": 0, "failing_since": None, "last_error": None}
             self._update(webhook.id, done | {"delivered_at": utc_now()})
             return True
         attempts = webhook.attempts + 1
         _log.warning("A webhook failed", extra={"fields": {"webhook": webhook.id, "problem": problem}})
         if is_refusal and attempts >= REFUSED:
-            self._update(webhook.id, {"cursor": event.number, "attempts": 0, "last_error": problem})
+            self._update(webhook.id, {"cursor": event["number"], "attempts": 0, "last_error": problem})
             return True
-        since = webhook.failing_since or utc_now()
+        now = datetime.now(UTC)
+        since = webhook.failing_since or now
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempts - 1, 20))
         values = {
             "attempts": attempts,
-            "failing_since": since,
+            "failing_since": utc_text(since),
             "last_error": problem,
             "not_before": utc_now(timedelta(seconds=wait)),
         }
-        if since <= utc_now(-SET_ASIDE_AFTER):
+        if now - since >= SET_ASIDE_AFTER:
             values["state"] = ASIDE
         self._update(webhook.id, values)
         return False
@@ -246,7 +209,7 @@ class Webhooks:
         secret = self._secrets.get(_name(webhook.id)) or b""
         try:
             address = self.address_of(webhook.url)
-            status = _send(webhook.url, address, body, signed_headers(secret, event.id, body))
+            status = _send(webhook.url, address, body, signed_headers(secret, event["id"], body))
         except InvalidInput as error:
             return error.message, False
         except (httpx.HTTPError, OSError, ValueError) as error:
@@ -257,55 +220,48 @@ class Webhooks:
 
     def _is_quiet(self, webhook: Webhook, event: Event) -> bool:
         """Return whether an event like this one was sent less than the webhook's quiet time before."""
-        if not webhook.quiet_s:
-            return False
-        who = str(event.document.get("subject") or event.document.get("stranger") or "")
-        like = (webhook.id, event.kind, event.gallery, event.camera, who)
-        at = utc_seconds(str(event.document["at"]))
-        last = self._quiet.get(like)
-        if last is not None and at - last < webhook.quiet_s:
-            return True
-        if len(self._quiet) >= 10_000:
-            self._quiet.clear()
-        self._quiet[like] = at
-        return False
+        if len(self._sent) >= REMEMBERED:
+            self._sent.clear()
+        last = self._sent.get(_like(webhook, event), -math.inf)
+        return utc_seconds(event["at"]) - last < webhook.quiet_s
 
     def _update(self, webhook_id: str, values: dict[str, Any]) -> None:
-        with self._database.write() as connection:
+        with self._database.write(cached=False) as connection:
             if not connection.execute(sa.update(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id).values(values)).rowcount:
                 raise _not_found(webhook_id)
 
 
 class Sender:
-    """A thread that looks for events, and threads that send them: a receiver that hangs delays no other.
-
-    Starts them with the first webhook that has something to send.
-    """
+    """A thread that looks for events, and threads that send them: a receiver that hangs delays no other."""
 
     def __init__(self, webhooks: Webhooks, poll_s: float = POLL_S) -> None:
-        self._webhooks = webhooks
-        self._poll_s = poll_s
+        self._webhooks, self._poll_s = webhooks, poll_s
+        self._failures = FailureLog("webhooks")
         self._stopping = threading.Event()
         self._sending: dict[str, threading.Thread] = {}
-        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
-        self._thread.start()
+        self._worker = Worker("webhooks", self._look, failures=self._failures)
+        self._worker.wake(poll_s)
 
     def close(self) -> None:
         """Stop after the deliveries under way, which take TIMEOUT_S at most."""
         self._stopping.set()
-        for thread in (self._thread, *self._sending.values()):
+        self._worker.close(TIMEOUT_S)
+        for thread in self._sending.values():
             thread.join(TIMEOUT_S)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._poll_s):
-            self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
-            for webhook_id in _tried(partial(self._webhooks.due, self._sending)) or ():
-                work = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
-                self._sending[webhook_id] = work
-                work.start()
+    def _look(self) -> float:
+        self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
+        for webhook_id in self._webhooks.due(self._sending):
+            thread = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
+            self._sending[webhook_id] = thread
+            thread.start()
+        return self._poll_s
 
     def _send(self, webhook_id: str) -> None:
-        _tried(lambda: self._webhooks.send(webhook_id, self._stopping))
+        try:
+            self._webhooks.send(webhook_id, self._stopping)
+        except Exception as error:  # noqa: BLE001 - the thread's edge: logged, and tried again
+            self._failures.failed(error)
 
 
 def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
@@ -332,9 +288,7 @@ def _trusted() -> ssl.SSLContext:
 def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
     """Post to the address, under the URL's own name; return the status. No redirect is followed, and no more than the
     head of the answer is read."""
-    parts = urlsplit(url)
-    host = f"[{address}]" if ":" in address else address
-    target = httpx.URL(url).copy_with(host=host.strip("[]"))
+    parts, target = urlsplit(url), httpx.URL(url).copy_with(host=address)
     name = parts.hostname or ""
     headers = headers | {"host": name if parts.port is None else f"{name}:{parts.port}"}
     with (
@@ -344,15 +298,15 @@ def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
         return response.status_code
 
 
-def _tried(work: Callable[[], Any]) -> Any:
-    """Return what the work returns; None, and a line in the log, if it fails: the next look tries again."""
-    try:
-        return work()
-    except LikenessError as error:
-        _log.warning("Webhooks could not be sent: %s", error)
-    except Exception:  # noqa: BLE001 - the thread's edge
-        _log.exception("Webhooks could not be sent")
-    return None
+def _like(webhook: Webhook, event: Event) -> tuple[str, ...]:
+    who = event["subject"] or event["stranger"] or ""
+    return webhook.id, event["event"], event["gallery"], event["camera"], who
+
+
+def _wants(webhook: Webhook, event: Event) -> bool:
+    """Return whether the event is of a kind, a gallery and a camera that were asked for."""
+    wanted = {"event": webhook.kinds, "gallery": webhook.galleries, "camera": webhook.cameras}
+    return all(some is None or event[name] in some for name, some in wanted.items())
 
 
 def _new_secret() -> bytes:
@@ -364,17 +318,8 @@ def _newest() -> sa.ScalarSelect[Any]:
 
 
 def _webhook(row: Row[Any]) -> Webhook:
-    given = {name: getattr(row, name) for name in Webhook.__dataclass_fields__}
-    lists = {name: _tuple(getattr(row, name)) for name in ("galleries", "cameras")}
-    return Webhook(**given | lists | {"kinds": tuple(json.loads(row.kinds))})
-
-
-def _listed(values: Sequence[str] | None) -> str | None:
-    return None if values is None else json.dumps(list(values), ensure_ascii=False)
-
-
-def _tuple(column: str | None) -> tuple[str, ...] | None:
-    return None if column is None else tuple(json.loads(column))
+    lists = {name: json.loads(getattr(row, name) or "null") for name in ("kinds", "galleries", "cameras")}
+    return Webhook.of(row, **lists)
 
 
 def _name(webhook_id: str) -> str:

@@ -112,6 +112,7 @@ class Choice(Answer):
     index: int
     why: str
     runner_up_share: float | None
+    track: list[int] | None = None
 
 
 class ChosenFace(Answer):
@@ -787,6 +788,7 @@ class Sighting(Answer):
 
     id: str
     camera: str
+    zone: str | None
     decision: str
     subject: str | None
     name: str | None
@@ -943,6 +945,7 @@ class Webhook(Answer):
     cameras: list[str] | None
     quiet_s: float
     state: str
+    cursor: int
     attempts: int
     failing_since: datetime | None
     last_error: str | None
@@ -964,6 +967,7 @@ class WebhookMade(Answer):
     cameras: list[str] | None
     quiet_s: float
     state: str
+    cursor: int
     attempts: int
     failing_since: datetime | None
     last_error: str | None

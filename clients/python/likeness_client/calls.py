@@ -39,9 +39,10 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
 
 
 def verify(
-    image1: Image,
-    image2: Image,
+    image1: Image | Sequence[Image],
+    image2: Image | Sequence[Image],
     *,
+    track: bool | None = None,
     quality: str | None = None,
     liveness: str | None = None,
     model: str | None = None,
@@ -55,12 +56,15 @@ def verify(
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at
-    `face1` and `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown."""
+    `face1` and `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown.
+    With `track=true`, both `image1` and `image2` may be several images of one person, as in
+    `identify`."""
     return call(
         "POST",
         "/v1/verify",
         answers.VerifyAnswer,
         params=given(
+            track=track,
             quality=quality,
             liveness=liveness,
             model=model,
@@ -71,7 +75,7 @@ def verify(
             face2=face2,
             liveness_of=liveness_of,
         ),
-        files=[part("image1", image1), part("image2", image2)],
+        files=[*parts("image1", image1), *parts("image2", image2)],
     )
 
 
@@ -158,6 +162,7 @@ def enroll(
     consent: str | None = None,
     face: int | None = None,
     on_conflict: str | None = None,
+    track: bool | None = None,
 ) -> Call[answers.EnrollAnswer]:
     """Enroll photos of a person.
 
@@ -168,10 +173,12 @@ def enroll(
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in
     its row is the same photo, saved again or not, `conflict` a face of another subject that it
-    matches at an FPIR of 0.001. To keys with the scope `recognize`, `unlike` is the most alike of
-    the subject's own faces, where it has two or more and the new one looks like none of them (FMR
-    0.001). Two requests at the same moment may miss each other's faces. So `enroll` alone tells
-    whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too."""
+    matches at an FPIR of 0.001; with `track=true` the mean of all that are good enough has one
+    conflict or none, which is that of each. To keys with the scope `recognize`, `unlike` is the
+    most alike of the subject's own faces, where it has two or more and the new one looks like none
+    of them (FMR 0.001). Two requests at the same moment may miss each other's faces. So `enroll`
+    alone tells whether a face is there: where the gallery says `allow`, asking for more needs
+    `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",
@@ -186,6 +193,7 @@ def enroll(
             consent=consent,
             face=face,
             on_conflict=on_conflict,
+            track=track,
         ),
         files=[part("images", image) for image in images],
     )
@@ -923,6 +931,7 @@ def tell_sighting(
     images: Sequence[Image],
     *,
     camera: str | None = None,
+    zone: str | None = None,
     first_at: datetime | None = None,
     last_at: datetime | None = None,
     ended: bool | None = None,
@@ -938,7 +947,7 @@ def tell_sighting(
         answers.Sighting,
         gallery=gallery,
         sighting=sighting,
-        params=given(camera=camera, first_at=first_at, last_at=last_at, ended=ended),
+        params=given(camera=camera, zone=zone, first_at=first_at, last_at=last_at, ended=ended),
         files=[part("images", image) for image in images],
     )
 

@@ -41,9 +41,10 @@ export class Client {
    * Do two photos show the same person?
    *
    * Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and
-   * `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown.
+   * `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown. With `track=true`, both
+   * `image1` and `image2` may be several images of one person, as in `identify`.
    */
-  verify(image1: Image, image2: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; model?: string | null; population?: string | null; explain?: boolean; fmr?: number | null; face1?: number | null; face2?: number | null; liveness_of?: T.LivenessOf } = {}): Promise<T.VerifyAnswer> {
+  verify(image1: Image | readonly Image[], image2: Image | readonly Image[], query: { track?: boolean; quality?: T.QualityName; liveness?: T.LivenessMode | null; model?: string | null; population?: string | null; explain?: boolean; fmr?: number | null; face1?: number | null; face2?: number | null; liveness_of?: T.LivenessOf } = {}): Promise<T.VerifyAnswer> {
     return this.send({ method: "POST", path: "/v1/verify", images: { image1, image2 }, query });
   }
 
@@ -85,12 +86,13 @@ export class Client {
    *
    * Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is
    * the same photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of
-   * 0.001. To keys with the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it
+   * 0.001; with `track=true` the mean of all that are good enough has one conflict or none, which is that of
+   * each. To keys with the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it
    * has two or more and the new one looks like none of them (FMR 0.001). Two requests at the same moment may
    * miss each other's faces. So `enroll` alone tells whether a face is there: where the gallery says `allow`,
    * asking for more needs `recognize` too.
    */
-  enroll(gallery: string, subject: string, images: readonly Image[], query: { liveness?: T.LivenessMode | null; explain?: boolean; quality?: T.QualityName; expires_at?: string | null; consent?: string | null; face?: number | null; on_conflict?: T.OnConflict | null } = {}): Promise<T.EnrollAnswer> {
+  enroll(gallery: string, subject: string, images: readonly Image[], query: { liveness?: T.LivenessMode | null; explain?: boolean; quality?: T.QualityName; expires_at?: string | null; consent?: string | null; face?: number | null; on_conflict?: T.OnConflict | null; track?: boolean } = {}): Promise<T.EnrollAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), images: { images: images }, query });
   }
 
@@ -702,7 +704,7 @@ export class Client {
    * the same track again under it, which repeats nothing. The usable faces are fused and decided once. A later
    * decision that contradicts the first one replaces it, at most once.
    */
-  tellSighting(gallery: string, sighting: string, images: readonly Image[], query: { camera?: string; first_at?: string | null; last_at?: string | null; ended?: boolean } = {}): Promise<T.Sighting> {
+  tellSighting(gallery: string, sighting: string, images: readonly Image[], query: { camera?: string; zone?: string | null; first_at?: string | null; last_at?: string | null; ended?: boolean } = {}): Promise<T.Sighting> {
     return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), images: { images: images }, query });
   }
 

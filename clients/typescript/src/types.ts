@@ -107,7 +107,7 @@ export interface CameraTold {
   name: string;
 }
 
-/** What a watcher says of its cameras. */
+/** A watcher's report on its cameras. */
 export interface CamerasTold {
   cameras: Array<CameraTold>;
 }
@@ -170,6 +170,8 @@ export interface Choice {
   why: string;
   /** The next most prominent face's prominence as a share of the chosen one's; null if it is alone. */
   runner_up_share: number | null;
+  /** Of a track the indexes of the images that were fused; the face is the best one's. */
+  track?: Array<number> | null;
 }
 
 /** The face of a photo that an operation used. */
@@ -362,6 +364,11 @@ export interface EnrollRequest {
    * say so in its row. `reject`: don't enroll it. `allow`: don't look. The gallery's if absent.
    */
   on_conflict?: OnConflict | null;
+  /**
+   * The images show one person, as those of a track before a camera: whether the person is another subject is
+   * decided once, by the mean of their templates.
+   */
+  track?: boolean;
   /** Image files; repeat the field. */
   images: Array<string>;
 }
@@ -1330,6 +1337,8 @@ export interface Session {
 export interface Sighting {
   id: string;
   camera: string;
+  /** The named part of the camera's picture that the face was in last. */
+  zone: string | null;
   decision: Decision;
   /** Who it is, or of an uncertain decision who it may be. */
   subject: string | null;
@@ -1359,6 +1368,8 @@ export interface SightingHeard {
   last_at: string;
   /** Whether the person has left. */
   ended?: boolean;
+  /** The named part of the camera's picture that the face was in last. */
+  zone?: string | null;
 }
 
 export interface SightingPage {
@@ -1371,6 +1382,8 @@ export interface SightingPage {
 export interface SightingRequest {
   /** The camera's name. */
   camera?: string;
+  /** The named part of the camera's picture that the face was in last. */
+  zone?: string | null;
   /** When the track began; by default `last_at`. */
   first_at?: string | null;
   /** When the face was last seen; by default now. */
@@ -1630,6 +1643,11 @@ export interface VerifyAnswer {
 }
 
 export interface VerifyRequest {
+  /**
+   * The images show one person: their templates make one probe, decided once at the rates asked for. The most
+   * prominent face of each counts, if it has the `quality`.
+   */
+  track?: boolean;
   /** The least quality of a face to be `known`; one below it is `uncertain` at most. */
   quality?: QualityName;
   /**
@@ -1660,9 +1678,9 @@ export interface VerifyRequest {
   face2?: number | null;
   /** Which photos liveness is asked of: one of them may be of a document. */
   liveness_of?: LivenessOf;
-  /** An image file. */
+  /** An image file; with `track=true` repeat the field. */
   image1: string;
-  /** An image file. */
+  /** An image file; with `track=true` repeat the field. */
   image2: string;
 }
 
@@ -1680,6 +1698,8 @@ export interface Webhook {
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
+  /** The number of the last event that is settled. */
+  cursor: number;
   /** Failed ones of the event that is due. */
   attempts: number;
   failing_since: string | null;
@@ -1715,6 +1735,8 @@ export interface WebhookMade {
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
+  /** The number of the last event that is settled. */
+  cursor: number;
   /** Failed ones of the event that is due. */
   attempts: number;
   failing_since: string | null;

@@ -56,10 +56,12 @@ def seen(api: httpx.Client, **wanted: Any) -> list[dict[str, Any]]:
 
 
 def state(api: httpx.Client) -> dict[str, Any]:
-    """How the one camera is, as its watcher says."""
-    (camera,) = api.get("/cameras").raise_for_status().json()["cameras"]
-    assert camera["name"] == "hall"
-    return dict(camera)
+    """How the camera of the hall is, as its watcher says."""
+    return states(api)["hall"]
+
+
+def states(api: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {camera["name"]: camera for camera in api.get("/cameras").raise_for_status().json()["cameras"]}
 
 
 def photos(folder: Path) -> list[Path]:
@@ -212,8 +214,10 @@ def test_frigates_persons_are_named_by_sub_labels(
 
             say("frigate/events", "no JSON")
             say("frigate/events", frigate_event(faceless, "new", label="car"))
+            stats = json.dumps({"cameras": {"front_door": {"camera_fps": 5.1}, "yard": {"camera_fps": 0.0}}})
+            first = frigate_event(known, "update", entered_zones=["drive", "steps"], current_zones=[])
             # The watcher may not listen yet.
-            until(lambda: say("frigate/events", frigate_event(known, "update")) and frigate.labels, 120)
+            until(lambda: say("frigate/stats", stats) and say("frigate/events", first) and frigate.labels, 120)
             [(event, body), *_] = frigate.labels
             assert (event, body["subLabel"], body["camera"]) == (known, "eileen", "front_door")
             assert 0 < body["subLabelScore"] <= 1
@@ -224,9 +228,12 @@ def test_frigates_persons_are_named_by_sub_labels(
             say("frigate/events", frigate_event(other, "end"))
             say("frigate/events", frigate_event(known, "end"))
             until(lambda: len(seen(api)) == 2 and all(row["ended"] for row in seen(api)))
+            until(lambda: {"front_door", "yard"} <= set(states(api)), 120)
             client.loop_stop()
         assert watched.process.returncode == 0
+    assert (states(api)["front_door"]["problem"], states(api)["yard"]["problem"]) == (None, "no pictures in Frigate")
     by_decision = {row["decision"]: row for row in seen(api)}
+    assert (by_decision["known"]["zone"], by_decision["unknown"]["zone"]) == ("steps", None)
     assert by_decision["known"]["subject"] == "eileen"
     assert by_decision["unknown"]["frames"] == 2
     assert {label for label, _ in frigate.labels} == {known}, "nobody's name is written for a stranger"

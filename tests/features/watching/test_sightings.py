@@ -146,6 +146,40 @@ def test_sightings_are_listed_by_person_camera_time_and_decision(home: httpx.Cli
     assert home.get(f"{HOME}/strangers").json()["strangers"] == [], "a stranger goes with the last sighting"
 
 
+def test_a_zone_is_told_with_the_sighting_and_its_events(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, AGAIN, zone="gate")
+    assert seen["zone"] == "gate"
+    assert told(home, AGAIN, AGAIN, sighting=seen["id"])["zone"] == "gate", "the last one that it was in"
+    heard = {"last_at": utc_now(), "ended": True, "zone": "yard"}
+    home.patch(f"{HOME}/sightings/{seen['id']}", json=heard).raise_for_status()
+    assert [event["zone"] for event in events_of(data_dir)] == ["gate", "yard"]
+
+
+def test_sightings_and_events_follow_a_subject_whose_id_changes(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, AGAIN, ended=True)
+    home.patch(f"{HOME}/subjects/eileen", json={"id": "e.collins", "name": "Eileen"}).raise_for_status()
+    assert home.get(f"{HOME}/sightings", params={"subject": "e.collins"}).json()["sightings"][0]["id"] == seen["id"]
+    assert [(event["subject"], event["name"]) for event in events_of(data_dir)] == [("e.collins", "Eileen")] * 2
+    assert told(home, AGAIN)["subject"] == "e.collins"
+    told(home, AGAIN, AGAIN, sighting=seen["id"])
+    assert "name_changed" not in {event["event"] for event in events_of(data_dir)}, "it is the same person"
+
+
+def test_no_event_names_who_was_erased(home: httpx.Client, data_dir: Path) -> None:
+    """Not even one of a sighting that showed somebody else."""
+    home.patch(f"{HOME}/subjects/eileen", json={"name": "Eileen Collins"}).raise_for_status()
+    seen = told(home, AGAIN)
+    enrolled(home, HOME, "grace", HOPPER)
+    home.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": "grace"}).raise_for_status()
+    with closing(sqlite3.connect(data_dir / "likeness.db")) as database:
+        database.execute("UPDATE sightings SET template = NULL, crop = NULL")  # so that it stays
+        database.commit()
+    home.post(f"{HOME}/subjects/eileen/erase").raise_for_status()
+    assert [event["subject"] for event in events_of(data_dir)] == [None, "grace"]
+    files = [path.read_bytes() for path in data_dir.rglob("likeness.db*")]
+    assert not [content for content in files if b"Eileen Collins" in content]
+
+
 def test_erasure_leaves_no_byte_of_a_face(home: httpx.Client, data_dir: Path) -> None:
     """Not of the sightings of the erased person, and not of those in which she was not recognised."""
     known = told(home, AGAIN, ended=True)

@@ -67,6 +67,26 @@ def test_another_person_in_the_same_place_is_another_track() -> None:
     assert first is not second
 
 
+def test_a_place_says_who_it_is_only_of_one_person_seen_well_and_for_a_moment() -> None:
+    tracker, anna = Tracker(SAME, OTHER), person(1)
+    for step in range(KEPT):
+        now = look(step / 5, 100, anna)
+        assert not tracker.knows(now, [now]), "so few templates"
+        tracker.update([now], now.at)
+    again = look(1.2, 105, None)
+    assert tracker.knows(again, [again])
+    beside = look(1.2, 130, None)
+    assert not tracker.knows(again, [again, beside]), "which of the two?"
+    assert not tracker.knows(look(1.2, 400, None), [again])
+    assert tracker.update([again], 1.2)[0][0].usable == KEPT
+    for step in range(7, 12):
+        tracker.update([look(step / 5, 105, None)], step / 5)
+    late = look(2.4, 105, None)
+    assert not tracker.knows(late, [late]), "somebody else may stand there by now"
+    ((other,), _) = tracker.update([look(2.4, 105, person(2))], 2.4)
+    assert other.usable == 1
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_two_who_cross_keep_their_tracks(order: int) -> None:
     """One hides the other in the middle."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from app.db.engine import Database
+from app.db.schema import EVENTS, SIGHTINGS
 from tests.support.postgres import new_database
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
@@ -74,7 +78,7 @@ def test_a_stranger_is_one_whoever_heard_of_the_visit(servers: tuple[httpx.Clien
 
 
 def test_a_changed_id_is_the_persons_at_both(servers: tuple[httpx.Client, httpx.Client]) -> None:
-    """In sightings from before too, without another event; what was said before says the old id."""
+    """In sightings and events from before too, without another event."""
     one, two = servers
     seen = told(one, AGAIN)
     two.patch(f"{HOME}/subjects/eileen", json={"id": "e.collins"}).raise_for_status()
@@ -87,15 +91,38 @@ def test_a_changed_id_is_the_persons_at_both(servers: tuple[httpx.Client, httpx.
             listed = api.get(f"{HOME}/sightings", params={"subject": subject}).json()["sightings"]
             assert len(listed) == count
     assert told(two, AGAIN, camera="garden")["subject"] == "e.collins"
-    assert [(event["event"], event["subject"]) for event in heard(one)] == [
-        ("person_seen", "eileen"),
-        ("person_seen", "e.collins"),
-    ]
+    assert [(event["event"], event["subject"]) for event in heard(one)] == [("person_seen", "e.collins")] * 2
     enrolled(one, HOME, "eileen", HOPPER)
     until(lambda: told(two, HOPPER, camera="hall")["subject"] == "eileen")
     receipt = two.post(f"{HOME}/subjects/e.collins/erase").raise_for_status().json()
     assert receipt["erased"]["sightings"] == 2
     assert [row["subject"] for row in one.get(f"{HOME}/sightings").json()["sightings"]] == ["eileen"]
+
+
+def test_expiry_at_one_is_expiry_at_the_other(tmp_path: Path, postgresql: Path) -> None:
+    """Of crops and templates of the unknown first, and then of all."""
+    second = 1 / 86_400
+    settings: dict[str, Any] = {
+        "database_url": new_database(postgresql),
+        "watching": "on",
+        "expiry_seconds": 0.2,
+        "sightings_days": 8 * second,
+        "unknown_days": 3 * second,
+    }
+    with running(tmp_path / "one", **settings) as one:
+        (tmp_path / "two").mkdir(0o700)
+        for file in (tmp_path / "one").glob("*.key"):
+            shutil.copy(file, tmp_path / "two")
+        with running(tmp_path / "two", **settings) as two:
+            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+            seen = told(one, HOPPER, HOPPER)
+            path = f"{HOME}/sightings/{seen['id']}"
+            until(lambda: two.get(f"{path}/crop").status_code == 404)
+            until(lambda: [api.get(path).status_code for api in (one, two)] == [404, 404])
+            assert heard(one) == heard(two) == []
+            with closing(Database(settings["database_url"])) as database:
+                rows = [database.rows(sa.select(sa.func.count()).select_from(table)) for table in (SIGHTINGS, EVENTS)]
+    assert [row[0][0] for row in rows] == [0, 0]
 
 
 def test_erasure_at_one_leaves_nothing_at_the_other(servers: tuple[httpx.Client, httpx.Client]) -> None:

@@ -24,8 +24,12 @@ from app.errors import FileMissing, InvalidInput
 from app.features.watching.watcher import camera as cameras
 from app.features.watching.watcher import reporter as reporting
 from app.features.watching.watcher.camera import Camera, Frame, read_camera, read_film, shown
-from app.features.watching.watcher.cameras import CameraConfig, names, parse_roi, read_cameras
+from app.features.watching.watcher.cameras import names, read_cameras, read_options
 from app.features.watching.watcher.reporter import Report, Reporter
+from app.features.watching.watcher.tracker import Tracker
+from app.features.watching.watcher.watch import WHOLE, Area, Watch
+from app.types import Box
+from tests.features.watching.test_tracker import look, person
 from tests.support.commands import run
 from tests.support.films import film
 from tests.support.live import serving
@@ -126,18 +130,44 @@ def test_no_address_is_shown_with_its_password(caplog: pytest.LogCaptureFixture)
 def test_cameras_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "cameras.yaml"
     path.write_text(
-        "cameras:\n  - {source: 'rtsp://a/1', name: hall}\n  - {source: 'rtsp://a/1', roi: [0, 0, 1, 0.5]}\n"
+        "cameras:\n  - {source: 'rtsp://a/1', name: hall}\n"
+        "  - {source: 'rtsp://a/1', roi: [0, 0, 1, 0.5], zones: {gate: [0, 0, 0.5, 1]}}\n"
     )
     hall, other = read_cameras(path)
-    assert (hall.label, other.label, other.part.bottom) == ("hall", "rtsp://a/1", 0.5)
+    assert (hall.label, other.label, other.roi.bottom) == ("hall", "rtsp://a/1", 0.5)
+    assert (hall.zones, other.zones["gate"].right) == ({}, 0.5)
     assert names([hall, hall, other]) == ["hall", "hall 2", "rtsp://a/1"]
-    for wrong in ("cameras: 1", "cameras: []", "[", "cameras: [{source: a, fps: 0}]", "cameras: [{unknown: a}]"):
+    camera = "cameras: [{source: a, %s}]"
+    outside = camera % "zones: {gate: [0, 0, 2, 1]}"
+    for wrong in ("cameras: 1", "cameras: []", "[", camera % "fps: 0", camera % "unknown: a", outside):
         path.write_text(wrong)
         with pytest.raises(InvalidInput):
             read_cameras(path)
-    for roi in ("a", "0,0,1", "0,0,2,1", "1,0,0,1"):
-        with pytest.raises(InvalidInput):
-            assert CameraConfig(source="a", roi=parse_roi(roi)).part is None
+    for roi in ("a", "0,0,1", "0,0,2,1", "1,0,0,1", "nan,0,1,1"):
+        with pytest.raises(InvalidInput, match="roi"):
+            read_options(["a"], [], roi)
+    first, second = read_options(["a", "b"], ["door"], "0,0,1,0.5", fps=2.0)
+    assert (first.label, first.fps, first.roi, second.name) == ("door", 2.0, (0, 0, 1, 0.5), None)
+
+
+def test_a_zone_is_where_the_face_was_last(tmp_path: Path) -> None:
+    """By the whole picture, whatever part of it is looked at."""
+    path = film(tmp_path / "film.mp4", [COLLINS], each_s=1.0)
+    frame = next(read_film(str(path), 5))
+    height, width = frame.pixels.shape[:2]
+    part, gate = Area(0.25, 0.5, 1, 1), Area(0.5, 0.5, 0.75, 1)
+    in_gate = Box(0.26 * width, 0.1 * height, 0.02 * width, 0.02 * height)
+    assert gate.holds(in_gate, frame.pixels, part)
+    assert not gate.holds(in_gate, frame.pixels, WHOLE)
+    told = list[Report]()
+    reporter: Any = SimpleNamespace(tell=told.append)
+    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at: [look(at, at * 100.0, person(1))])
+    watch = Watch("door", looker, Tracker(0.44, 0.35), reporter, zones={"left": Area(0, 0, 0.5, 1), "all": WHOLE})
+    for step in range(25):
+        watch.see(Frame(frame.pixels, step / 5))
+    watch.finish()
+    assert next(report.zone for report in told if report.looks) == "left"
+    assert told[-1].zone == "all", "the first one of the file that holds the face"
 
 
 class Away:

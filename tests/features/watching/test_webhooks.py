@@ -17,12 +17,14 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from app.access import keys
 from app.db.engine import Database
 from app.db.schema import WEBHOOKS
 from app.errors import InvalidInput
 from app.features.watching import webhooks as sending
 from app.features.watching.webhooks import Webhooks
 from app.timestamps import utc_now
+from tests.api.test_statements import counted
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
 from tests.support.sighted import events_of, told
@@ -93,6 +95,65 @@ def test_a_receiver_that_fails_and_is_gone_gets_all_events_in_order(home: httpx.
         until(lambda: shown(home, made)["failing_since"] is None)
     numbers = [event["number"] for event in receiver.events]
     assert numbers == sorted(set(numbers)) == list(range(1, 8))
+
+
+def test_all_that_a_receiver_missed_goes_at_once_when_it_is_back(
+    home: httpx.Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any further wait would be longer than this test."""
+    for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
+        monkeypatch.setattr(sending, name, 3600.0)
+    made = hook(home, receiver)
+    told(home, AGAIN)
+    until(lambda: shown(home, made)["attempts"] == 1)
+    for camera in range(sending.AT_ONCE):
+        told(home, AGAIN, camera=f"camera {camera}", ended=True)
+    with receiver.listening():
+        home.post(f"/v1/webhooks/{made['id']}/resume").raise_for_status()
+        until(lambda: len(receiver.taken) >= 2 * sending.AT_ONCE + 1)
+    assert receiver.asked == len(receiver.taken)
+
+
+def test_while_a_webhook_is_dead_nothing_else_does_more(
+    home: httpx.Client, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By statements of a request, threads, and statements of a look for events."""
+    monkeypatch.setattr(keys, "CACHE_S", 3600.0)
+    monkeypatch.setattr(sending, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(sending, "LONGEST_WAIT_S", 3600.0)
+
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("webhook")}
+
+    told(home, AGAIN)
+    with counted() as before:
+        told(home, AGAIN)
+    idle = threads()
+    made = hook(home, receiver)
+    told(home, AGAIN)
+    until(lambda: shown(home, made)["attempts"] == 1 and threads() == idle)
+    with counted() as dead:
+        told(home, AGAIN)
+    assert dead == before
+    assert (shown(home, made)["attempts"], threads()) == (1, idle)
+    looked: list[str] = []
+    with closing(Database(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as database:
+        waiting = Webhooks(database, None, ())  # type: ignore[arg-type]  # no secret is needed
+        waiting.due()
+        sa.event.listen(database._engine, "before_cursor_execute", lambda *args: looked.append(args[2]))
+        assert waiting.due() == []
+    assert [text.split()[0] for text in looked if text.split()[0] in {"SELECT", "UPDATE"}] == ["SELECT"]
+
+
+def test_an_event_that_failed_is_not_taken_for_one_that_was_sent(home: httpx.Client, receiver: Receiver) -> None:
+    """The quiet time begins when an event has arrived."""
+    hook(home, receiver, quiet_s=3600)
+    receiver.status = 500
+    with receiver.listening():
+        told(home, AGAIN)
+        until(lambda: receiver.asked > 1)
+        receiver.status = 200
+        until(lambda: receiver.taken)
 
 
 def test_a_receiver_that_hangs_delays_no_other(home: httpx.Client, receiver: Receiver) -> None:

@@ -20,6 +20,7 @@ import httpx
 import numpy as np
 from av.error import FFmpegError
 
+from app.concurrency.worker import Worker
 from app.errors import FileMissing, InvalidInput, LikenessError
 from app.face.formats import Limits
 from app.face.image import decode
@@ -157,32 +158,32 @@ class Camera:
         self.problem: str | None = None
         """Why there are no frames now."""
         self._source, self._fps, self._read = source, fps, read
+        self._wait_s = FIRST_WAIT_S
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
-        self._thread.start()
+        self._worker = Worker("camera", self._follow)
+        self._worker.wake()
 
     def close(self) -> None:
         self._stopping.set()
+        self._worker.close(0)
 
-    def _run(self) -> None:
-        wait = FIRST_WAIT_S
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                for frame in self._read(self._source, self._fps):
-                    if self._stopping.is_set():
-                        return
-                    if self.problem is not None:
-                        _log.warning("%s: is there again", shown(self._source))
-                        self.problem = None
-                    self.newest.put(frame)
-                problem = "it ended"
-            except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
-                problem = type(error).__name__  # its text may have the address, with its password
-            if problem != self.problem:
-                _log.warning("%s: %s; it is tried again", shown(self._source), problem)
-            self.problem = problem
-            if time.monotonic() - began > STEADY_S:
-                wait = FIRST_WAIT_S
-            self._stopping.wait(wait)
-            wait = min(wait * 2, LONGEST_WAIT_S)
+    def _follow(self) -> float:
+        """Take frames until the camera goes away; return after how many seconds it is tried again."""
+        began = time.monotonic()
+        try:
+            for frame in self._read(self._source, self._fps):
+                if self._stopping.is_set():
+                    return 0.0
+                if self.problem is not None:
+                    _log.warning("%s: is there again", shown(self._source))
+                    self.problem = None
+                self.newest.put(frame)
+            problem = "it ended"
+        except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
+            problem = type(error).__name__  # its text may have the address, with its password
+        if problem != self.problem:
+            _log.warning("%s: %s; it is tried again", shown(self._source), problem)
+        self.problem = problem
+        wait_s = FIRST_WAIT_S if time.monotonic() - began > STEADY_S else self._wait_s
+        self._wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+        return wait_s

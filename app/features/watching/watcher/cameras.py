@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import cv2
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import FileMissing, InvalidInput
 from app.features.watching.watcher.camera import is_film, shown
 from app.features.watching.watcher.looks import Looker
+from app.features.watching.watcher.reporter import Reporter
 from app.features.watching.watcher.tracker import Tracker
-from app.features.watching.watcher.watch import Roi
+from app.features.watching.watcher.watch import WHOLE, Area, Watch
 from app.inference.embedders import Embedder
 from app.inference.package import scan_packages, select
 from app.inference.thresholds import Thresholds
@@ -30,6 +32,15 @@ from one person to another in the same place 12 are taken for one, of 138 crossi
 their frames missing 3 are parted."""
 
 
+def _ordered(area: Area) -> Area:
+    if not (0 <= area.left < area.right <= 1 and 0 <= area.top < area.bottom <= 1):
+        raise ValueError("left, top, right and bottom are shares of the picture, such as 0.2, 0, 1, 0.8")
+    return area
+
+
+Part: TypeAlias = Annotated[Area, AfterValidator(_ordered)]
+
+
 class CameraConfig(BaseModel):
     """One camera of the file."""
 
@@ -38,22 +49,12 @@ class CameraConfig(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     fps: Annotated[float, Field(gt=0, le=60)] = FPS
     min_face: Annotated[int, Field(ge=10, le=1000)] = MIN_FACE
-    roi: tuple[float, float, float, float] | None = None
+    roi: Part = WHOLE
+    zones: dict[Annotated[str, Field(min_length=1, max_length=100)], Part] = {}
 
     @property
     def label(self) -> str:
         return self.name or (Path(self.source).name if is_film(self.source) else shown(self.source))
-
-    @property
-    def part(self) -> Roi:
-        """Return the part of the frame that is looked at. Raises InvalidInput (``invalid_source``)."""
-        if self.roi is None:
-            return Roi()
-        left, top, right, bottom = self.roi
-        if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
-            message = "--roi is left,top,right,bottom as shares of the frame, such as 0.2,0,1,0.8"
-            raise InvalidInput(message, code="invalid_source")
-        return Roi(left, top, right, bottom)
 
 
 class _File(BaseModel):
@@ -61,8 +62,16 @@ class _File(BaseModel):
     cameras: Annotated[list[CameraConfig], Field(min_length=1, max_length=64)]
 
 
+def read_options(sources: Sequence[str], names: Sequence[str], roi: str | None, **same: object) -> list[CameraConfig]:
+    """Return a camera for each source, with the names in their order, and ``same`` of all; ``roi`` is
+    `left,top,right,bottom`. Raises InvalidInput (``invalid_source``)."""
+    part = {} if roi is None else {"roi": roi.split(",")}
+    given = [{"source": source, "name": name} for source, name in zip_longest(sources, names[: len(sources)])]
+    return _checked({"cameras": [one | part | same for one in given]}, "The cameras")
+
+
 def read_cameras(path: Path) -> list[CameraConfig]:
-    """Read a YAML file: `cameras`, a list of `source`, `name`, `fps`, `min_face` and `roi`.
+    """Read a YAML file: `cameras`, a list of `source`, `name`, `fps`, `min_face`, `roi` and `zones`.
 
     Raises FileMissing, InvalidInput (``invalid_source``).
     """
@@ -71,25 +80,18 @@ def read_cameras(path: Path) -> list[CameraConfig]:
     if not path.is_file():
         raise FileMissing(f"There is no file {path}.")
     try:
-        return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).cameras
+        return _checked(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not YAML.", code="invalid_source") from error
+
+
+def _checked(given: object, whose: str) -> list[CameraConfig]:
+    try:
+        return _File.model_validate(given).cameras
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
-        raise InvalidInput(f"{path}: {where}: {found_wrong(first)}", code="invalid_source") from None
-
-
-def parse_roi(text: str | None) -> tuple[float, float, float, float] | None:
-    """Read `left,top,right,bottom`. Raises InvalidInput (``invalid_source``)."""
-    if text is None:
-        return None
-    try:
-        left, top, right, bottom = (float(part) for part in text.split(","))
-    except ValueError:
-        message = "--roi is left,top,right,bottom as shares of the frame, such as 0.2,0,1,0.8"
-        raise InvalidInput(message, code="invalid_source") from None
-    return left, top, right, bottom
+        raise InvalidInput(f"{whose}: {where}: {found_wrong(first)}", code="invalid_source") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,10 @@ class Eyes:
     def looker(self, min_face: int) -> Looker:
         return Looker(self.detector, self.embedder, min_face)
 
-    def tracker(self) -> Tracker:
-        return Tracker(self.same, self.other)
+    def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float = 0.0) -> Watch:
+        """Return what follows people before the camera; ``began`` as `Watch` has it."""
+        looker, tracker = self.looker(camera.min_face), Tracker(self.same, self.other)
+        return Watch(label, looker, tracker, reporter, roi=camera.roi, zones=camera.zones, began=began)
 
 
 @contextmanager

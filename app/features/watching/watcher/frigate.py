@@ -1,7 +1,8 @@
 """Frigate as a source: whom it sees, its snapshots and its live frames become tracks, and names become its sub-labels.
 
-Follows Frigate's documented MQTT messages (`frigate/events`, `frigate/tracked_object_update`) and HTTP interface
-(`/api/events/ID/snapshot.jpg`, `/api/events/ID/sub_label`, go2rtc's `/api/frame.jpeg`); Frigate itself was not run.
+Follows Frigate's documented MQTT messages (`frigate/events`, `frigate/tracked_object_update`, `frigate/stats`,
+`frigate/available`) and HTTP interface (`/api/events/ID/snapshot.jpg`, `/api/events/ID/sub_label`, go2rtc's
+`/api/frame.jpeg`); Frigate itself was not run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -19,19 +20,25 @@ from urllib.parse import quote, urlsplit
 import httpx
 import paho.mqtt.client as paho
 
+from app.concurrency.worker import Worker
 from app.errors import InvalidInput, LikenessError
 from app.face.formats import Limits
 from app.face.image import decode
 from app.features.watching.broker import broker_client
 from app.features.watching.watcher.looks import KEPT, Look, Looker, keep_best
 from app.features.watching.watcher.reporter import Report, Reporter
+from app.features.watching.watcher.tally import Tally
 
-TOPICS: Final = ("frigate/events", "frigate/tracked_object_update")
+EVENTS, FACES, STATS, AVAILABLE = TOPICS = tuple(
+    f"frigate/{name}" for name in ("events", "tracked_object_update", "stats", "available")
+)
 SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 TIMEOUT_S: Final = 10.0
 MOST: Final = 200
 """Visits that are remembered, and messages that wait; the oldest go first."""
-CAMERA_LENGTH: Final = 100
+MOST_CAMERAS: Final = 64
+NAME_LENGTH: Final = 100
+"""Characters of a camera's or a zone's name."""
 LABEL_LENGTH: Final = 100
 """Characters of a sub-label that Frigate takes."""
 AGAIN: Final = 2
@@ -50,6 +57,7 @@ class _Said:
     at: float
     snapshot: bool
     ended: bool
+    zone: str | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +71,7 @@ class _Visit:
     best: list[Look] = field(default_factory=list)
     told: int = 0
     """Decisions asked for: one at the first look, and one more."""
+    zone: str | None = None
     label: str = ""
 
     @property
@@ -84,31 +93,40 @@ class Frigate:
         self._http = httpx.Client(timeout=TIMEOUT_S)
         self._visits: OrderedDict[str, _Visit] = OrderedDict()
         self._due: OrderedDict[str, _Said] = OrderedDict()
-        self._changed = threading.Condition()
-        self._closing = False
+        self._problems: dict[str, str | None] = {}
+        """Of each camera that Frigate has told of: why it has no pictures."""
+        self._tallies: dict[str, Tally] = defaultdict(Tally)
+        self._away = False
+        self._lock = threading.Lock()
         self._reporter: Reporter | None = None
-        self._thread = threading.Thread(target=self._run, name="frigate", daemon=True)
+        self._worker = Worker("frigate", self._take_next)
         self._client = broker_client(broker, "--mqtt", "likeness-watch")
         self._client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in TOPICS])
         self._client.on_message = self._heard
 
     def start(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._thread.start()
         self._client.loop_start()
 
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(TIMEOUT_S)
+        self._worker.close(TIMEOUT_S)
         self._http.close()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return how each camera is, as `app.features.watching.schemas.CameraTold` has it."""
+        now, away = time.time(), "Frigate is offline" if self._away else None
+        with self._lock:
+            problems = dict(self._problems)
+        return [
+            {"name": name, "problem": away or problem} | self._tallies[name].report(now)
+            for name, problem in problems.items()
+        ]
 
     def answered(self, report: Report, sighting: Any) -> None:
         """Write the name of a known person back as the sub-label, and take it back if it was wrong."""
-        with self._changed:
+        with self._lock:
             visit = next((each for each in self._visits.values() if each.track == report.track), None)
         if visit is None:
             return
@@ -127,35 +145,39 @@ class Frigate:
             _log.warning("Frigate took no sub-label: %s", type(error).__name__)
 
     def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
+        if message.topic == AVAILABLE:
+            self._away = message.payload == b"offline"
+            return
         try:
-            said = _read(message.topic, json.loads(message.payload))
+            document = json.loads(message.payload)
+            if message.topic == STATS:
+                with self._lock:
+                    self._problems = _problems(document)
+                return
+            said = _read(message.topic, document)
         except (ValueError, TypeError, KeyError, AttributeError):
             _log.warning("Frigate sent a message that its documentation does not have")
             return
         if said is None:
             return
-        with self._changed:
+        with self._lock:
             waiting = self._due.pop(said.event, None)
             self._due[said.event] = said if waiting is None or not waiting.ended else waiting
             if len(self._due) > MOST:
                 self._due.popitem(last=False)
                 _log.warning("Frigate sends faster than faces are found: a message was dropped")
-            self._changed.notify_all()
+        self._worker.wake()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._due or self._closing)
-                if self._closing:
-                    return
-                _, said = self._due.popitem(last=False)
-            try:
-                self._take(said)
-            except Exception:  # noqa: BLE001 - the thread's edge: one message is lost, not the source
-                _log.exception("A message of Frigate's could not be used")
-
-    def _take(self, said: _Said) -> None:
-        visit = self._visit(said)
+    def _take_next(self) -> float | None:
+        """Use the next message; return None if there is none, and 0 if there may be another."""
+        with self._lock:
+            if not self._due:
+                return None
+            _, said = self._due.popitem(last=False)
+            visit = self._visits.setdefault(said.event, _Visit(said.event, said.camera, said.began, said.began))
+            if len(self._visits) > MOST:
+                self._visits.popitem(last=False)
+        visit.zone = said.zone or visit.zone
         self._look(visit, snapshot=said.snapshot, live=not said.ended)
         visit.last = max(visit.began, said.at)
         if visit.best and (not visit.told or (visit.told == 1 and len(visit.best) >= AGAIN)):
@@ -163,32 +185,27 @@ class Frigate:
             self._report(visit, visit.best, ended=said.ended)
         elif said.ended and visit.told:
             self._report(visit, [], ended=True)
+        return 0.0
 
     def _report(self, visit: _Visit, looks: list[Look], *, ended: bool) -> None:
         if self._reporter is not None:
-            self._reporter.tell(Report(visit.track, visit.camera, visit.began, visit.last, ended, tuple(looks)))
-
-    def _visit(self, said: _Said) -> _Visit:
-        with self._changed:
-            visit = self._visits.setdefault(said.event, _Visit(said.event, said.camera, said.began, said.began))
-            if len(self._visits) > MOST:
-                self._visits.popitem(last=False)
-            return visit
+            times = (visit.began, visit.last)
+            self._reporter.tell(Report(visit.track, visit.camera, *times, ended, tuple(looks), visit.zone))
 
     def _look(self, visit: _Visit, *, snapshot: bool, live: bool) -> None:
         """Add the usable face of the snapshot, or else of the live frame."""
         looks: list[Look] = []
         if snapshot:
             path = f"{self._api}/api/events/{quote(visit.event, safe='')}/snapshot.jpg"
-            looks = self._faces(path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
+            looks = self._faces(visit.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
         if not looks and live and self._go2rtc and len(visit.best) < KEPT:
-            found = self._faces(f"{self._go2rtc}/api/frame.jpeg", {"src": visit.camera})
+            found = self._faces(visit.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.camera})
             looks = found if len(found) == 1 else []  # of several people nothing says which one it is
         if looks:
             visit.best = keep_best(visit.best, max(looks, key=lambda look: look.box.width * look.box.height))
 
-    def _faces(self, address: str, query: dict[str, Any]) -> list[Look]:
-        """Return the usable faces of the picture at the address; none if there is no picture."""
+    def _faces(self, camera: str, address: str, query: dict[str, Any]) -> list[Look]:
+        """Return the usable faces of the camera's picture at the address; none if there is no picture."""
         try:
             answer = self._http.get(address, params=query)
             answer.raise_for_status()
@@ -196,7 +213,9 @@ class Frigate:
         except (httpx.HTTPError, LikenessError) as error:
             _log.info("Frigate has no picture: %s", type(error).__name__)
             return []
-        return [look for look in self._looker.look(pixels, time.time()) if look.usable]
+        looks = self._looker.find(pixels, time.time())
+        self._tallies[camera].add(looks, time.time())
+        return self._looker.embed([look for look in looks if look.usable])
 
 
 def _read(topic: str, said: dict[str, Any]) -> _Said | None:
@@ -205,16 +224,23 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
     Raises TypeError, ValueError, KeyError or AttributeError for a message of another form.
     """
     now = time.time()
-    if topic != TOPICS[0]:  # Frigate's own face recognition sees a face now
+    if topic == FACES:  # Frigate's own face recognition sees a face now
         is_face = said.get("type") == "face"
         return _Said(str(said["id"]), _camera(said), now, now, snapshot=True, ended=False) if is_face else None
     after = said["after"]
     if after["label"] != "person" or after.get("false_positive"):
         return None
     began, ended = float(after.get("start_time") or now), said["type"] == "end"
-    at = float(after.get("end_time") or now)
-    return _Said(str(after["id"]), _camera(after), began, at, snapshot=bool(after.get("has_snapshot")), ended=ended)
+    at, zones = float(after.get("end_time") or now), after.get("current_zones") or after.get("entered_zones")
+    zone, snapshot = str(zones[-1])[:NAME_LENGTH] if zones else None, bool(after.get("has_snapshot"))
+    return _Said(str(after["id"]), _camera(after), began, at, snapshot, ended, zone)
+
+
+def _problems(stats: dict[str, Any]) -> dict[str, str | None]:
+    """Return why each camera has no pictures, None if it has some, by Frigate's statistics. Raises as `_read` does."""
+    fps = {str(name)[:NAME_LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
+    return {name: None if fps[name] else "no pictures in Frigate" for name in list(fps)[:MOST_CAMERAS]}
 
 
 def _camera(said: dict[str, Any]) -> str:
-    return str(said["camera"])[:CAMERA_LENGTH]
+    return str(said["camera"])[:NAME_LENGTH]

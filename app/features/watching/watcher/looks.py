@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import cv2
@@ -57,8 +58,8 @@ class Looker:
         self._embedder = embedder
         self._min_face = min_face
 
-    def look(self, frame: Pixels, at: float, min_face: int | None = None) -> list[Look]:
-        """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not; usable ones with their vectors.
+    def find(self, frame: Pixels, at: float, min_face: int | None = None) -> list[Look]:
+        """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not, without vectors.
 
         ``min_face``: look for narrower ones than usual.
         """
@@ -67,13 +68,13 @@ class Looker:
         for detection in self._detector.detect(frame, min_face=min_face or self._min_face):
             crop = align(frame, detection.landmarks)
             quality = assess(crop, detection, width, height)
-            vector = self._embed(crop) if quality.score >= USABLE else None
-            looks.append(Look(at, detection, quality, crop, _around(frame, detection.box), vector))
+            looks.append(Look(at, detection, quality, crop, _around(frame, detection.box)))
         return looks
 
-    def _embed(self, crop: Pixels) -> Vector:
-        [template], _ = self._embedder.embed([crop])
-        return template.vector
+    def embed(self, looks: Sequence[Look]) -> list[Look]:
+        """Return the looks, the usable ones with their vectors."""
+        templates = iter(self._embedder.embed([look.crop for look in looks if look.usable])[0])
+        return [replace(look, vector=next(templates).vector) if look.usable else look for look in looks]
 
 
 def keep_best(looks: list[Look], new: Look) -> list[Look]:

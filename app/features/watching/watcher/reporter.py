@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from likeness_client import ApiError, Client, Unreachable
 
+from app.concurrency.worker import Worker
 from app.errors import LikenessError
 from app.features.watching.watcher.looks import Look, encode
 from app.timestamps import utc_text
@@ -36,6 +38,8 @@ class Report:
     last: float
     ended: bool
     looks: tuple[Look, ...] = ()
+    zone: str | None = None
+    """The camera's, in which the face was last."""
 
 
 class Reporter:
@@ -53,10 +57,9 @@ class Reporter:
         self._known: OrderedDict[str, None] = OrderedDict()
         """The tracks that the service knows of, MOST at most: others come first, whom nobody has heard of yet."""
         self._changed = threading.Condition()
-        self._closing = False
         self._busy = False
-        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-        self._thread.start()
+        self._wait_s, self._not_before = FIRST_WAIT_S, 0.0
+        self._worker = Worker("reporter", self._tell_next)
 
     def tell(self, report: Report) -> None:
         """Tell of a track. What was not told yet of the same track is told along."""
@@ -64,12 +67,13 @@ class Reporter:
             waiting = self._due.pop(report.track, None)
             if waiting is not None:
                 looks = report.looks or waiting.looks
-                report = replace(report, looks=looks, ended=report.ended or waiting.ended)
+                ended, zone = report.ended or waiting.ended, report.zone or waiting.zone
+                report = replace(report, looks=looks, ended=ended, zone=zone)
             self._due[report.track] = report
             if len(self._due) > MOST:
                 self._due.popitem(last=False)
                 _log.warning("The service is away for too long: a track was dropped")
-            self._changed.notify_all()
+        self._worker.wake(max(0.0, self._not_before - time.monotonic()))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until everything is told; return False if that took too long."""
@@ -79,37 +83,40 @@ class Reporter:
     def close(self, timeout_s: float = 10.0) -> None:
         """Tell what is due, if the service takes it in time, and end."""
         self.wait(timeout_s)
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
 
-    def _run(self) -> None:
-        wait = FIRST_WAIT_S
-        while (report := self._next()) is not None:
-            try:
-                answer = self._send(report)
-            except (Unreachable, ApiError, LikenessError) as error:
-                if _is_final(error, report):
-                    _log.info("A track was not taken: %s", error)
-                    self._done()
-                    continue
+    def _tell_next(self) -> float | None:
+        """Tell the service of a track; return after how many seconds the next one is due, None if there is none."""
+        with self._changed:
+            if not self._due:
+                return None
+            self._busy = True
+            first = next((track for track in self._due if track not in self._known), next(iter(self._due)))
+            report = self._due.pop(first)
+        try:
+            answer = self._send(report)
+        except (Unreachable, ApiError, LikenessError) as error:
+            if not _is_final(error, report):
                 _log.warning("The service is tried again: %s", error)
                 self._put_back(report)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closing, wait)
-                wait = min(2 * wait, LONGEST_WAIT_S)
-                continue
-            wait = FIRST_WAIT_S
+                wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
+                self._not_before = time.monotonic() + wait_s
+                return wait_s
+            _log.info("A track was not taken: %s", error)
+        else:
+            self._wait_s = FIRST_WAIT_S
             self._known[report.track] = None
             if len(self._known) > MOST:
                 self._known.popitem(last=False)
             self._answered(report, answer)
-            self._done()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+        return 0.0
 
     def _send(self, report: Report) -> Any:
         if not report.looks:
-            changes = {"last_at": utc_text(report.last), "ended": report.ended}
+            changes = {"last_at": utc_text(report.last), "ended": report.ended, "zone": report.zone}
             return self._service.hear_sighting(self._gallery, report.track, changes)
         images = [encode(look.photo) for look in report.looks]
         return self._service.tell_sighting(
@@ -117,19 +124,11 @@ class Reporter:
             report.track,
             images=images,
             camera=report.camera,
+            zone=report.zone,
             first_at=datetime.fromtimestamp(report.began, UTC),
             last_at=datetime.fromtimestamp(report.last, UTC),
             ended=report.ended,
         )
-
-    def _next(self) -> Report | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._due or self._closing)
-            if self._closing:
-                return None
-            self._busy = True
-            first = next((track for track in self._due if track not in self._known), next(iter(self._due)))
-            return self._due.pop(first)
 
     def _put_back(self, report: Report) -> None:
         with self._changed:
@@ -139,11 +138,6 @@ class Reporter:
             self._due[report.track] = report
             self._due.move_to_end(report.track, last=False)
             self._busy = False
-
-    def _done(self) -> None:
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
 
 
 def _is_final(error: Exception, report: Report) -> bool:

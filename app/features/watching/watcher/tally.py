@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from likeness_client import Client, ClientError
 
+from app.concurrency.worker import Worker
 from app.features.watching.watcher.looks import Look
 from app.types import Reason
 
@@ -59,25 +60,20 @@ class Tally:
         return f"{counts['frames']} pictures of the last hour, {counts['faces']} faces, {counts['usable']} usable"
 
 
-class Telling:
-    """A thread that tells the service how the cameras are. What fails is told the next time."""
+def telling(service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> Worker:
+    """Return a thread, which runs, that tells the service how the cameras are. What fails is told the next time.
 
-    def __init__(self, service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-        """``cameras`` returns the reports as `CameraTold` has them."""
-        self._service, self._gallery, self._cameras = service, gallery, cameras
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
-        self._thread.start()
+    ``cameras`` returns the reports as `app.features.watching.schemas.CameraTold` has them.
+    """
 
-    def close(self) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def tell() -> float:
+        try:
+            if told := cameras():
+                service.tell_cameras(gallery, told)
+        except ClientError as error:
+            _log.info("The service was not told how the cameras are: %s", error)
+        return TELL_S
 
-    def _run(self) -> None:
-        wait = FIRST_S
-        while not self._stopping.wait(wait):
-            wait = TELL_S
-            try:
-                self._service.tell_cameras(self._gallery, self._cameras())
-            except ClientError as error:
-                _log.info("The service was not told how the cameras are: %s", error)
+    worker = Worker("telling", tell)
+    worker.wake(FIRST_S)
+    return worker

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from app.features.watching.watcher.looks import Look, keep_best
+from app.features.watching.watcher.looks import KEPT, Look, keep_best
 from app.types import Box, Vector
 
 GAP_S: Final = 10.0
@@ -25,6 +25,9 @@ REACH: Final = 0.6
 """Widths of the face that it may have moved at once, and again in each further 0.2 s."""
 GROWTH: Final = 1.6
 """Most that a face grows or shrinks within NEAR_S."""
+SURE_S: Final = 1.0
+"""Seconds after a template during which a place alone says who it is, once a track has looks enough: templates take
+most of a frame's time."""
 REMEMBERED: Final = 20
 """Usable looks that a track's mean goes back: light and pose change during a visit."""
 
@@ -40,13 +43,18 @@ class Track:
     """Usable looks so far."""
     best: list[Look] = field(default_factory=list)
     """The best few looks, best first."""
+    zone: str | None = None
+    """The camera's, in which the face was last."""
     mean: Vector | None = None
     """Mean direction of the recent usable looks' vectors."""
+    sure_until: float = 0.0
+    """Until when a face alone in its place is this person's."""
 
     def add(self, look: Look) -> None:
         self.last = look
         if look.usable and look.vector is not None:
             self.usable += 1
+            self.sure_until = look.at + SURE_S if self.usable >= KEPT else 0.0
             self.best = keep_best(self.best, look)
             share = 1 / min(self.usable, REMEMBERED)
             mixed = look.vector if self.mean is None else self.mean * (1 - share) + look.vector * share
@@ -61,6 +69,11 @@ class Tracker:
         two people even in one place."""
         self._same, self._other, self._gap_s = same, other, gap_s
         self.tracks: list[Track] = []
+
+    def knows(self, look: Look, looks: Sequence[Look]) -> bool:
+        """Return whether a face, one of a frame's, is a track's by its place alone: no other face or track is near."""
+        near = [track for track in self.tracks if _is_near(track, look)]
+        return len(near) == 1 and look.at <= near[0].sure_until and sum(_is_near(near[0], one) for one in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
         """Take the faces of a frame; return the tracks that got a face, and those that have ended by now.
@@ -107,6 +120,10 @@ class Tracker:
         if alike >= self._same:
             return 1 + alike + (near or 0)
         return near + alike if near is not None and alike >= self._other else None
+
+
+def _is_near(track: Track, look: Look) -> bool:
+    return nearness(track.last.box, look.box, look.at - track.last.at) is not None
 
 
 def nearness(before: Box, now: Box, seconds: float) -> float | None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
+from app.concurrency.worker import Worker
 from app.features.watching.watcher.camera import Camera, Frame
 from app.features.watching.watcher.looks import KEPT, Look, Looker
 from app.features.watching.watcher.motion import MotionGate
 from app.features.watching.watcher.reporter import Report, Reporter
 from app.features.watching.watcher.tally import Tally
 from app.features.watching.watcher.tracker import Track, Tracker
-from app.types import Pixels
+from app.types import Box, Pixels
 
 AGAIN_S: Final = 1.0
 """Seconds after the first look until the decision is made again with all good looks by then."""
@@ -26,23 +26,33 @@ NARROW: Final = 10
 NARROW_S: Final = 60.0
 """Once in so many seconds a frame without a face is looked at for faces from NARROW pixels on: nobody is recognised by
 those, but the service can say why."""
-_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Roi:
-    """The part of a frame that is looked at, as shares of its width and height, 0-1."""
+class Area(NamedTuple):
+    """A part of a frame, as shares of its width and height, 0-1."""
 
-    left: float = 0.0
-    top: float = 0.0
-    right: float = 1.0
-    bottom: float = 1.0
+    left: float
+    top: float
+    right: float
+    bottom: float
 
     def cut(self, frame: Pixels) -> Pixels:
         """Return that part of a (H, W, 3) frame."""
         height, width = frame.shape[:2]
         rows = slice(int(self.top * height), max(1, int(self.bottom * height)))
         return frame[rows, int(self.left * width) : max(1, int(self.right * width))]
+
+    def holds(self, box: Box, frame: Pixels, part: Area) -> bool:
+        """Return whether the middle of a box is in this area; the box is of the frame's ``part``, in pixels."""
+        height, width = frame.shape[:2]
+        across = int(part.left * width) + box.x + box.width / 2
+        down = int(part.top * height) + box.y + box.height / 2
+        inside = self.left * width <= across < self.right * width
+        return inside and bool(self.top * height <= down < self.bottom * height)
+
+
+WHOLE: Final = Area(0.0, 0.0, 1.0, 1.0)
+NO_ZONES: Final[Mapping[str, Area]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -58,35 +68,50 @@ class Watch:
     """Follows people before one camera, and reports them. Not safe to share between threads."""
 
     def __init__(
-        self, camera: str, looker: Looker, tracker: Tracker, reporter: Reporter, *, roi: Roi, began: float = 0.0
+        self,
+        camera: str,
+        looker: Looker,
+        tracker: Tracker,
+        reporter: Reporter,
+        *,
+        roi: Area = WHOLE,
+        zones: Mapping[str, Area] = NO_ZONES,
+        began: float = 0.0,
     ) -> None:
         """``began``: what is added to a frame's time, in seconds since 1970: a film's own begins with 0."""
         self.camera = camera
         self.tally = Tally()
         self.frames = 0
         self._looker, self._tracker, self._reporter = looker, tracker, reporter
-        self._roi, self._began = roi, began
+        self._roi, self._zones, self._began = roi, zones, began
         self._gate = MotionGate()
         self._told: dict[str, _Told] = {}
-        self._narrow_at = 0.0
+        self._now, self._narrow_at = 0.0, 0.0
 
     def see(self, frame: Frame) -> None:
         """Take the next frame."""
         pixels = self._roi.cut(frame.pixels)
         self.frames += 1
+        self._now = frame.at
         if not self._gate.passes(pixels, frame.at) and not self._tracker.tracks:
             return
-        looks = self._looker.look(pixels, frame.at)
+        looks = self._looker.find(pixels, frame.at)
         self.tally.add(looks or self._narrow(pixels, frame.at), self._began + frame.at)
+        known = [self._tracker.knows(look, looks) for look in looks]
+        others = self._looker.embed([look for look, is_known in zip(looks, known, strict=True) if not is_known])
+        looks = [look for look, is_known in zip(looks, known, strict=True) if is_known] + others
         seen, ended = self._tracker.update(looks, frame.at)
         for track in seen:
+            inside = (name for name, area in self._zones.items() if area.holds(track.last.box, frame.pixels, self._roi))
+            track.zone = next(inside, track.zone)
             self._tell(track, frame.at)
         for track in ended:
             self._end(track)
 
-    def pause(self, at: float) -> None:
-        """End the tracks that are over by this time, while no frames come."""
-        for track in self._tracker.update([], at)[1]:
+    def idle(self, seconds: float) -> None:
+        """End the tracks that are over, when no frame has come for so long."""
+        self._now += seconds
+        for track in self._tracker.update([], self._now)[1]:
             self._end(track)
 
     def finish(self) -> None:
@@ -115,56 +140,50 @@ class Watch:
 
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
         began, last = self._began + track.began, self._began + track.last.at
-        self._reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks)))
+        self._reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
         """Return the faces that are narrower than those looked for, now and then."""
         if at < self._narrow_at:
             return []
         self._narrow_at = at + NARROW_S
-        return self._looker.look(pixels, at, NARROW)
+        return self._looker.find(pixels, at, NARROW)
 
 
-@dataclass(slots=True)
 class Watcher:
     """Watches cameras, each in a thread of its own, until it is closed."""
 
-    stopping: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
-    _cameras: list[tuple[Camera, Watch]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._cameras: list[tuple[Camera, Watch, Worker]] = []
 
     def add(self, camera: Camera, watch: Watch) -> None:
-        self._cameras.append((camera, watch))
-        thread = threading.Thread(target=self._run, args=(camera, watch), name=f"watch-{watch.camera}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        def look() -> float:
+            frame = camera.newest.take(IDLE_S)
+            if frame is None:
+                watch.idle(IDLE_S)
+            else:
+                watch.see(frame)
+            return 0.0
+
+        worker = Worker(f"watch {watch.camera}", look, retry_s=0.0)  # one frame is lost, not the camera
+        self._cameras.append((camera, watch, worker))
+        worker.wake()
+
+    @property
+    def watched(self) -> list[Watch]:
+        return [watch for _, watch, _ in self._cameras]
 
     def reports(self) -> list[dict[str, Any]]:
         """Return how each camera is, as `app.features.watching.schemas.CameraTold` has it."""
         now = time.time()
         return [
             {"name": watch.camera, "problem": camera.problem} | watch.tally.report(now)
-            for camera, watch in self._cameras
+            for camera, watch, _ in self._cameras
         ]
 
     def close(self) -> None:
         """Stop, and end all tracks."""
-        self.stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, camera: Camera, watch: Watch) -> None:
-        last, waited = 0.0, 0.0
-        while not self.stopping.is_set():
-            frame = camera.newest.take(IDLE_S)
-            if frame is None:
-                waited += IDLE_S
-                watch.pause(last + waited)
-            else:
-                last, waited = frame.at, 0.0
-                try:
-                    watch.see(frame)
-                except Exception:  # noqa: BLE001 - the thread's edge: one frame is lost, not the camera
-                    _log.exception("%s: a frame could not be looked at", watch.camera)
-        camera.close()
-        watch.finish()
+        for camera, watch, worker in self._cameras:
+            camera.close()
+            worker.close()
+            watch.finish()
