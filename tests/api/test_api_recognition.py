@@ -382,7 +382,7 @@ def test_explain_tells_where_the_time_went_and_who_came_near(api: httpx.Client, 
 
 def test_an_enrollment_explains_its_choices(api: httpx.Client, gallery: str) -> None:
     explained = enroll(api, gallery, "eileen", COLLINS, explain=True).json()["explain"]
-    assert explained["chosen"] == [{"index": 0, "why": "the only face", "runner_up_share": None}]
+    assert explained["chosen"] == [{"index": 0, "why": "the only face", "runner_up_share": None, "track": None}]
     assert explained["stages"]["store"] > 0
 
 
