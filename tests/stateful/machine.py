@@ -27,8 +27,11 @@ TOLERANCE = 1e-4
 LIMIT = 100  # more subjects than the steps of a history make
 ALIKE = (0.3, 0.45, 0.7, 0.95)
 """Cosines of drawn templates with a real person's: a stranger, uncertain, the same person, the same photo."""
+TURNS = (0, 0, 0, 45, 90, 135, 180, 225, 270, 315)
+"""Degrees by which photos are turned; most are upright."""
 PEOPLE = 3
 people = st.integers(0, PEOPLE - 1)
+taken = st.tuples(people, st.sampled_from(TURNS))
 often = st.sampled_from([True, True, False])
 one_of = st.data()
 
@@ -39,10 +42,11 @@ def pixels(person: int) -> Any:
     return np.array(photo.resize((224, 224), Image.Resampling.LANCZOS), np.int16)
 
 
-def photo(person: int, number: int) -> bytes:
-    """Return a photo of its own for each number: as people take several of one person."""
+def photo(person: int, number: int, turn: int = 0) -> bytes:
+    """Return a photo of its own for each number, as people take several of one person, turned by so many degrees."""
     noise = np.random.default_rng([person, number]).integers(-6, 7, pixels(person).shape)
-    return encoded(np.clip(pixels(person) + (noise if number else 0), 0, 255).astype(np.uint8))
+    taken = Image.fromarray(np.clip(pixels(person) + (noise if number else 0), 0, 255).astype(np.uint8))
+    return encoded(np.asarray(taken.rotate(turn, Image.Resampling.BICUBIC, expand=True)))
 
 
 def faces_of(gallery: Gallery) -> list[str]:
@@ -66,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.galleries: dict[str, Gallery] = {}
         self.archives: dict[str, tuple[bytes, Gallery]] = {}
         self.touched: set[str] = set()
-        self.plain: dict[tuple[int, str], Vector] = {}
+        self.plain: dict[tuple[int, str, int], Vector | None] = {}
         self.photos = 0
 
     def teardown(self) -> None:
@@ -84,17 +88,26 @@ class Machine(RuleBasedStateMachine):
     def path(self, gallery: str, subject: str | None = None, rest: str = "") -> str:
         return f"/v1/galleries/{gallery}" + (f"/subjects/{subject}" if subject else "") + rest
 
-    def a_photo(self, person: int) -> bytes:
+    def a_photo(self, person: int, turn: int = 0) -> bytes:
         self.photos += 1
-        return photo(person, self.photos)
+        return photo(person, self.photos, turn)
+
+    def embed_turned(self, person: int, package: str, turn: int) -> Vector | None:
+        """Return the template of a person's turned photo: it is that person's, or there is none."""
+        if (person, package, turn) not in self.plain:
+            found = self.plain[person, package, turn] = self.service.embed(photo(person, 0, turn), package)
+            if package == self.package:
+                assert found is None or found @ self.embed_plain(person, package) >= self.service.lenient[package]
+        return self.plain[person, package, turn]
 
     def embed_plain(self, person: int, package: str) -> Vector:
-        if (person, package) not in self.plain:
-            self.plain[person, package] = self.service.embed(photo(person, 0), package)
-        return self.plain[person, package]
+        plain = self.embed_turned(person, package, 0)
+        assert plain is not None
+        return plain
 
     def probe(self, gallery: Gallery, face_id: str, image: bytes) -> Probe:
-        return Probe(face_id, {package: self.service.embed(image, package) for package in gallery.packages})
+        made = {package: self.service.embed(image, package) for package in gallery.packages}
+        return Probe(face_id, {package: vector for package, vector in made.items() if vector is not None})
 
     def read_crop(self, gallery: str, subject: str, face: Probe) -> None:
         if self.galleries[gallery].keeps_crops:
@@ -114,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         """A gallery in which something can be done to everybody."""
         self.make_gallery(crops)
         for person, name in enumerate(NAMES[:3]):
-            self.enroll_photos(GALLERIES[0], name, [person])
+            self.enroll_photos(GALLERIES[0], name, [(person, 0)])
 
     @precondition(lambda self: len(self.galleries) < len(GALLERIES))
     @rule(crops=often)
@@ -144,16 +157,19 @@ class Machine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- people
 
     @precondition(lambda self: self.galleries)
-    @rule(data=one_of, subject=st.sampled_from(NAMES), some=st.lists(people, min_size=1, max_size=2))
-    def enroll(self, data: Any, subject: str, some: list[int]) -> None:
+    @rule(data=one_of, subject=st.sampled_from(NAMES), some=st.lists(taken, min_size=1, max_size=2))
+    def enroll(self, data: Any, subject: str, some: list[tuple[int, int]]) -> None:
         name, _ = self.chosen(data)
         self.enroll_photos(name, subject, some)
 
-    def enroll_photos(self, name: str, subject: str, some: list[int]) -> None:
-        gallery, images = self.galleries[name], [self.a_photo(person) for person in some]
+    def enroll_photos(self, name: str, subject: str, some: list[tuple[int, int]]) -> None:
+        """Enroll photos of people, each turned by so many degrees; those without a template are refused."""
+        gallery, images = self.galleries[name], [self.a_photo(*one) for one in some]
         files = [("images", image) for image in images]
-        made = self.service.call("POST", self.path(name, subject, "/faces"), files=files, data={"quality": "none"})
-        for found, image in zip(made["enrolled"], images, strict=True):
+        aligned = [image for image in images if self.service.embed(image, gallery.package) is not None]
+        path, status = self.path(name, subject, "/faces"), 0 if aligned else 422
+        made = self.service.call("POST", path, status, files=files, data={"quality": "none"})
+        for found, image in zip(made["enrolled"] if aligned else [], aligned, strict=True):
             face = self.probe(gallery, found["face_id"], image)
             self.read_crop(name, subject, face)
             gallery.subject(subject).faces.append(face)
@@ -353,9 +369,21 @@ class Machine(RuleBasedStateMachine):
         homes = {name: one for name, one in self.galleries.items() if subject in one.subjects}
         self.touched |= homes.keys()
         due = self.service.receipts() + len(homes)
-        self.service.expire(subject)
+        with self.service.no_sweep():
+            self.service.expire(subject)
+            for name, one in homes.items():
+                self.check_expired(name, one, subject)
         until(lambda: self.service.receipts() == due)
         self.check_gone([probe for one in homes.values() for probe in one.erase(subject, self.service.lenient)[0]])
+
+    def check_expired(self, name: str, gallery: Gallery, subject: str) -> None:
+        """A subject that has expired and is not erased yet is in no answer, and can't be revived."""
+        self.check(name, gallery.without(subject))
+        where = self.path(name, subject)
+        self.service.call("GET", where, 404)
+        self.service.call("PATCH", where, 404, json={"expires_at": None})
+        files, data = {"images": photo(0, 0)}, {"quality": "none"}
+        self.service.call("POST", self.path(name, subject, "/faces"), 409, files=files, data=data)
 
     @precondition(lambda self: self.galleries)
     @rule(backup=st.booleans())
@@ -404,10 +432,12 @@ class Machine(RuleBasedStateMachine):
         assert {each.id for each in answering} == set(found)
 
     def check_search(self, name: str, gallery: Gallery, person: int) -> None:
-        probe = self.embed_plain(person, gallery.package)
-        answer = self.service.call(
-            "POST", self.path(name, rest="/identify"), files={"image": photo(person, 0)}, data={"limit": str(LIMIT)}
-        )
+        turn = TURNS[self.photos % len(TURNS)]
+        probe, files = self.embed_turned(person, gallery.package, turn), {"image": photo(person, 0, turn)}
+        answer = self.service.call("POST", self.path(name, rest="/identify"), files=files, data={"limit": str(LIMIT)})
+        if probe is None:
+            assert all(face["decision"] == "unknown" and not face["candidates"] for face in answer["faces"])
+            return
         (face,) = answer["faces"]
         expected = gallery.ranking(probe, face["threshold_uncertain"])
         scores = dict(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -54,6 +54,10 @@ class Gallery:
 
     def copy(self) -> Gallery:
         return copy.deepcopy(self)
+
+    def without(self, subject: str) -> Gallery:
+        """Return a view of the gallery without one of its subjects."""
+        return replace(self, subjects={name: one for name, one in self.subjects.items() if name != subject})
 
     @property
     def packages(self) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.config import Settings
+from app.gallery.erasure import Erasures
 from app.gallery.rows import decode_crop
 from app.main import create_app
 from app.search.snapshots import Snapshots
@@ -34,12 +37,23 @@ OFTEN_S = 0.1
 SMALL = "small@1"
 
 
+def _unless_held(lock: threading.Lock, sweep: Callable[[], int]) -> int:
+    """Sweep with the lock; erase nobody where it is held."""
+    if not lock.acquire(blocking=False):
+        return 0
+    try:
+        return sweep()
+    finally:
+        lock.release()
+
+
 class Service:
     """`database_url` None: SQLite in the data folder."""
 
     def __init__(self, folder: Path, database_url: str | None) -> None:
         self._stack = ExitStack()
         self._folder, self._made = folder, 0
+        self._sweeping = threading.Lock()
         self.data = folder / "data"
         self._url, self.on_sqlite = database_url, database_url is None
         models = folder / "models"
@@ -76,6 +90,8 @@ class Service:
     def start(self) -> None:
         changed = self._stack.enter_context(pytest.MonkeyPatch.context())
         changed.setattr(Snapshots.__init__, "__kwdefaults__", {"min_faces": 1, "sealer": None})
+        sweep = Erasures.sweep
+        changed.setattr(Erasures, "sweep", lambda erasures: _unless_held(self._sweeping, lambda: sweep(erasures)))
         app = create_app(Settings(data_dir=self.data, **self._settings))
         transport = InProcess(app)
         self.parts = app.state.components
@@ -132,9 +148,11 @@ class Service:
         headers = {"content-type": "application/x-tar"}
         return self.call("POST", f"/v1/galleries/{gallery}/import", params=params, content=tar, headers=headers)
 
-    def embed(self, photo: bytes, package: str) -> Vector:
+    def embed(self, photo: bytes, package: str) -> Vector | None:
+        """Return the template of the photo's first face; None if there is none, or it can't be aligned."""
         faces = self.call("POST", "/v1/embed", data={"model": package}, files={"image": photo})["faces"]
-        return np.array(faces[0]["embedding"], np.float32)
+        found = faces[0]["embedding"] if faces else None
+        return None if found is None else np.array(found, np.float32)
 
     def embed_crop(self, jpeg: bytes, package: str) -> Vector:
         """Embed a stored crop, as a re-embedding does."""
@@ -150,6 +168,12 @@ class Service:
     def receipts(self) -> int:
         """Count the erasures that are complete."""
         return len(self.call("GET", "/v1/receipts", params={"limit": 1000})["receipts"])
+
+    @contextmanager
+    def no_sweep(self) -> Iterator[None]:
+        """Leave subjects that expire meanwhile where they are."""
+        with self._sweeping:
+            yield
 
     def expire(self, subject: str) -> None:
         let_expire(self.url, subject)

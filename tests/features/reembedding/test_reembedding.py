@@ -36,6 +36,7 @@ from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
+from app.inference.thresholds import fuse
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
@@ -144,6 +145,16 @@ class Server:
         probe = self.template(number, package or self.galleries.probed_by(self.staff))
         (candidates,) = self.galleries.search(self.galleries.open("staff"), [probe], 1)
         return (candidates[0].subject, candidates[0].score) if candidates else None
+
+    def is_fused(self, subject: str, number: int) -> bool:
+        """Whether the subject is answered by the mean of its faces' templates, as the database has them."""
+        gallery = self.staff
+        probe = self.template(number, self.galleries.probed_by(gallery))
+        own = [np.frombuffer(face.template, "<f4") for face in self.store.faces(gallery, subject).items]
+        vector, length = fuse(np.stack(own))
+        expected = (len(own), float(vector @ probe.vector), length)
+        found = [one for one in self.galleries.search(gallery, [probe], 9)[0] if one.subject == subject]
+        return any(np.allclose((one.faces, one.template_score, one.length), expected, atol=1e-5) for one in found)
 
     def finds(self, *numbers: int) -> bool:
         """Each as itself; a crop that went through JPEG is not quite what it was."""
@@ -271,6 +282,39 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
         if package == NEW:
             state = one.reembedder.rollback("staff")
             assert (state.state, state.keep_until) == ("ready", None)
+
+
+@pytest.mark.parametrize("index", ["faiss", "milvus"])
+def test_several_faces_are_one_template_of_the_package_that_answers(
+    database_url: str, embedders: Embedders, tmp_path: Path, index: str
+) -> None:
+    """On both servers, while the gallery is moved, moved back and moved again, and a face comes and another goes."""
+    options: dict[str, Any] = {"milvus": tmp_path} if index == "milvus" else {}
+    with (
+        serving(database_url, embedders, **options) as one,
+        serving(database_url, embedders, runs=False, **options) as other,
+    ):
+        one.enroll(2, 3)
+        one.galleries.enroll(one.staff, "s1", [one.new(number) for number in (1, 11, 12)])
+        for step, package in (
+            (one.move, NEW),
+            (lambda: one.reembedder.rollback("staff"), OLD),
+            (lambda: other.galleries.enroll(other.staff, "s1", [other.new(13)]), OLD),
+            (lambda: one.reembedder.begin("staff", "new", **TERMS), NEW),
+            (lambda: changed(one.galleries, "staff", delete_face, "s1", first_face(other)), NEW),
+            (one.finish, NEW),
+        ):
+            until(lambda: one.is_fused("s1", 1) and other.is_fused("s1", 1))
+            step()
+            for server in (one, other):
+                until(lambda server=server, package=package: server.galleries.probed_by(server.staff) == package)  # type: ignore[misc]
+        until(lambda: one.is_fused("s1", 1) and other.is_fused("s1", 1))
+        for server in (one, other):
+            assert server.galleries.check(server.staff).ok
+
+
+def first_face(server: Server) -> str:
+    return server.store.faces(server.staff, "s1").items[0].face_id
 
 
 @pytest.mark.parametrize("step", ["begin", "cancel"])
