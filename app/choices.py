@@ -9,7 +9,7 @@ LivenessMode: TypeAlias = Literal["off", "report", "require"]
 LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
 """Which photos of a comparison must be live: the other may be of a document."""
 OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
-"""What to do with a new face that resembles an enrolled one (`app.recognition.duplicate_check`)."""
+"""What to do with a new face that resembles an enrolled one (`app.recognition.duplicates`)."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 IndexKind: TypeAlias = Literal["fp32", "int8"]

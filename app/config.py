@@ -32,7 +32,7 @@ ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 """A name or an address as it stands in the header `Host`, without its port."""
 
-Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+AskedRate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -127,8 +127,10 @@ class Settings(BaseSettings):
         description="Embedding packages kept loaded; the one used longest ago goes first.",
     )
     detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
-    fmr: Rate = Field(default=1e-4, description="False match rate that verification decides at unless asked otherwise.")
-    fpir: Rate = Field(
+    fmr: AskedRate = Field(
+        default=1e-4, description="False match rate that verification decides at unless asked otherwise."
+    )
+    fpir: AskedRate = Field(
         default=0.01,
         description="False positive identification rate that identification decides at unless asked otherwise. Never "
         "laxer than `LIKENESS_FMR` against each subject, which decides in galleries of fewer than a hundred.",
@@ -138,10 +140,10 @@ class Settings(BaseSettings):
         description="Liveness packages whose scores are averaged, separated by commas; by default the only one "
         "installed (`docs/how-to/liveness.md`).",
     )
-    apcer: Rate = Field(
+    apcer: AskedRate = Field(
         default=0.05, description="Share of attacks, of any kind, that may be judged `live` (ISO/IEC 30107-3's APCER)."
     )
-    bpcer: Rate = Field(
+    bpcer: AskedRate = Field(
         default=0.05, description="Share of live faces that may be judged `spoof` (ISO/IEC 30107-3's BPCER)."
     )
     min_face: int = Field(default=20, ge=10, le=1000, description="Smallest face to look for, in pixels.")

@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from app import logs
-from app.access.grants import Rate, parse_rate
+from app.access.grants import RequestRate, parse_rate
 from app.access.keys import Keys
 from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import PARSED_COPIES, BodyLimits
@@ -258,6 +258,7 @@ def _build(
         operations=operations,
         embedders=embedders,
         gates=gates,
+        store=galleries.store,
         galleries=galleries,
         admission=admission,
         workers=workers,
@@ -296,7 +297,7 @@ def _schedule(core: Components, storage: Storage, settings: Settings, scheduler:
     for seconds, name, work in (  # what deletes by age
         (settings.expiry_seconds, "expiry", core.erasures.sweep),
         (settings.expiry_seconds, "corrections", core.corrections.prune),
-        (PRUNE_CHANGES_S, "change log", core.galleries.store.prune_changes),
+        (PRUNE_CHANGES_S, "change log", core.store.prune_changes),
         (PRUNE_JOBS_S, "old jobs", core.runner.keep),
     ):
         scheduler.every(seconds, name, core.clock.guarded(work))
@@ -361,7 +362,7 @@ def _guard(settings: Settings, admin_key: str, keys: Keys) -> auth.Guard:
     return auth.Guard(admin, keys, failures, vector_rate=_rate("vector_rate", settings.vector_rate))
 
 
-def _rate(name: str, text: str) -> Rate | None:
+def _rate(name: str, text: str) -> RequestRate | None:
     try:
         return parse_rate(text)
     except InvalidInput as error:

@@ -29,7 +29,7 @@ from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.calibration.intervals import Floats, Ints
 from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
-from app.recognition.duplicate_check import CONFLICT_FPIR
+from app.recognition.duplicates import CONFLICT_FPIR
 from app.types import Vectors
 from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
 from training.evaluation.pairs import person_of

@@ -41,14 +41,14 @@ EXPLICIT: Scopes = frozenset({Scope.TEMPLATES})
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """``per_second`` requests on average, ``burst`` of them at once after a pause."""
 
     per_second: float
     burst: int
 
 
-def parse_rate(text: str) -> Rate | None:
+def parse_rate(text: str) -> RequestRate | None:
     """Read ``10/s``, ``600/m`` or ``600/m:20`` (the burst, by default the count); None for ``unlimited``.
 
     Raises InvalidInput ``invalid_rate``.
@@ -61,7 +61,7 @@ def parse_rate(text: str) -> Rate | None:
         raise InvalidInput(
             f"A rate is `10/s`, `600/m`, `600/m:20` (with a burst) or `{UNLIMITED}`.", code="invalid_rate"
         )
-    return Rate(count / _SECONDS[match[2]], burst)
+    return RequestRate(count / _SECONDS[match[2]], burst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Grant:
     key_id: str
     scopes: Scopes
     galleries: frozenset[str] | None = None
-    rate: Rate | None = None
+    rate: RequestRate | None = None
 
     def has(self, scope: Scope) -> bool:
         """Return whether the key has the scope: `admin` implies all but EXPLICIT, the data folder's key has all."""
@@ -113,7 +113,7 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def take(self, caller: str, rate: Rate, count: int = 1) -> float:
+    def take(self, caller: str, rate: RequestRate, count: int = 1) -> float:
         """Take `count` tokens, at most the burst, and return 0; without them, return the seconds to wait."""
         with self._lock:
             bucket = self._filled(caller, rate)
@@ -122,22 +122,22 @@ class Buckets:
             bucket.tokens -= count
             return 0.0
 
-    def owe(self, caller: str, rate: Rate, count: int) -> None:
+    def owe(self, caller: str, rate: RequestRate, count: int) -> None:
         """Take `count` tokens, also those that are not there yet: the caller waits for them later."""
         with self._lock:
             self._filled(caller, rate).tokens -= count
 
-    def give_back(self, caller: str, rate: Rate, count: int = 1) -> None:
+    def give_back(self, caller: str, rate: RequestRate, count: int = 1) -> None:
         self.owe(caller, rate, -count)
 
-    def wait(self, caller: str, rate: Rate) -> float:
+    def wait(self, caller: str, rate: RequestRate) -> float:
         """Return the seconds until there is a token, without taking it; unknown callers are not remembered."""
         with self._lock:
             if caller not in self._buckets:
                 return 0.0
             return max(0.0, (1 - self._filled(caller, rate).tokens) / rate.per_second)
 
-    def _filled(self, caller: str, rate: Rate) -> _Bucket:
+    def _filled(self, caller: str, rate: RequestRate) -> _Bucket:
         now = self._clock()
         bucket = self._buckets.setdefault(caller, _Bucket(rate.burst, now))
         self._buckets.move_to_end(caller)

@@ -24,7 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.grants import Grant, Rate, Scope, Scopes, parse_rate
+from app.access.grants import Grant, RequestRate, Scope, Scopes, parse_rate
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS
@@ -128,7 +128,7 @@ class Keys:
         database: Database,
         *,
         secrets: SecretStore | None = None,
-        default_rate: Rate | None = None,
+        default_rate: RequestRate | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

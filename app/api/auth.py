@@ -19,7 +19,7 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Scope as RequestScope
 
-from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
+from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, RequestRate, Scope, address_group
 from app.access.keys import Keys, digest_of
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
@@ -84,10 +84,10 @@ class Guard:
 
     admin: AdminKey
     keys: Keys
-    failures: Rate
+    failures: RequestRate
     attempts: Buckets = field(default_factory=Buckets)
     requests: Buckets = field(default_factory=Buckets)
-    vector_rate: Rate | None = None
+    vector_rate: RequestRate | None = None
     """How many vectors of its own a key may have scored; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
     lookups: Shares = field(default_factory=lambda: Shares(LOOKUPS))
@@ -163,7 +163,7 @@ class Guard:
         and take that back unless it raises InvalidInput."""
         limits = {
             address_group(address): self.failures,
-            EVERY_ADDRESS: Rate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),
+            EVERY_ADDRESS: RequestRate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),
         }
         taken = []
         try:

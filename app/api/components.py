@@ -25,14 +25,15 @@ from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import LikenessError
+from app.gallery.corrections import Corrections
 from app.gallery.erasure import Erasures
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.recognition.corrections import Corrections
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.workers.queue import PhotoWorkers
@@ -51,6 +52,7 @@ class Components:
     operations: Operations
     embedders: Embedders
     gates: Gates
+    store: Store
     galleries: Galleries
     admission: Admission
     workers: WorkerPool

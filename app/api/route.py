@@ -370,7 +370,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
 
         def call() -> object:
             if name := parameters.gallery:
-                return handler(**given | {name: components.galleries.open(given[name])})
+                return handler(**given | {name: components.store.gallery(given[name])})
             return handler(**given)
 
         return await components.workers.run(work)

@@ -116,7 +116,7 @@ FACE_ORIGINS = _table(
 )
 
 CORRECTIONS = _numbered(
-    # Probes that were wrongly taken for a subject; see `app.recognition.corrections`.
+    # Probes that were wrongly taken for a subject; see `app.gallery.corrections`.
     "corrections",
     Column("id", String(32), nullable=False),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),

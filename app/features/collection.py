@@ -13,6 +13,7 @@ from app.api.components import Components
 from app.errors import Conflict, GalleryNotFound, NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.recognition.operations import Operations
 from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
@@ -41,6 +42,10 @@ class Collection:
         return self.components.galleries
 
     @property
+    def store(self) -> Store:
+        return self.components.store
+
+    @property
     def operations(self) -> Operations:
         return self.components.operations
 
@@ -50,7 +55,7 @@ class Collection:
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
         """
         try:
-            return self.galleries.open(self.name)
+            return self.store.gallery(self.name)
         except NotFound:
             if self.grant.galleries is not None:
                 raise
@@ -73,7 +78,7 @@ class Collection:
         try:
             made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
         except Conflict:
-            made, entry.status = self.galleries.open(DEFAULT), THERE_ALREADY
+            made, entry.status = self.store.gallery(DEFAULT), THERE_ALREADY
         audit.write(entry).result()
         return made
 

@@ -1,12 +1,12 @@
 """A change to one gallery: a transaction that holds the gallery, and the log of changes that every process follows.
 
 `app.gallery.service.Galleries.change` opens one, and so does `Store.change` for what no index has to follow. The locks
-come in one order everywhere: the index's, the transaction, the gallery's row. Who holds the row is alone with the
-gallery's subjects and faces, so nobody who changes them waits in a circle or takes another's change for its own.
+are taken in one order everywhere: the index's lock, the transaction, the gallery's row. The row's lock excludes all
+other writers to the gallery's subjects and faces, so there are no deadlocks and no change is mistaken for another's.
 
-What changes a gallery are functions over a `Change`, in `subjects`, `enrolling` and `moving`; several of them may share
-one. Raising inside undoes it all. The answer to a request with a token is kept with the change that it reports, so that
-a repeated request gets the same answer and is not carried out again.
+All that changes a gallery is a function over a `Change` (`app.gallery.subjects`); several of them may share one. An
+exception inside undoes everything. The answer to a request with a token is stored in the same transaction, so that a
+repeated request gets the same answer and changes nothing.
 
 The log's entries are numbered without gaps and written in the transaction of the change itself. The gallery's row hands
 out the numbers and stays locked until that transaction ends, so a number becomes visible only after all lower ones.
@@ -33,8 +33,15 @@ from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import GalleryNotFound, PackageMismatch
-from app.gallery.records import Gallery, to_block
-from app.gallery.rows import GALLERY_ROWS, is_unnamed_row, join_templates, template_column, template_sets
+from app.gallery.records import (
+    GALLERY_ROWS,
+    Gallery,
+    is_unnamed_row,
+    join_templates,
+    template_column,
+    template_sets,
+    to_block,
+)
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
 from app.types import Sizes
@@ -57,7 +64,7 @@ _INSERT = sa.insert(CHANGES)
 
 @dataclass(eq=False, slots=True)
 class Change:
-    """An open transaction, alone with the gallery."""
+    """An open transaction that holds the lock of the gallery."""
 
     gallery: Gallery
     """As it is in this transaction."""
@@ -68,9 +75,9 @@ class Change:
     max_metadata_bytes: int
     now: str = field(default_factory=utc_now)
     overwrites: bool = False
-    """Whether something is deleted or replaced, of which SQLite's files must not keep a copy."""
+    """Whether something is deleted or replaced, so that SQLite's files must be scrubbed of it."""
     entries: list[Entry] = field(default_factory=list)
-    """What the change log gets at the end."""
+    """The entries that are written to the change log at the end."""
 
     def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
         """Note what happened to these faces, given by their subjects' keys and their own (None: the subject's all)."""
@@ -153,8 +160,9 @@ class ChangeReader:
         }
 
     def head(self, spec: IndexSpec) -> LogPosition | None:
-        with self._database.read() as connection:
-            return _head(connection, spec)
+        query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == spec.key.gallery)
+        rows = self._database.rows(query)
+        return LogPosition(*rows[0]) if rows else None
 
     def log_start(self, spec: IndexSpec) -> LogPosition | None:
         query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
@@ -222,12 +230,6 @@ class ChangeReader:
         with self._database.read() as connection:
             rows = sorted(select_in(connection, _faces(spec), column, keys), key=lambda row: row.key)
         return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
-
-
-def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
-    query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == spec.key.gallery)
-    row = connection.execute(query).one_or_none()
-    return LogPosition(*row) if row else None
 
 
 def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:

@@ -68,7 +68,7 @@ NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again
 
 EXPIRED_AT_ONCE = 100
 Drop: TypeAlias = Callable[[Change, str], int]
-"""Deletes what else is a subject's, by its id, or may show it; returns how much."""
+"""Deletes other data of a subject, given by its id, and data that may show it; returns how much."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 """Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
 
@@ -85,7 +85,7 @@ class Erasures:
     ) -> None:
         """`drop_like` drops what other subjects' corrections show of a subject, by id, and counts it; `recorded` wraps
         each erasure of a subject that has expired."""
-        self._galleries = galleries
+        self._galleries, self._store = galleries, galleries.store
         self._database: Database = galleries.store.database
         self._drop_like = drop_like
         self._signer = signer
@@ -113,7 +113,7 @@ class Erasures:
         With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.
         """
         receipt_id = secrets.token_hex(16)
-        with self._galleries.change(self._galleries.open(gallery_id)) as change:
+        with self._galleries.change(self._store.gallery(gallery_id)) as change:
             corrections = self._drop_like(change, subject_id)
             reached = {what: drop(change, subject_id) for what, drop in self._reached.items()}
             expired_by = utc_now() if reason == "expired" else None
@@ -164,7 +164,7 @@ class Erasures:
     def sweep(self) -> int:
         """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
         erased = 0
-        while expired := self._galleries.store.expired(EXPIRED_AT_ONCE):
+        while expired := self._store.expired(EXPIRED_AT_ONCE):
             pending = []
             for gallery, subject in expired:
                 with suppress(NotFound), self._recorded(gallery, subject):  # another server first, or a new expiry

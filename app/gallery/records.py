@@ -1,20 +1,50 @@
-"""The records of the gallery: frozen values, and what is checked of their templates."""
+"""The records of a gallery, what is checked of their templates, and the rows they are read from.
+
+Records are frozen values. A gallery's row is read with the state of a re-embedding, and every writer locks it. The
+faces of a gallery have templates of one package. While the gallery is being re-embedded there are two: a face's row
+holds one of them, and the table of second templates the other. Which of the two is in the row depends on when the face
+was enrolled and means nothing.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
+from PIL import Image
+from sqlalchemy.engine import Connection, Row
 
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
-from app.errors import Conflict, InvalidInput, PackageMismatch, TwoPackages, Unusable
-from app.search.types import FaceBlock, IndexSpec
-from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Template, Vector, Vectors
+from app.db.engine import in_parts, select_in
+from app.db.schema import CORRECTIONS, CROPS, FACE_ORIGINS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
+from app.db.sealed_columns import Blobs
+from app.errors import (
+    Conflict,
+    FaceNotFound,
+    GalleryNotFound,
+    InvalidInput,
+    PackageMismatch,
+    SubjectNotFound,
+    TwoPackages,
+    Unusable,
+)
+from app.face.formats import Limits
+from app.face.image import decode
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
+from app.inference.manifest import CROP_SIDE
+from app.search.types import FaceBlock, IndexKey, IndexSpec
+from app.timestamps import utc_now
+from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -53,13 +83,13 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """A gallery. Of each package whose templates its faces have there is one set of templates, and one index of it."""
+    """A gallery. It has a set of templates, and an index of them, for each package that its faces have templates by."""
 
     key: int
     """Internal; never reused for another gallery."""
     id: str
     index_specs: tuple[IndexSpec, ...]
-    """The sets that answer searches, its own first: those that cover all faces (except those without a crop)."""
+    """The sets that answer searches, its own first. They cover all faces, except those without a crop."""
     written: tuple[IndexSpec, ...]
     """The sets that every new face is written to, its own first: two while it is being re-embedded."""
     store: CropPolicy
@@ -70,12 +100,12 @@ class Gallery:
     search: IndexKind = "fp32"
     """How its vectors are searched."""
     calibration: CalibrationSource = "package"
-    """Whose operating points are to decide: the package's, or the gallery's own (`app.models.calibration`)."""
+    """Which operating points decide: the package's, or the gallery's own (`app.features.calibration`)."""
     allow_laxer: bool = False
-    """Whether its own may be laxer than the package's by more than the floor (`app.features.calibration`)."""
+    """Whether its own points may be laxer than the package's by more than the floor (`app.features.calibration`)."""
     on_conflict: OnConflict = "warn"
     corrected: bool = False
-    """Whether it has corrections (`app.recognition.corrections`)."""
+    """Whether it has corrections (`app.gallery.corrections`)."""
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
     liveness: LivenessMode = "off"
@@ -166,11 +196,12 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class StoredFace:
-    """A face as it is stored, or as it is to be; ``subject`` is the subject's id, ``template`` float32 little endian
-    bytes of ``package``'s, empty where it was not read."""
+    """A face as a gallery keeps it. One that is still to be stored has no ``created_at`` and no ``key``."""
 
     subject: str
+    """The subject's id."""
     template: bytes
+    """Float32, little endian, by ``package``; empty where it was not read."""
     quality: Quality
     box: Box = NOWHERE
     crop: bytes | None = None
@@ -178,13 +209,33 @@ class StoredFace:
     face_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """32 hexadecimal digits, unique everywhere."""
     created_at: str | None = None
-    """None of a face that is to be stored now."""
     origin: Origin | None = None
     second: Template | None = None
-    """Of the gallery's other package, while it is being re-embedded; of a face that is to be stored."""
+    """The template by the gallery's other package while it is being re-embedded; only of a face to be stored."""
     package: str = ""
-    """Set when it is read, as its key."""
+    """Empty where an import says once which package made all its templates."""
     key: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        subject: str,
+        templates: Sequence[Template],
+        quality: Quality,
+        box: Box,
+        crop: bytes | None = None,
+        *,
+        origin: Origin | None = None,
+    ) -> StoredFace:
+        """Return a face to be stored, with one template or, while the gallery is being re-embedded, two."""
+        own, *others = templates
+        second, package = others[0] if others else None, own.package
+        return cls(subject, to_bytes(own), quality, box, crop, origin=origin, second=second, package=package)
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        own = Template(from_bytes(self.template), self.package)
+        return (own,) if self.second is None else (own, self.second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,24 +245,6 @@ class Move:
     face_id: str
     source: str
     target: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewFace:
-    """A face to enroll; ``crop``, (112, 112, 3) uint8 RGB, is kept if the gallery keeps crops."""
-
-    templates: tuple[Template, ...]
-    """One of each package that it was embedded with: two while its gallery is being re-embedded."""
-    quality: Quality
-    box: Box
-    crop: Pixels | None = None
-    origin: Origin | None = None
-
-    def stored(self, subject: str, crop: bytes | None) -> StoredFace:
-        """Return it as it is to be stored, of the subject of this id; `crop` is its JPEG."""
-        own, *others = self.templates
-        second = others[0] if others else None
-        return StoredFace(subject, to_bytes(own), self.quality, self.box, crop, origin=self.origin, second=second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +268,8 @@ class Totals:
 class Candidate:
     """A row of an identification answer: the score of the subject's best face, and of its mean template.
 
-    The mean is over all the subject's ``faces``; its ``length`` was this before it was scaled to 1. Scores are cosines,
-    -1 to 1. Where subjects are fused (`app.recognition.decisions.fused`), ``score`` is made of the mean's.
+    The mean is over all the subject's ``faces``; ``length`` is its length before it was scaled to 1. Scores are
+    cosines, -1 to 1. `app.recognition.decisions.fused` replaces ``score`` by one made from the mean's.
     """
 
     subject: str
@@ -300,10 +333,6 @@ def from_bytes(template: bytes) -> Vector:
     return np.frombuffer(template, "<f4")
 
 
-def stored_template(row: StoredFace) -> Template:
-    return Template(from_bytes(row.template), row.package)
-
-
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     """Convert rows of a face's key, subject's key, quality and decrypted template. Raises Unusable
     ``template_damaged``."""
@@ -317,17 +346,18 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     )
 
 
-def fit_face(face: NewFace, written: Sequence[IndexSpec]) -> NewFace:
+def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
     """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
     it lacks one, and what `check_templates` raises."""
     made = {template.package: template for template in face.templates}
     packages = [spec.key.package for spec in written]
     if not made.keys() >= set(packages):
         message = f"The gallery takes templates of {' and of '.join(packages)} now."
-        raise PackageMismatch(message, expected=packages, given=face.templates[0].package)
+        raise PackageMismatch(message, expected=packages, given=face.package)
     for spec in written:
         check_templates(spec, [made[spec.key.package]])
-    return replace(face, templates=tuple(made[package] for package in packages))
+    own, *others = (made[package] for package in packages)
+    return replace(face, template=to_bytes(own), package=own.package, second=others[0] if others else None)
 
 
 def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
@@ -348,3 +378,296 @@ def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
 def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
     """Return which rows have length 1, (N,). Rows with NaN have not."""
     return np.asarray(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE)
+
+
+# Galleries
+
+GALLERY_ROWS = sa.select(
+    GALLERIES,
+    REEMBEDDINGS.c.source,
+    REEMBEDDINGS.c.source_dimension,
+    REEMBEDDINGS.c.source_generation,
+    REEMBEDDINGS.c.target,
+    REEMBEDDINGS.c.target_dimension,
+    REEMBEDDINGS.c.target_generation,
+    REEMBEDDINGS.c.state,
+    sa.exists().where(CORRECTIONS.c.gallery_key == GALLERIES.c.key).label("corrected"),
+).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
+# Built once: that takes longer than SQLite takes to run them.
+_GALLERY_BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
+_GALLERY_BY_KEY = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("wanted"))
+# Not FOR UPDATE, for which rows elsewhere that refer to the gallery would have to wait, too.
+_LOCK_GALLERY = (
+    sa.select(GALLERIES.c.key).where(GALLERIES.c.key == sa.bindparam("wanted")).with_for_update(key_share=True)
+)
+
+
+def to_gallery(row: Row[Any]) -> Gallery:
+    answering, written = template_sets(row)
+    return Gallery(
+        key=row.key,
+        id=row.id,
+        index_specs=answering,
+        written=written,
+        store=row.store,
+        metadata=json.loads(row.metadata),
+        created_at=row.created_at,
+        search=row.search,
+        calibration=row.calibration,
+        allow_laxer=bool(row.allow_laxer),
+        on_conflict=row.on_conflict,
+        corrected=bool(row.corrected),
+        population=() if row.population is None else tuple(json.loads(row.population)),
+        liveness=row.liveness,
+    )
+
+
+def population_column(population: Sequence[str]) -> str | None:
+    """Return the value of the column `population`: a JSON list, NULL where none was declared."""
+    return json.dumps(list(population)) if population else None
+
+
+def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec, ...]]:
+    """Return `Gallery.index_specs` and `Gallery.written`, by the state of a re-embedding in a row of GALLERY_ROWS."""
+    own = IndexSpec(IndexKey(row.key, row.embedder, row.generation), row.id, row.dimension, row.search)
+    if row.state in {None, "ending"}:
+        return (own,), (own,)
+    if row.embedder == row.source:
+        key, dimension = IndexKey(row.key, row.target, row.target_generation), row.target_dimension
+    else:
+        key, dimension = IndexKey(row.key, row.source, row.source_generation), row.source_dimension
+    both = (own, IndexSpec(key, row.id, dimension, row.search))
+    return (own,) if row.state == "embedding" else both, both
+
+
+def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
+    """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
+    cleaned = clean_id(gallery_id, "gallery")
+    row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
+    if row is None:
+        raise GalleryNotFound.of(cleaned)
+    return to_gallery(row)
+
+
+def reread(connection: Connection, gallery: Gallery) -> Gallery:
+    """Return the gallery as this transaction sees it. Raises NotFound ``gallery_not_found``."""
+    row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
+    if row is None:
+        raise GalleryNotFound.of(gallery.id)
+    return to_gallery(row)
+
+
+def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
+    """Be alone with the gallery until the transaction ends; return it as it is from then on.
+
+    Every writer does this before anything else, so writers never wait for each other in a circle. Raises NotFound
+    ``gallery_not_found``.
+    """
+    if connection.dialect.name != "sqlite":  # its write transactions never overlap
+        # A statement of its own: one that waits for the row sees other tables as they were before.
+        connection.execute(_LOCK_GALLERY, {"wanted": gallery.key})
+    return reread(connection, gallery)
+
+
+# Subjects
+
+SUBJECT_ROWS = sa.select(
+    SUBJECTS,
+    sa.select(sa.func.count())
+    .select_from(FACES)
+    .where(FACES.c.subject_key == SUBJECTS.c.key)
+    .scalar_subquery()
+    .label("face_count"),
+    sa.select(FACES.c.face_id)
+    .where((FACES.c.face_id == SUBJECTS.c.cover) & (FACES.c.subject_key == SUBJECTS.c.key))
+    .scalar_subquery()
+    .label("cover_face"),
+)
+_SUBJECT_BY_ID = SUBJECT_ROWS.where(
+    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & (SUBJECTS.c.id == sa.bindparam("wanted"))
+)
+_BRIEF_SUBJECTS = sa.select(SUBJECTS.c.id, SUBJECTS.c.key, SUBJECTS.c.name, SUBJECTS.c.expires_at).where(
+    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True))
+)
+
+
+def to_subject(row: Row[Any]) -> Subject:
+    return Subject(
+        key=row.key,
+        id=row.id,
+        name=row.name,
+        metadata=json.loads(row.metadata),
+        face_count=row.face_count,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expires_at=row.expires_at,
+        consent=to_consent(row.consent),
+        cover=row.cover_face,
+    )
+
+
+def to_consent(column: str | None) -> Consent | None:
+    return None if column is None else Consent(**json.loads(column))
+
+
+def is_current() -> sa.ColumnElement[bool]:
+    """Return whether a subject has not expired, as SQL: one that has is in no answer, also before it is erased."""
+    return SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > utc_now())
+
+
+def find_subject(connection: Connection, gallery: Gallery, subject_id: str, *, expired: bool = False) -> Subject:
+    """Return the subject of this id; one that has expired only if ``expired``.
+
+    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``.
+    """
+    cleaned = clean_id(subject_id, "subject")
+    row = connection.execute(_SUBJECT_BY_ID, {"gallery": gallery.key, "wanted": cleaned}).one_or_none()
+    if row is None or (not expired and row.expires_at is not None and row.expires_at <= utc_now()):
+        raise subject_not_found(gallery, cleaned)
+    return to_subject(row)
+
+
+def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
+    """Return the id, key, name and expiry of each of these subjects that exists, by id."""
+    subjects: dict[str, Row[Any]] = {}
+    for some in in_parts(sorted(ids)):
+        subjects |= {row.id: row for row in connection.execute(_BRIEF_SUBJECTS, {"gallery": gallery.key, "ids": some})}
+    return subjects
+
+
+def subject_not_found(gallery: Gallery, subject_id: str) -> SubjectNotFound:
+    message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
+
+
+def is_unnamed_row() -> sa.ColumnElement[bool]:
+    """Return `app.gallery.text.is_unnamed` as SQL."""
+    return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
+
+
+# Faces
+
+JPEG_QUALITY = 95
+FULL_CHROMA = 0
+"""Pillow's name for 4:4:4: halved chroma would cost an embedder more than it saves here."""
+CROP_LIMITS = Limits(
+    max_bytes=256 * 1024,  # seven times the pixels' own size
+    max_pixels=CROP_SIDE**2,
+    max_side=CROP_SIDE,
+    min_side=CROP_SIDE,
+    formats=frozenset({"JPEG"}),
+)
+"""What a stored crop may be: imported archives bring crops that other programs made."""
+_FACE_ID = re.compile("[0-9a-f]{32}")
+
+PackageId: TypeAlias = str | sa.BindParameter[str]
+"""A package's id, or the statement's parameter that takes it."""
+
+
+def join_templates(faces: sa.FromClause, package: PackageId) -> sa.FromClause:
+    """Return `faces`, which includes FACES, joined with the second templates of this package."""
+    second = SECOND_TEMPLATES.c
+    return faces.outerjoin(SECOND_TEMPLATES, (second.face_key == FACES.c.key) & (second.package == package))
+
+
+def template_column(package: PackageId) -> sa.ColumnElement[bytes | None]:
+    """Return the face's template of this package, or NULL; for queries over `join_templates`."""
+    return sa.case((FACES.c.package == package, FACES.c.template), else_=SECOND_TEMPLATES.c.template)
+
+
+def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
+    """Return FACES' columns with the template of this package, or the row's own if the face has none of it."""
+    own = template_column(package)
+    chosen: Mapping[str, sa.ColumnElement[Any]] = {
+        "package": sa.case((own.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
+        "template": sa.func.coalesce(own, FACES.c.template).label("template"),
+    }
+    return [chosen.get(column.name, column) for column in FACES.c]
+
+
+def face_query(package: str) -> sa.Select[Any]:
+    """Return the query for faces with their templates of `package`, subjects' ids and origins; see `to_face`.
+
+    Faces of subjects that have expired are left out.
+    """
+    faces = join_templates(FACES.join(SUBJECTS), package)
+    faces = faces.outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
+    origin = (column.label(f"photo_{column.name}") for column in FACE_ORIGINS.c)
+    query = sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
+    return query.where(is_current())
+
+
+def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> StoredFace:
+    """Convert a row of `face_query`, with its `crop` as it is stored. Without `blobs` both are left out.
+
+    Raises Unusable ``sealed_unreadable``.
+    """
+    origin = None
+    if row.photo_image_id is not None:
+        size = (row.photo_width, row.photo_height)
+        origin = Origin(row.photo_image_id, *size, row.photo_score, row.photo_external_id)
+    return StoredFace(
+        subject=row.subject,
+        template=blobs.unpack("template", row.face_id, bytes(row.template)) if blobs else b"",
+        quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
+        box=Box(row.x, row.y, row.width, row.height),
+        crop=blobs.unpack("crop", row.face_id, bytes(crop)) if blobs and crop is not None else None,
+        face_id=row.face_id,
+        created_at=row.created_at,
+        origin=origin,
+        package=row.package,
+        key=row.key,
+    )
+
+
+def find_face(connection: Connection, gallery: Gallery, face_id: str, subject: Subject | None = None) -> Row[Any]:
+    """Return the row of `face_query`, of any subject or of this one. Raises NotFound ``face_not_found``."""
+    row = None
+    if _FACE_ID.fullmatch(face_id):
+        query = face_query(gallery.embedder).where(FACES.c.face_id == face_id, FACES.c.gallery_key == gallery.key)
+        if subject is not None:
+            query = query.where(FACES.c.subject_key == subject.key)
+        row = connection.execute(query).one_or_none()
+    if row is not None:
+        return row
+    if subject is not None:
+        raise face_not_found(subject.id, face_id)
+    raise FaceNotFound(f"Gallery {gallery.id!r} has no face {face_id!r}.", gallery=gallery.id, face_id=face_id)
+
+
+def face_not_found(subject_id: str, face_id: str) -> FaceNotFound:
+    return FaceNotFound(f"Subject {subject_id!r} has no face {face_id!r}.", subject=subject_id, face_id=face_id)
+
+
+def read_crop(connection: Connection, face_key: int) -> bytes | None:
+    crop: bytes | None = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == face_key)).scalar()
+    return crop
+
+
+def encode_crop(crop: Pixels) -> bytes:
+    """Encode a crop, (H, W, 3) uint8 RGB, as JPEG."""
+    buffer = io.BytesIO()
+    Image.fromarray(crop).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=FULL_CHROMA)
+    return buffer.getvalue()
+
+
+def decode_crop(jpeg: bytes) -> Pixels:
+    """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
+    return decode(jpeg, CROP_LIMITS).pixels
+
+
+def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the id, the key and the subject's key of each of these faces that exists, by id."""
+    query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
+    return {row.face_id: row for row in select_in(connection, query, FACES.c.face_id, ids)}
+
+
+def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
+    """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
+    template = template_column(package)
+    query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
+    query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
+    templates: dict[int, list[Vector]] = defaultdict(list)
+    for row in select_in(connection, query, FACES.c.subject_key, subjects):
+        templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
+    return {key: np.stack(vectors) for key, vectors in templates.items()}

@@ -22,7 +22,6 @@ from app.concurrency.batcher import GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.change import Change
-from app.gallery.enrolling import Enrolled, SubjectFaces, crop_to_keep, enroll
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -31,11 +30,12 @@ from app.gallery.records import (
     Gallery,
     GalleryChanges,
     GallerySettings,
-    NewFace,
+    StoredFace,
     Terms,
     check_templates,
 )
 from app.gallery.store import Store
+from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
 from app.search.registry import IndexBackend, IndexRegistry
@@ -96,14 +96,6 @@ class Galleries:
         self._check_kind(settings.get("search", "fp32"))
         return self.store.create_gallery(gallery_id, embedder, dimension, **settings)
 
-    def open(self, gallery_id: str) -> Gallery:
-        """Return the gallery as it is now. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``.
-
-        All other calls take a gallery that was opened before. If it has changed its packages since, they raise Conflict
-        ``package_mismatch``: open it again (`app.db.engine.again_if_overtaken`).
-        """
-        return self.store.gallery(gallery_id)
-
     def update_gallery(self, gallery: Gallery, **changes: Unpack[GalleryChanges]) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         if not changes:
@@ -121,7 +113,7 @@ class Galleries:
             return self.store.delete_gallery(gallery)
 
     def sizes(self, gallery: Gallery) -> Sizes:
-        """Return the sizes of the subjects that a search chooses among, without counting rows as `Store.counts`."""
+        """Return how many subjects have how many faces, from the index, which costs less than `Store.counts`."""
         return self.indexes.ready(self.indexes.answering(gallery.index_specs)).sizes
 
     def probed_by(self, gallery: Gallery) -> str:
@@ -144,14 +136,14 @@ class Galleries:
         self,
         gallery: Gallery,
         subject_id: str,
-        faces: Sequence[NewFace],
+        faces: Sequence[StoredFace],
         *,
         terms: Terms = NO_TERMS,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
-        `enrolling.enroll`; requests that come together share a transaction, in which `also` writes."""
-        wanted = SubjectFaces(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms, also)
+        `subjects.enroll`; requests that come together share a transaction, in which `also` writes."""
+        wanted = SubjectFaces(subject_id, faces, terms, also)
 
         def work(some: Sequence[SubjectFaces]) -> list[Enrolled]:
             with self.change(gallery) as change:
@@ -173,8 +165,11 @@ class Galleries:
     def resembling(
         self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float
     ) -> list[list[Candidate]]:
-        """Search for an enrollment: return the subjects with a score of `least` or more, mostly none; `limit` named
-        ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
+        """Return the subjects that each new face resembles with a score of `least` or more, usually none.
+
+        There are `limit` named subjects among them if as many reach that score, beside any number of unnamed ones.
+        Raises as `search`.
+        """
         spec, vectors = self._compared(gallery, probes)
         index = self.indexes.ready(spec)
 
@@ -234,10 +229,10 @@ class Galleries:
             index.rebuild()
 
     def scrub_index(self, gallery_id: str) -> bool:
-        """Remove copies of the index on disk that may hold erased faces; False if another server has to, which does it
-        within a second or two."""
+        """Remove copies of the index on disk that may hold erased faces. Return False if another server keeps them; it
+        removes them within a second or two."""
         try:
-            with self.indexes.inspecting(self.open(gallery_id).index_specs) as index:
+            with self.indexes.inspecting(self.store.gallery(gallery_id).index_specs) as index:
                 return index.scrub()
         except NotFound:
             return True

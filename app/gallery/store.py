@@ -1,6 +1,6 @@
-"""Galleries, subjects, faces and crops in SQL, the only place that may not be lost; indexes are derived from it.
+"""Galleries, subjects, faces and crops in SQL. The indexes are derived from it.
 
-Every public call is one transaction: what it returned is on disk, and if it raised nothing was changed.
+Every public call is one transaction: when it returns, its changes are on disk; when it raises, nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from app.db.engine import Cache, Database, in_parts, select_in
 from app.db.opening import BUSY_TIMEOUT_S
 from app.db.pagination import Page, read_page
-from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
+from app.db.schema import FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, PackageUnavailable
 from app.gallery.change import (
@@ -31,6 +31,8 @@ from app.gallery.change import (
     record_changes,
 )
 from app.gallery.records import (
+    GALLERY_ROWS,
+    SUBJECT_ROWS,
     Counts,
     Gallery,
     GalleryChanges,
@@ -38,10 +40,6 @@ from app.gallery.records import (
     StoredFace,
     Subject,
     Totals,
-)
-from app.gallery.rows import (
-    GALLERY_ROWS,
-    SUBJECT_ROWS,
     face_query,
     find_face,
     find_gallery,
@@ -63,7 +61,7 @@ from app.inference.package import Package
 from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)
-"""A process that followed nothing for longer builds its indexes again."""
+"""How long the change log reaches back. A process that was away for longer builds its indexes again."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -144,7 +142,11 @@ class Store:
             return find_gallery(connection, cleaned)
 
     def gallery(self, gallery_id: str) -> Gallery:
-        """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
+        """Return the gallery as it is now. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``.
+
+        All other calls, here and of `Galleries`, take the gallery that this returned. If its packages have changed
+        since, they raise Conflict ``package_mismatch``: read it again (`app.db.engine.again_if_overtaken`).
+        """
         return self._known_galleries.get(gallery_id, lambda: self._read(find_gallery, gallery_id))
 
     def galleries(
@@ -239,33 +241,9 @@ class Store:
         listing, convert = f"faces/{subject.key}", partial(to_face, blobs=self.blobs)
         return read_page(self.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
 
-    def placed_faces(
-        self,
-        gallery: Gallery,
-        cursor: str | None = None,
-        limit: int = 100,
-        *,
-        subject: str | None = None,
-        only: Collection[str] | None = None,
-    ) -> Page[StoredFace]:
-        """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
-
-        They are without templates and crops. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
-        """
-        query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
-        if subject is not None:
-            query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
-        if only is not None:
-            query = query.where(FACES.c.face_id.in_(only))
-        listing, convert = f"placed/{gallery.key}/{subject or ''}", partial(to_face, blobs=None)
-        return read_page(self.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
-
-    def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
-        """Return the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        return self.find_face(gallery, face_id, subject_id)
-
-    def find_face(self, gallery: Gallery, face_id: str, subject_id: str | None = None) -> StoredFace:
-        """Return a face of any subject with its crop. Raises NotFound ``face_not_found``."""
+    def face(self, gallery: Gallery, face_id: str, subject_id: str | None = None) -> StoredFace:
+        """Return a face, of any subject or of this one, with its crop. Raises NotFound ``face_not_found``, and
+        ``subject_not_found`` for a missing ``subject_id``."""
         with self.database.read() as connection:
             subject = None if subject_id is None else find_subject(connection, gallery, subject_id)
             row = find_face(connection, gallery, face_id, subject)
@@ -277,41 +255,6 @@ class Store:
         with self.database.read() as connection:
             rows = list(select_in(connection, query, FACES.c.face_id, face_ids))
         return {row.face_id: to_face(row, None) for row in rows}
-
-    def faces_of_image(self, gallery: Gallery, image_id: str) -> list[StoredFace]:
-        """Return the faces that were enrolled from one photo, without their templates and crops."""
-        mine = (FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id)
-        query = face_query(gallery.embedder).where(mine).order_by(FACES.c.key)
-        return [to_face(row, None) for row in self.database.rows(query)]
-
-    def count_people(self, gallery: Gallery) -> int:
-        """Count the named subjects."""
-        mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & is_current()
-        query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
-        with self.database.read() as connection:
-            return connection.execute(query).scalar_one()
-
-    def subject_ids(self, gallery: Gallery) -> list[str]:
-        """Return the ids of all subjects, oldest first."""
-        mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
-        query = sa.select(SUBJECTS.c.id).where(mine).order_by(SUBJECTS.c.key)
-        return self.database.column(query)
-
-    def face_ids(
-        self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
-    ) -> tuple[list[tuple[str, str]], int]:
-        """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
-
-        The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
-        """
-        mine = (FACES.c.gallery_key == gallery.key) & is_current()
-        query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
-        if subject_id is not None:
-            query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
-        count = sa.select(sa.func.count()).select_from(query.subquery())
-        with self.database.read(one_moment=True) as connection:
-            rows = connection.execute(query.order_by(FACES.c.key).offset(offset).limit(limit)).all()
-            return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
 
     def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
         """Return the digest of the request that had this token, and its answer; None if there was none lately."""

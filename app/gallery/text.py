@@ -6,23 +6,23 @@ import json
 import re
 import unicodedata
 import uuid
+from collections.abc import Mapping
 from itertools import pairwise
 
 from app.errors import InvalidInput
-from app.gallery.records import Consent, Metadata
 
 MAX_TEXT = 255
-"""Characters (code points, after NFC) of an id or a name."""
+"""The most characters (code points, after NFC) of an id or a name."""
 MAX_CONSENT = 1000
-"""Characters of a note of consent."""
+"""The most characters of a note of consent."""
 MAX_METADATA_BYTES = 16 * 1024
 """Default limit of a metadata object, as compact JSON in UTF-8."""
 MAX_METADATA_DEPTH = 16
-"""Objects and lists inside each other, the outermost object counted."""
+"""The most objects and lists inside each other, the outermost object included."""
 _NFC_SHRINKS = 4
 """NFC joins up to four code points (U+1F82 is an example), so longer raw text can't fit."""
 _MARKS = 30
-"""Combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
+"""The most combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
@@ -36,7 +36,7 @@ HIDDEN = re.compile(
 )
 """Unicode's Default_Ignorable_Code_Point, which holds all bidirectional controls, and interlinear annotations."""
 _NEEDED = re.compile("[\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]")
-"""Those of them that scripts and emoji are written with: joiners, variation selectors, tags (of flags)."""
+"""The hidden characters that scripts and emoji need: joiners, variation selectors, tags (of flags)."""
 _PLAIN_SPACES = " \u3000"
 """The space, and that of Chinese and Japanese."""
 _SPACES = str.maketrans("_-.", "   ")
@@ -56,11 +56,11 @@ def clean_id(text: str, what: str) -> str:
 
 
 def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
-    """Check a new `what` ("subject id", "name") for what nobody sees, with which two look the same: spaces at its ends
-    or of unusual kinds, and invisible characters; and for what `is_unnamed` would take for an unnamed subject.
+    """Check that a new `what` ("subject id", "name") doesn't look like another: no spaces at its ends or of unusual
+    kinds, no invisible characters, and no id that `is_unnamed` would take for an unnamed subject's.
 
-    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names of before
-    this check keep working. Raises InvalidInput `code`.
+    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names that are
+    older than this check keep working. Raises InvalidInput `code`.
     """
     if code == "invalid_id" and is_unnamed(text) and not _UNNAMED.fullmatch(text):
         message = f"A {what} of {UNNAMED_LENGTH} characters can't begin with {UNNAMED_SIGN!r}, as unnamed subjects do."
@@ -100,10 +100,9 @@ def clean_name(text: str) -> str:
     return cleaned
 
 
-def clean_consent(consent: Consent) -> Consent:
-    """Return the consent with its note in NFC. Raises InvalidInput ``invalid_consent``."""
-    note = _clean_text(consent.note, "note of consent", "invalid_consent", MAX_CONSENT)
-    return Consent(note, consent.given_at)
+def clean_note(text: str) -> str:
+    """Return a note of consent in NFC. Raises InvalidInput ``invalid_consent``."""
+    return _clean_text(text, "note of consent", "invalid_consent", MAX_CONSENT)
 
 
 def clean_search(text: str) -> str:
@@ -156,7 +155,7 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFC", bare).translate(_SPACES)
 
 
-def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> str:
+def encode_metadata(metadata: Mapping[str, object], max_bytes: int = MAX_METADATA_BYTES) -> str:
     """Return `metadata` as compact JSON.
 
     Raises InvalidInput ``invalid_metadata`` if it isn't a JSON object (NaN and Infinity aren't JSON), is nested deeper
@@ -176,7 +175,7 @@ def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> 
 
 
 def _check_json(value: object, depth: int) -> None:
-    """Check a value inside so many objects and lists; the limit keeps depth and cycles from exhausting the stack."""
+    """Check a value that is inside ``depth`` objects and lists. The limit keeps cycles from exhausting the stack."""
     if isinstance(value, dict | list):
         if depth == MAX_METADATA_DEPTH:
             raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")

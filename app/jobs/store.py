@@ -22,8 +22,7 @@ from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
-from app.gallery.records import Gallery
-from app.gallery.rows import lock_gallery
+from app.gallery.records import Gallery, lock_gallery
 from app.jobs.records import FINISHED, Job, JobState, Refusal, Result
 from app.machine import uptime
 from app.timestamps import utc_now, utc_text

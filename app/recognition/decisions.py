@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -23,10 +23,12 @@ import numpy as np
 from app.choices import Decision, Doubt, PopulationCode
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
+from app.gallery.corrections import Wrong
 from app.gallery.records import Candidate
 from app.inference.cards import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
-from app.types import Face, Quality, Reason, Sizes, Template
+from app.pipeline import Choice
+from app.types import Face, Photo, Quality, Reason, Sizes, Template
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
@@ -42,9 +44,9 @@ was not among the first 7 by its best face."""
 BEST = 100.0
 """The highest quality."""
 TURNED = frozenset({Reason.EXTREME_POSE, Reason.LOW_SCORE})
-"""What a turned head costs: its pose, and some of the detector's score."""
+"""The reasons of a low quality that a turned head alone can give."""
 FPIR_STEP = 1e-6
-"""To which the lowest FPIR is rounded up."""
+"""The lowest possible FPIR, in an error, is rounded up to a multiple of this."""
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""
@@ -52,7 +54,7 @@ SCORE_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The rates of an identification that is asked for none. It keeps to both: the threshold is the stricter one's."""
+    """The rates of an identification whose request names none. Both hold: the stricter threshold of the two decides."""
 
     fmr: float
     """How often a stranger may be taken for one given subject."""
@@ -68,9 +70,9 @@ class VerifyPoint:
     fmr: float
     calibration: DecidedBy = UNNAMED
     comparisons: float = 1.0
-    """So many independent ones the comparisons with a subject's faces count as; 1: two photos."""
+    """How many independent comparisons those with a subject's faces count as; 1 for two photos."""
     uncertain: float = 1.0
-    """A score between this and ``threshold`` is `uncertain`; 1: none is (reviews that 0.1.0 stored)."""
+    """Scores from this one up to ``threshold`` are `uncertain`. Reviews that 0.1.0 stored have 1: no score is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class IdentifyPoint:
     limited: bool = False
     """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
     comparisons: float = 1.0
-    """So many independent ones the comparisons with the gallery's faces count as."""
+    """How many independent comparisons those with the gallery's faces count as."""
 
 
 def count_comparisons(sizes: Sizes, independence: float) -> float:
@@ -97,7 +99,7 @@ def count_comparisons(sizes: Sizes, independence: float) -> float:
 
 
 def mean_comparisons(sizes: Sizes, independence: float) -> float:
-    """Return how many independent comparisons those with one of these subjects count as, on average; 1 at least."""
+    """Return how many independent comparisons a search with one of these subjects counts as on average, 1 at least."""
     return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
 
 
@@ -105,8 +107,8 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds) -> list[Candidat
     """Return the candidates by their fused scores, the best first.
 
     A mean template of several photos scores further from 0 with everybody than one photo does; times its length to a
-    power that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does. The
-    scores stay as they are where nobody measured.
+    power that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does.
+    Without a measured power the candidates stay as they are.
     """
     power = thresholds.fusion
     if power is None:
@@ -116,17 +118,18 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds) -> list[Candidat
 
 
 def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:
-    """Return the sizes of subjects by what a search by fused scores compares: one template of each."""
+    """Return the sizes that count in a search by fused scores, which compares one template of each subject."""
     return sizes if thresholds.fusion is None else {1: sum(sizes.values())}
 
 
 def verify_point(
     thresholds: Thresholds, asked: float | None, default: float, faces: int = 1, *, length: float = 1.0
 ) -> VerifyPoint:
-    """Return the operating point of the FMR asked for against a subject of so many faces, or of the measured rate
-    nearest to the default. ``length``: of a fused probe's mean (`app.models.calibration.fusion`).
+    """Return the operating point for comparisons with a subject of this many ``faces``: at the FMR ``asked`` for, or at
+    the measured rate nearest to the default.
 
-    Raises OperatingPointUnavailable if the rate asked for was not measured.
+    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`). Raises OperatingPointUnavailable if
+    the FMR asked for was not measured.
     """
     comparisons = count_comparisons({faces: 1}, thresholds.independence)
     wanted = fmr_for(default if asked is None else asked, comparisons)
@@ -147,11 +150,13 @@ def identify_point(
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
-    ``length``: of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole track.
+    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole
+    track.
 
-    Without either, both defaults apply: in a small gallery the FPIR alone would decide laxer than `verify_point`. If
-    that needs a rate that was not measured (a very large gallery), the nearest measured one is used, and the point's
-    ``fpir`` says what to expect from it.
+    Without an FMR or FPIR, both defaults apply: in a small gallery the FPIR alone would decide laxer than
+    `verify_point`. If that needs a rate below the measured ones (a very large gallery), the nearest measured one is
+    used, and the point's ``fpir`` is the rate that it gives.
+
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
     limited, comparisons = False, count_comparisons(sizes, thresholds.independence)
@@ -169,7 +174,7 @@ def identify_point(
 
 
 def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: float) -> OperatingPointUnavailable:
-    """Return the error of an FPIR that needs a lower FMR than was measured: it says which FPIR there is."""
+    """Return the error for an FPIR that needs a lower FMR than was measured. It names the lowest possible FPIR."""
     lowest = thresholds.lowest or fmr
     least = math.ceil(fpir_of(lowest, comparisons) / FPIR_STEP) * FPIR_STEP
     return OperatingPointUnavailable(
@@ -182,7 +187,7 @@ def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: f
 
 
 def _both(thresholds: Thresholds, fmr: float, length: float) -> tuple[float, float]:
-    """Return the thresholds from which on a probe is `known` at ``fmr``, and `uncertain`."""
+    """Return the lowest scores of a `known` and of an `uncertain` probe at ``fmr``."""
     lenient = _measured(thresholds, fmr * UNCERTAIN_FACTOR)
     known, uncertain = (thresholds.of_fused(rate, length) for rate in (fmr, lenient))
     return known, uncertain
@@ -194,13 +199,13 @@ def fpir_of(fmr: float, comparisons: float) -> float:
 
 
 def comparisons_for(fpir: float, fmr: float) -> int:
-    """Return how many comparisons a search may count as for ``fpir`` if ``fmr`` is the lowest rate measured."""
+    """Return the largest number of comparisons at which ``fmr``, the lowest measured rate, still gives ``fpir``."""
     return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCandidate:
-    """A candidate as it is answered. ``exact`` orders and decides, and never leaves the service."""
+    """A candidate as it is answered. ``exact`` is the score that orders and decides; it never leaves the service."""
 
     subject: str
     name: str | None
@@ -215,21 +220,21 @@ class AnsweredCandidate:
 class AnsweredScores:
     """How the scores of a probe and enrolled faces are answered; decisions and order always go by the exact ones.
 
-    Keys with the scope `templates` get them as they are, which is the default. All others get them as fine as decisions
-    need, since exact scores show the enrolled templates: a score counts as the nearest value below it among the steps
-    and the thresholds, so that every decision at a threshold stays what it was. Below ``floor``, the most lenient
-    operating point, nothing is answered.
+    Keys with the scope `templates` get exact scores, which is the default. All others get rounded ones, since enough
+    exact scores show the enrolled templates: a score is rounded down to the next step or threshold, so that no decision
+    at a threshold changes. Scores below ``floor``, the most lenient operating point, are not answered.
     """
 
     floor: float = -math.inf
     step: float = 0.0
     thresholds: tuple[float, ...] = ()
-    """Those of the operating points and of the request, rising, from the floor on; none where scores are exact."""
+    """The thresholds of the operating points and of the request in rising order, the first at the floor. Empty if
+    scores are exact."""
 
     @classmethod
     def of(cls, thresholds: Thresholds, *asked: float, exact: bool = False) -> AnsweredScores:
-        """Return how scores of a package are answered; ``asked`` are the request's own thresholds, ``exact`` says that
-        the key sees exact ones.
+        """Return how scores of a package are answered. ``asked`` are the request's own thresholds; with ``exact`` the
+        key sees exact scores.
 
         The step is the largest power of ten within the narrowest gap between operating points. Raises
         OperatingPointUnavailable for a package without measured operating points, unless ``exact``.
@@ -271,10 +276,10 @@ class AnsweredScores:
         return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
 
     def of_photo(self, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
-        """Answer the rankings of the faces of one photo: every face is named, and each subject has one score.
+        """Return the rankings of the faces of one photo as they are answered, with one score for each subject.
 
-        It is that of the face that is most like the subject. To its other faces the threshold is answered that they
-        reach, so that a photo of one person many times shows no more of the template. Rankings stay in order.
+        Only the face most like the subject gets its score. The subject's other faces get the threshold that they reach,
+        so that a photo that shows one person many times shows no more of the template. Rankings stay in order.
         """
         answered = [self.candidates(ranking) for ranking in rankings]
         if not self.thresholds:
@@ -311,8 +316,8 @@ def population_warnings(
 ) -> tuple[PopulationWarning, ...] | None:
     """Return a warning for each population for which the point's FMR was seen not to hold, or was not measured.
 
-    A probe shows whom the caller ``declared``, else those of the gallery; None without either. FMR falls with the
-    threshold. So the rate at the point's threshold is at least the one that was found at a higher one.
+    The populations are the one that the caller ``declared``, else the gallery's; None without either. FMR falls as the
+    threshold rises, so the rate at the point's threshold is at least the rate that was found at a higher threshold.
     """
     populations = (declared,) if declared else in_gallery
     if not populations:
@@ -378,14 +383,15 @@ class Assigned:
 
     candidates: Sequence[Candidate] = ()
     displaced_by: int | None = None
-    """The face that this one's best candidate was assigned to; None if it reaches no floor or is this one's."""
+    """The face that this one's best candidate was assigned to. None if that is this face, or if its score is below the
+    floor."""
 
 
 def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[Assigned]:
-    """Assign each subject to one face of a photo at most: nobody is in a photo twice, unless it is no plain photo.
+    """Assign each subject to one face of a photo at most, since nobody is in a photo twice.
 
-    Greedy: the best-scoring pair of face and subject first, then the best of the rest, down to ``floor``. Scores below
-    it decide nothing and assign nobody.
+    Greedy: the pair of face and subject with the best score first, then the best of the rest, down to ``floor``. Scores
+    below it decide nothing and assign nobody.
     """
     pairs = [
         (-candidate.score, face, candidate.subject)
@@ -413,13 +419,189 @@ def decide(
     quality: float = BEST,
     level: QualityLevel = QualityLevel.NONE,
 ) -> tuple[Decision, Doubt | None]:
-    """Decide from a subject's ``score``, and return why if a face that reaches the threshold is only `uncertain`.
+    """Return the decision for a subject's ``score``, and why if a face that reaches the threshold is only `uncertain`.
 
-    ``score`` None: there is no candidate. A face of a ``quality`` below the ``level`` is never `known`: what two faces
-    that hardly show anything have in common is no sign of one person, at whatever rate.
+    A ``score`` of None means that there is no candidate. A face with a ``quality`` below the ``level`` is never
+    `known`: two faces that hardly show anything can be alike without being of one person.
     """
     if score is None or score < min(point.uncertain, point.threshold):
         return "unknown", None
     if score < point.threshold:
         return "uncertain", None
     return ("known", None) if quality >= level.minimum else ("uncertain", "low_quality")
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A subject that is not the answer, since the probe is more like the wrong probe of a correction than like the
+    subject's faces.
+
+    Scores are exact before `answered`, and None after it if they are below the floor.
+    """
+
+    subject: str
+    score: float | None
+    correction: str
+    correction_score: float | None
+
+    def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
+        both = (self.score, self.correction_score)
+        score, correction_score = (None if exact is None else answer(exact) for exact in both)
+        return RuledOut(self.subject, score, self.correction, correction_score)
+
+
+def rule_out(
+    probe: Template, ranking: Sequence[Candidate], wrong: Mapping[str, Wrong], floor: float
+) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
+    """Split a ranking into the candidates that stay, and the subjects that are ruled out.
+
+    A subject is ruled out if the probe is more like one of its wrong probes than like its faces. Candidates below
+    ``floor`` stay.
+    """
+    kept: list[Candidate] = []
+    out: list[RuledOut] = []
+    for candidate in ranking:
+        known = wrong.get(candidate.subject)
+        if known is not None and candidate.score >= floor:
+            scores = known.vectors @ probe.vector  # (N,)
+            best = int(np.argmax(scores))
+            if scores[best] > candidate.score:
+                out.append(RuledOut(candidate.subject, candidate.score, known.ids[best], float(scores[best])))
+                continue
+        kept.append(candidate)
+    return kept, tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The face of a photo that an operation uses, and why that one.
+
+    ``length`` and ``track`` are those of `Probes`; the photo of a track is its best one, its template the fused one.
+    """
+
+    photo: Photo
+    choice: Choice
+    length: float = 1.0
+    track: tuple[int, ...] | None = None
+
+    @property
+    def face(self) -> Face:
+        return self.photo.faces[self.choice.index]
+
+    @property
+    def template(self) -> Template:
+        return template_of(self.face)
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The probes of a search: the faces at these ``places`` of one photo, or one face that a track of photos shows.
+
+    ``length`` is that of the mean of the track's templates, 1 for a single photo. ``track`` has the indexes of the
+    images that were fused, None for a single photo. The photo of a track is its best one, with the fused template and
+    without other faces.
+    """
+
+    photo: Photo
+    places: Sequence[int]
+    templates: Sequence[Template]
+    length: float = 1.0
+    track: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A 1:1 comparison. In all these results ``model`` is the id of the package whose templates were compared,
+    ``warnings`` is None if no population was declared, and ``reason`` is that of `decide`.
+    """
+
+    decision: Decision
+    reason: Doubt | None
+    score: float
+    point: VerifyPoint
+    first: Chosen
+    second: Chosen
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
+
+    @property
+    def match(self) -> bool:
+        return self.decision == "known"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVerified:
+    decision: Decision
+    reason: Doubt | None
+    candidate: AnsweredCandidate
+    point: VerifyPoint
+    chosen: Chosen
+    nearest_other: AnsweredCandidate | None
+    stages: Mapping[str, float]
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
+    ruled_out: RuledOut | None = None
+
+    @property
+    def match(self) -> bool:
+        return self.decision == "known"
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """One face of a probe; ``nearest_other`` is the best candidate that is not the answer."""
+
+    face: Face
+    decision: Decision
+    reason: Doubt | None
+    candidates: tuple[AnsweredCandidate, ...]
+    margin: float | None
+    nearest_other: AnsweredCandidate | None
+    ruled_out: tuple[RuledOut, ...] = ()
+    displaced_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identification:
+    photo: Photo
+    faces: tuple[Identified, ...]
+    point: IdentifyPoint
+    subjects: int
+    stages: Mapping[str, float]
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
+    track: tuple[int, ...] | None = None
+    """The indexes of the images that were fused; None for a single photo."""
+
+
+def template_of(face: Face) -> Template:
+    if face.template is None:
+        raise ValueError("the face was not embedded")
+    return face.template
+
+
+def identified(
+    face: Face,
+    assigned: Assigned,
+    ruled_out: Iterable[RuledOut],
+    *,
+    places: Sequence[int],
+    point: IdentifyPoint,
+    scores: AnsweredScores,
+    limit: int,
+    level: QualityLevel,
+) -> Identified:
+    """Return the result for one face of the photo, with ``limit`` candidates at most.
+
+    ``places`` are the indices, in the photo, of the faces that took part in `assign`.
+    """
+    ranking = assigned.candidates
+    displaced_by = None if assigned.displaced_by is None else places[assigned.displaced_by]
+    decision, reason = decide(ranking[0].score if ranking else None, point, face.quality.score, level)
+    answered = scores.candidates(ranking)
+    first, second = ([candidate.score for candidate in answered] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = answered if decision == "unknown" else answered[1:]
+    out = tuple(subject.answered(scores.answered) for subject in ruled_out)
+    nearest_other = others[0] if others else None
+    return Identified(face, decision, reason, tuple(answered[:limit]), margin, nearest_other, out, displaced_by)

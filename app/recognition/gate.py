@@ -90,7 +90,7 @@ class Gates:
         self.devices: Mapping[str, Used] = {}
         """The device of each open package, by package id."""
         self.batchers: Sequence[Batcher[Any, Any]] = ()
-        """Where the cuts of faces wait for these packages."""
+        """The queues of these packages."""
 
     def open(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
         """Return the gate of a request for what it asks, else the default; a default of `require` always holds.

@@ -5,61 +5,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, Unpack
 
+import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.tasks import check_deadline
-from app.errors import Conflict, InvalidInput, LowQuality, NoFace, PackageUnavailable
+from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
-from app.gallery.enrolling import Enrolled
-from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
+from app.gallery.corrections import Correction, Corrections
+from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
 from app.gallery.service import Galleries
+from app.gallery.subjects import Enrolled
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
-from app.inference.thresholds import Thresholds
-from app.pipeline import Reader, choose_face, timed
-from app.recognition.corrections import Correction, Corrections
+from app.inference.thresholds import Thresholds, fuse
+from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
     RERANKED,
     AnsweredCandidate,
     AnsweredScores,
     Assigned,
+    Chosen,
     Defaults,
+    Identification,
+    Probes,
+    RuledOut,
+    SubjectVerified,
+    Verified,
     assign,
     cosine,
     decide,
     fused,
     fused_sizes,
+    identified,
     identify_point,
+    is_turned,
     population_warnings,
+    rule_out,
+    template_of,
     too_poor,
     verify_point,
 )
-from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, matches_good, named
+from app.recognition.duplicates import NOTHING, Findings, check_faces, find_unlike, matches_good, named
 from app.recognition.gate import OFF, Gate, Gates
-from app.recognition.photos import (
-    Chosen,
-    Enrollment,
-    Identification,
-    Photos,
-    Rejected,
-    SubjectVerified,
-    Verified,
-    all_rejected,
-    complete,
-    identified,
-    new_face,
-    template_of,
-)
 from app.types import Face, Photo, Template
 
 OwnThresholds: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    index: int
+    error: InvalidInput
+    findings: Findings = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Enrollment:
+    """``enrolled`` has the index of each accepted image, its face, the stored face, and the faces it resembles.
+
+    ``track`` has the indexes of the images that were fused to decide about a conflict; None if each image had its own.
+    """
+
+    subject: str
+    created: bool
+    enrolled: tuple[tuple[int, Face, StoredFace, Findings], ...]
+    rejected: tuple[Rejected, ...]
+    chosen: tuple[Chosen, ...]
+    stages: Mapping[str, float]
+    model: str
+    track: tuple[int, ...] | None = None
 
 
 class Operations:
@@ -69,7 +94,7 @@ class Operations:
     default package's. Scores of enrolled faces are answered in steps and above a floor, or as they are if ``exact``
     (`decisions` says why). Every method that embeds may raise Unusable ``package_unavailable``; every method that
     takes an image, the errors of `app.face.image.decode`; every one that takes a gallery, NotFound and Conflict
-    ``package_mismatch`` as `Galleries.open` says.
+    ``package_mismatch`` as `Store.gallery` says.
     """
 
     def __init__(
@@ -88,9 +113,10 @@ class Operations:
         """``own_thresholds`` returns those that decide in a gallery that has some of its own; ``observe`` receives the
         milliseconds that each stage of a photo or an operation took.
         """
-        self._photos = Photos(reader, observe)
+        self._reader = reader
+        self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
-        self._galleries = galleries
+        self._galleries, self._store = galleries, galleries.store
         self._corrections = corrections
         self._gates = gates
         self.defaults = Defaults(fmr, fpir)
@@ -113,8 +139,11 @@ class Operations:
         own = self._own_thresholds
         return package if own is None or gallery.calibration == "package" else own(gallery, package)
 
-    def detect(self, image: bytes) -> Photo:
-        return self._photos.detect(image)
+    def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
+        """Return the photo's faces, cut out for the gate's packages."""
+        photo = self._reader.detect(image, gate.cuts)
+        self._observe(photo.stages)
+        return photo
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
         """Return all faces, with templates of those that could be aligned, and the id of the package that made them.
@@ -123,7 +152,7 @@ class Operations:
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self._photos.embed(image, used)[0], used.id
+            return self._embed_all(image, used)[0], used.id
 
     def verify(
         self,
@@ -139,10 +168,12 @@ class Operations:
         liveness_of: LivenessOf = "both",
         quality: QualityLevel = QualityLevel.LOW,
     ) -> Verified:
-        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one. ``track``: each of
-        the two is several images of one person: one probe (`Photos.track`), for which ``faces`` don't count.
+        """Compare two photos' ``faces``, given by their indexes in `detect`; None is the most prominent face.
 
-        ``population``: whom the photos show, as the caller declares. ``quality``: what both faces need to be a match.
+        With ``track`` each of the two is several images of one person and one probe (`_fuse_track`); ``faces`` don't
+        count then.
+
+        ``population`` is the group that the caller says the photos show; ``quality`` is the least that a match needs.
 
         Raises OperatingPointUnavailable, NoFace, Unalignable and NotLive (``details.image`` names the photo), what
         `embed` says of ``model``, and what `Gates.open` raises.
@@ -155,8 +186,11 @@ class Operations:
             if track:
                 one, other = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
             else:
-                both = {name: (images[0], gates[name], index) for name, (images, index) in sides.items()}
-                one, other = self._photos.probes(self._photos.choose_each(both), used, gate)
+                calls = {
+                    name: partial(self._choose, images[0], name, gates[name], index)
+                    for name, (images, index) in sides.items()
+                }
+                one, other = self._embed_live(self._side_by_side(calls), used, gate)
             point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length * other.length)
         score = cosine(one.template, other.template)
         warnings = population_warnings(used.thresholds, population, point)
@@ -179,19 +213,20 @@ class Operations:
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        ``track``: the images show one person: one probe (`Photos.track`). ``population`` replaces the gallery's.
+        With ``track`` the images show one person and are one probe (`_fuse_track`). ``population`` replaces the
+        gallery's.
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
             thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
-            self._galleries.store.subject(gallery, subject)
+            self._store.subject(gallery, subject)
             if track:
                 chosen = self._fused(images, "image", quality, used, gate)
             else:
                 (image,) = images
-                (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
+                (chosen,) = self._embed_live({"image": self._choose(image, "image", gate)}, used, gate)
             probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
                 (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
@@ -201,7 +236,7 @@ class Operations:
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
             others = self.search(gallery, [probe], 2, thresholds)[0] if explain else []
-            ((_, ruled_out),) = self._corrections.sift(gallery, [probe], [[candidate]], point.uncertain)
+            ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         score = None if ruled_out else candidate.score
@@ -224,7 +259,7 @@ class Operations:
 
         Raises NoFace, which has the field's ``name``, NotLive, and what decoding raises.
         """
-        probes = self._photos.track(images, quality, used, gate)
+        probes = self._fuse_track(images, quality, used, gate)
         if not probes.templates:
             raise NoFace(f"no image shows a face of at least the quality `{quality.value}`", image=name)
         return Chosen(probes.photo, choose_face(probes.photo), probes.length, probes.track)
@@ -245,10 +280,10 @@ class Operations:
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        ``track``: the images show one person: one probe (`Photos.track`). ``population`` replaces the gallery's. Faces
-        that could not be aligned, or that liveness is required of and that are not live, are not searched for; they are
-        unknown. Faces below ``quality`` are `uncertain` at most. Raises NotFound, OperatingPointUnavailable, NotLive if
-        that is all faces, and what `Gates.open` raises.
+        With ``track`` the images show one person and are one probe (`_fuse_track`). ``population`` replaces the
+        gallery's. Faces that could not be aligned, or that must be live and are not, are unknown without a search.
+        Faces below ``quality`` are `uncertain` at most. Raises NotFound, OperatingPointUnavailable, NotLive if no face
+        is live that must be, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
@@ -256,7 +291,12 @@ class Operations:
             thresholds = self._deciding(gallery, used.thresholds)
             sought = fused_sizes(sizes, thresholds)
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
-            probes = self._photos.track(images, quality, used, gate) if track else self._photos.all(images, used, gate)
+            if track:
+                probes = self._fuse_track(images, quality, used, gate)
+            else:
+                (image,) = images
+                photo, embedded = self._embed_all(image, used, gate)
+                probes = Probes(photo, embedded, [template_of(photo.faces[place]) for place in embedded])
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = probes.photo, probes.places
@@ -265,7 +305,7 @@ class Operations:
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
             rankings = self.search(gallery, probes.templates, limit + len(places) + 1, thresholds)
-            sifted = self._corrections.sift(gallery, probes.templates, rankings, point.uncertain)
+            sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
         self._observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
@@ -296,14 +336,14 @@ class Operations:
     ) -> Correction:
         """Record that a face of the photo, by default the most prominent one, is not the subject (`corrections`).
 
-        Unless told to `confirm`, one that matches the subject beyond doubt, by the strictest operating point, is not.
-        Raises NoFace, Unalignable, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
+        Without `confirm`, a face that matches the subject at the strictest operating point is refused.
+        Raises NoFace, Unalignable, what `choose_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
         (``correction_unlikely``).
         """
-        chosen = self._photos.choose(image, "image", OFF, face)
+        chosen = self._choose(image, "image", OFF, face)
         with self._used_by(gallery) as used:
-            (embedded,) = self._photos.embed_chosen([chosen], used)
-        (probe,) = complete(self._embedders, gallery, [new_face(embedded.photo, embedded.face)])
+            (embedded,) = self._embed_chosen([chosen], used)
+        (probe,) = to_store(self._embedders, gallery, [(subject, embedded.face, None)])
         if not confirm:
             self._check_doubt(gallery, subject, probe)
         return self._corrections.add(gallery, subject, probe, expires_at)
@@ -325,11 +365,10 @@ class Operations:
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        A head that is turned too far is taken beside a good photo that it matches (`duplicate_check.matches_good`).
-        ``face`` is the index in `detect` of the face to take from a single photo. ``track``: the photos have one
-        conflict or none, that of the mean of their templates (`duplicate_check.look`). ``terms`` replace the subject's
-        own,
-        ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``); ``also`` writes in the
+        The face of a head that is turned too far is enrolled if it matches a good photo (`duplicates.matches_good`).
+        ``face`` is the index in `detect` of the face to take from a single photo. With ``track`` the photos have one
+        conflict or none, that of the mean of their templates (`duplicates.check_faces`). ``terms`` replace the
+        subject's own, ``on_conflict`` the gallery's (`duplicates`, also for ``tell``); ``also`` writes in the
         transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
         what `Gates.open` raises.
@@ -343,14 +382,14 @@ class Operations:
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(gallery.embedder) as used:
-                embedded = dict(zip(taken, self._photos.embed_chosen(taken.values(), used), strict=True))
+                embedded = dict(zip(taken, self._embed_chosen(taken.values(), used), strict=True))
             taken, turned = self._without_unmatched(gallery, subject, embedded, quality, tell=tell)
             rejected += turned
             if not taken:
                 raise all_rejected(rejected)
             faces = list(taken.values())
             own = [(subject, chosen.template) for chosen in faces]
-            findings = self.look(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
+            findings = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
@@ -361,7 +400,7 @@ class Operations:
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
-            new = [new_face(chosen.photo, chosen.face) for chosen, _ in good.values()]
+            new = [(subject, chosen.face, origin_of(chosen.photo, chosen.face)) for chosen, _ in good.values()]
             made = self._add(gallery, subject, new, terms, also)
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
@@ -388,11 +427,11 @@ class Operations:
         for index, image in enumerate(images):
             try:
                 turned = quality is not QualityLevel.HIGH
-                chosen[index] = self._photos.choose_enrollable(image, quality, gate, face, turned=turned)
+                chosen[index] = self._choose_enrollable(image, quality, gate, face, turned=turned)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken: dict[int, Chosen] = {}
-        for index, judged in zip(chosen, self._photos.judge(chosen.values(), gate), strict=True):
+        for index, judged in zip(chosen, self._judge(chosen.values(), gate), strict=True):
             if refusal := gate.refusal(judged.face):
                 rejected.append(Rejected(index, refusal))
             else:
@@ -404,8 +443,8 @@ class Operations:
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
         """Return the embedded faces without the turned ones that match no good one, and these as rejected images.
 
-        Without ``tell`` they are compared with the other images alone: who may not ask whom a photo shows can't learn
-        it from what is refused.
+        Without ``tell`` they are compared with the other images alone: a caller who may not identify anybody must not
+        learn from a refusal whom a photo shows.
         """
         poor = {index: error for index, chosen in taken.items() if (error := too_poor(chosen.face, level))}
         good = [chosen.template for index, chosen in taken.items() if index not in poor]
@@ -422,13 +461,13 @@ class Operations:
         self, gallery: Gallery, subject: str | None, turned: Sequence[Template], good: Sequence[Template]
     ) -> list[bool]:
         """Return which turned heads may be enrolled: those that match a good face of the subject, new or enrolled
-        (`duplicate_check.matches_good`)."""
+        (`duplicates.matches_good`)."""
         if not turned:
             return []
         measured = self.thresholds_in(gallery, turned[0].package)
         return matches_good(self._galleries, gallery, subject, turned, good, measured=measured)
 
-    def look(
+    def check_faces(
         self,
         gallery: Gallery,
         faces: Sequence[tuple[str, Template]],
@@ -439,7 +478,7 @@ class Operations:
         track: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
-        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`, also
+        """Return what each face, given with its subject's id, resembles in the gallery (`duplicates.check_faces`, also
         for ``track``); with ``unlike`` also which look like none of their subject's others."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
@@ -447,7 +486,9 @@ class Operations:
         measured = self.thresholds_in(gallery, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
             refuse, fmr = policy == "reject", self.defaults.fmr
-            findings = look(self._galleries, gallery, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
+            findings = check_faces(
+                self._galleries, gallery, faces, measured, fmr, refuse=refuse, tell=tell, track=track
+            )
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
                 own, before = [faces[place] for place in places], [findings[place] for place in places]
@@ -462,7 +503,7 @@ class Operations:
         """
         gate = self._gates.open("off", gallery.liveness)
         with self._used_by(gallery) as used:
-            photo, _ = self._photos.embed(image, used, gate)
+            photo, _ = self._embed_all(image, used, gate)
         for face in photo.faces:
             gate.check(face)
         return photo
@@ -486,11 +527,10 @@ class Operations:
         *,
         one_photo: bool = False,
     ) -> list[list[AnsweredCandidate]]:
-        """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
+        """Return the answered ones among the ``limit`` best candidates of each template, without a decision.
 
-        ``one_photo``: the templates are of the faces of one photo (`AnsweredScores.of_photo`).
-
-        Raises what `search` does.
+        With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
+        `search` does.
         """
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -510,31 +550,31 @@ class Operations:
         """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
 
         Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
-        gallery rejects such faces of named subjects. A finding that only warns has no room in the callers' answers, so
-        it isn't looked for.
+        gallery rejects such faces of named subjects. Findings that only warn are not looked for, since the callers'
+        answers have no field for them.
         """
         if gallery.on_conflict == "reject" and not is_unnamed(subject):
-            (finding,) = self.look(gallery, [(subject, template_of(face))], tell=False)
+            (finding,) = self.check_faces(gallery, [(subject, template_of(face))], tell=False)
             if finding.error is not None:
                 raise finding.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [new_face(photo, face, origin)])
+            made = self._add(gallery, subject, [(subject, face, origin or origin_of(photo, face))])
         self._observe(stages)
         return made.faces[0]
 
-    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel) -> tuple[NewFace, LowQuality | None]:
-        """Return the photo's face as `enroll` would add it, without adding it; and for a turned head the error that it
-        is rejected with unless it is `beside_good`.
+    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel) -> tuple[Chosen, LowQuality | None]:
+        """Return the photo's face that `enroll` would add, embedded, without adding it; and for a turned head the error
+        that it is rejected with unless it is `beside_good`.
 
         Raises the InvalidInput that `enroll` would reject the photo with otherwise.
         """
         gate = self._gates.open(None, gallery.liveness)
         with self._used_by(gallery) as used:
             turned = quality is not QualityLevel.HIGH
-            chosen = self._photos.choose_enrollable(image, quality, gate, turned=turned)
-            (chosen,) = self._photos.probes({"image": chosen}, used, gate)
-            return new_face(chosen.photo, chosen.face), too_poor(chosen.face, quality)
+            chosen = self._choose_enrollable(image, quality, gate, turned=turned)
+            (chosen,) = self._embed_live({"image": chosen}, used, gate)
+            return chosen, too_poor(chosen.face, quality)
 
     def create_gallery(
         self,
@@ -563,10 +603,10 @@ class Operations:
             return error.message if error.details.get("reason") == "package_changed" else None
         return None
 
-    def _check_doubt(self, gallery: Gallery, subject: str, probe: NewFace) -> None:
+    def _check_doubt(self, gallery: Gallery, subject: str, probe: StoredFace) -> None:
         """Raise Conflict ``correction_unlikely`` if the probe matches the subject at the strictest operating point."""
         points = self._embedders.thresholds(gallery.embedder).points
-        if not points or not self._galleries.store.subject(gallery, subject).face_count:
+        if not points or not self._store.subject(gallery, subject).face_count:
             return
         if self._galleries.verify(gallery, subject, probe.templates[0]).score >= points[-1].threshold:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
@@ -580,10 +620,179 @@ class Operations:
         self,
         gallery: Gallery,
         subject: str,
-        faces: Sequence[NewFace],
+        faces: Sequence[tuple[str, Face, Origin | None]],
         terms: Terms = NO_TERMS,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        whole = complete(self._embedders, gallery, faces)
-        return self._galleries.enroll(gallery, subject, whole, terms=terms, also=also)
+        stored = to_store(self._embedders, gallery, faces)
+        return self._galleries.enroll(gallery, subject, stored, terms=terms, also=also)
+
+    def _sift(
+        self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
+    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
+        """Split each probe's ranking into the subjects that may be the answer and those that a correction rules out.
+
+        Candidates below `floor` decide nothing, so their corrections aren't read.
+        """
+        if not gallery.corrected or not probes:
+            return [(list(ranking), ()) for ranking in rankings]
+        near = {candidate.subject for ranking in rankings for candidate in ranking if candidate.score >= floor}
+        wrong = self._corrections.wrong_probes(gallery, probes[0].package, near)
+        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+
+    # Steps over the photos of a request
+
+    def _embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
+        """Judge all faces, and embed those that the gate accepts and that could be aligned; return the photo, and the
+        indices of the embedded faces."""
+        photo = self._reader.detect(image, gate.cuts)
+        (photo,) = gate.judged([photo], [range(len(photo.faces))])
+        places = [place for place in gate.accepted(photo) if photo.faces[place].crop is not None]
+        (photo,) = embed_faces([photo], used.embedder, [places])
+        self._observe(photo.stages)
+        return photo, places
+
+    def _choose(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
+        """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``.
+
+        Raises what `Pipeline.detect` raises, NoFace and Unalignable.
+        """
+        try:
+            photo = self.detect(image, gate)
+            chosen = Chosen(photo, choose_face(photo, index))
+            crop_of(chosen.face)
+        except InvalidInput as error:
+            raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
+        return chosen
+
+    def _side_by_side(self, calls: Mapping[str, Callable[[], Chosen]]) -> dict[str, Chosen]:
+        """Return the results by name. The calls run at the same time if the photo workers have room for all of them.
+
+        Raises the error of the first call that fails.
+        """
+        first, *others = calls.values()
+        if self._reader.free < len(calls):
+            return {name: call() for name, call in calls.items()}
+        running = [self._beside.submit(copy_context().run, other) for other in others]
+        try:
+            chosen = [first(), *(other.result() for other in running)]
+        finally:
+            wait(running)  # the memory they hold is counted for the request
+        return dict(zip(calls, chosen, strict=True))
+
+    def _choose_enrollable(
+        self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None, *, turned: bool = False
+    ) -> Chosen:
+        """Return the face that this photo enrolls: the one at ``index``, by default the most prominent one.
+
+        ``turned`` also accepts a face whose quality is too low only because the head is turned. Raises what
+        `Pipeline.detect` raises, NoFace, AmbiguousFace, Unalignable, LowQuality.
+        """
+        photo = self.detect(image, gate)
+        chosen = Chosen(photo, choose_face(photo, index))
+        share = chosen.choice.runner_up
+        if share >= AMBIGUOUS_SHARE:
+            raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
+        crop_of(chosen.face)
+        if (error := too_poor(chosen.face, level)) and not (turned and is_turned(chosen.face.quality)):
+            raise error
+        return chosen
+
+    def _fuse_track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:
+        """Fuse the most prominent faces of images that show one person into one probe.
+
+        Faces below the quality ``level`` and faces that could not be aligned are left out; there is no probe if that is
+        all of them. Raises NotLive for the first face that is not live.
+        """
+        photos = [self.detect(image, gate) for image in images]
+        chosen = {str(index): Chosen(photo, choose_face(photo)) for index, photo in enumerate(photos) if photo.faces}
+        good = {
+            index: one
+            for index, one in chosen.items()
+            if one.face.crop is not None and one.face.quality.score >= level.minimum
+        }
+        if not good:
+            return Probes(replace(photos[0], faces=()), (), (), track=())
+        faces = self._embed_live(good, used, gate)
+        vector, length = fuse(np.stack([face.template.vector for face in faces]))
+        best = max(faces, key=lambda one: one.face.quality.score)
+        template = Template(vector, best.template.package)
+        photo = replace(best.photo, faces=(replace(best.face, template=template),))
+        return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
+
+    def _judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the chosen faces, and no others, together."""
+        if gate.judge is None:
+            return list(chosen)
+        which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
+        return self._after("liveness", chosen, gate.judged([face.photo for face in chosen], which))
+
+    def _embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
+        """Embed the chosen faces, and no others, in one batch."""
+        which = [[face.choice.index] for face in chosen]
+        return self._after("embed", chosen, embed_faces([face.photo for face in chosen], used.embedder, which))
+
+    def _embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
+        """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is not live."""
+        judged = self._judge(chosen.values(), gate)
+        for name, face in zip(chosen, judged, strict=True):
+            gate.check(face.face, image=name)
+        return self._embed_chosen(judged, used)
+
+    def _after(self, stage: str, chosen: Collection[Chosen], photos: Sequence[Photo]) -> list[Chosen]:
+        """Return the chosen faces in these photos, which have been through one more stage."""
+        for photo in photos:
+            if stage in photo.stages:
+                self._observe({stage: photo.stages[stage]})
+        return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
+
+
+def origin_of(photo: Photo, face: Face) -> Origin:
+    return Origin(uuid.uuid4().hex, photo.width, photo.height, face.score)
+
+
+def reasons_of(error: InvalidInput) -> list[str]:
+    """Return the reasons that a rejected photo has beside its code."""
+    reasons = error.details.get("reasons", [])
+    return [str(reason) for reason in reasons] if isinstance(reasons, (list, tuple)) else []
+
+
+def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
+    codes = {photo.error.code for photo in rejected}
+    listed = [
+        {"index": photo.index, "code": error.code, "reasons": reasons_of(error), "message": error.message}
+        | photo.findings.as_details()
+        for photo in rejected
+        for error in [photo.error]
+    ]
+    if len(codes) > 1:
+        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
+    first = rejected[0].error
+    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})
+
+
+def to_store(embedders: Embedders, home: Gallery, faces: Sequence[tuple[str, Face, Origin | None]]) -> list[StoredFace]:
+    """Return faces, each given with its subject's id, as the gallery keeps them: with a template by each package that
+    the gallery stores now, made from the crops.
+
+    A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``.
+    """
+    made = [{face.template.package: face.template} if face.template else {} for _, face, _ in faces]
+    for package in home.packages:
+        lacking = [
+            (templates, face.crop)
+            for templates, (_, face, _) in zip(made, faces, strict=True)
+            if package not in templates and face.crop is not None
+        ]
+        if lacking:
+            with embedders.use(package) as used:
+                embedded, _ = used.embedder.embed([crop for _, crop in lacking])
+            for (templates, _), template in zip(lacking, embedded, strict=True):
+                templates[package] = template
+    stored = []
+    for (subject, face, origin), by_package in zip(faces, made, strict=True):
+        whole = [by_package[package] for package in home.packages if package in by_package]
+        crop = encode_crop(face.crop) if home.store == "crop" and face.crop is not None else None
+        stored.append(StoredFace.of(subject, whole or [template_of(face)], face.quality, face.box, crop, origin=origin))
+    return stored

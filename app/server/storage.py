@@ -15,12 +15,12 @@ from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, Rings, SecretStore, load_rings
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
+from app.gallery.corrections import Corrections
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.files import JobFiles
 from app.jobs.store import JobStore
 from app.machine import cores
-from app.recognition.corrections import Corrections
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.registry import OpenIndex

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.gallery.rows import encode_crop
+from app.gallery.records import encode_crop
 from app.machine import cores
 from app.pipeline import main_crop
 from bench.callers import Reel, for_a_while

@@ -159,7 +159,7 @@ def greet(galleries: Galleries, gallery: GalleryId, subject: SubjectId, asked: G
 
     Says good morning.
     """
-    found = galleries.store.subject(galleries.open(gallery), subject)
+    found = galleries.store.subject(galleries.store.gallery(gallery), subject)
     return Greeting(text=f"{asked.greeting}, {found.name or found.id}")
 
 

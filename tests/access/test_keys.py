@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.grants import NO_ADDRESS, Buckets, Rate, Scope, address_group, parse_rate
+from app.access.grants import NO_ADDRESS, Buckets, RequestRate, Scope, address_group, parse_rate
 from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyTerms, access_key_of, key_id_of
 from app.api.auth import ADMIN, ALL_ADDRESSES, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
@@ -77,7 +77,7 @@ def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
     assert {name: getattr(made.key, name) for name in asdict(terms)} == asdict(terms)
     grant = keys.check(made.token)
     assert (grant.key_id, grant.scopes, grant.galleries) == ("door", terms.scopes, terms.galleries)
-    assert grant.rate == Rate(10, 10)
+    assert grant.rate == RequestRate(10, 10)
     assert grant.sees("staff")
     assert not grant.sees("others")
     assert keys.key("door") == made.key
@@ -221,9 +221,14 @@ def test_digests_are_compared_in_constant_time(plain: Keys, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("10/s", Rate(10, 10)), ("600/m", Rate(10, 600)), ("600/m:20", Rate(10, 20)), ("unlimited", None)],
+    [
+        ("10/s", RequestRate(10, 10)),
+        ("600/m", RequestRate(10, 600)),
+        ("600/m:20", RequestRate(10, 20)),
+        ("unlimited", None),
+    ],
 )
-def test_rates_are_read(text: str, rate: Rate | None) -> None:
+def test_rates_are_read(text: str, rate: RequestRate | None) -> None:
     assert parse_rate(text) == rate
 
 
@@ -234,7 +239,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 
 def test_a_burst_is_let_through_and_then_the_rate(clock: Clock) -> None:
-    buckets, rate = Buckets(clock), Rate(2, 3)
+    buckets, rate = Buckets(clock), RequestRate(2, 3)
     assert [buckets.take("a", rate) for _ in range(3)] == [0, 0, 0]
     assert buckets.take("a", rate) == pytest.approx(0.5)
     assert buckets.take("b", rate) == 0, "callers do not share"
@@ -247,7 +252,7 @@ def test_a_burst_is_let_through_and_then_the_rate(clock: Clock) -> None:
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5), st.integers(1, 8))
 def test_no_stretch_of_time_gets_more_than_burst_and_rate(pauses: list[float], per_second: int, burst: int) -> None:
-    clock, rate = Clock(0.0), Rate(per_second, burst)
+    clock, rate = Clock(0.0), RequestRate(per_second, burst)
     buckets, taken = Buckets(clock), []
     for pause in pauses:
         clock.now += pause
@@ -261,10 +266,10 @@ def test_no_stretch_of_time_gets_more_than_burst_and_rate(pauses: list[float], p
 def test_memory_is_bounded_whoever_calls(clock: Clock) -> None:
     buckets = Buckets(clock, size=10)
     for number in range(100):
-        assert buckets.wait(str(number), Rate(1, 1)) == 0
-        buckets.take(str(number), Rate(1, 1))
+        assert buckets.wait(str(number), RequestRate(1, 1)) == 0
+        buckets.take(str(number), RequestRate(1, 1))
     assert len(buckets) == 10
-    assert buckets.wait("99", Rate(1, 1)) > 0, "the latest are remembered"
+    assert buckets.wait("99", RequestRate(1, 1)) > 0, "the latest are remembered"
 
 
 @pytest.mark.parametrize(
@@ -399,8 +404,8 @@ def test_each_key_has_its_own_rate_and_the_admin_key_none(plain: Keys, clock: Cl
 
 
 def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clock) -> None:
-    keys = Keys(database, default_rate=Rate(1, 2), clock=clock, monotonic=clock)
-    assert keys.check(keys.create(KeyTerms("plain", READ)).token).rate == Rate(1, 2)
+    keys = Keys(database, default_rate=RequestRate(1, 2), clock=clock, monotonic=clock)
+    assert keys.check(keys.create(KeyTerms("plain", READ)).token).rate == RequestRate(1, 2)
     assert keys.check(keys.create(KeyTerms("free", READ, rate="unlimited")).token).rate is None
 
 

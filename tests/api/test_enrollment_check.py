@@ -8,7 +8,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from app.recognition.duplicate_check import DUPLICATE_SCORE
+from app.recognition.duplicates import DUPLICATE_SCORE
 from tests.support.service import AGAIN, COLLINS, HOPPER, enroll, enrolled, error_of
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.features.bulk.photo_import import PHOTOS_AT_ONCE
-from app.recognition.photos import Photos
+from app.recognition.operations import Operations
 from app.types import Photo, Quality, Reason
 from tests.support.service import AGAIN, COLLINS, HOPPER, enroll, error_of
 from tests.support.tarred import tar_of
@@ -22,15 +22,15 @@ TURNED = Quality(25.0, (Reason.EXTREME_POSE, Reason.LOW_SCORE))
 @pytest.fixture(autouse=True)
 def _heads_are_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two photos show heads that are turned away, as far as their quality goes."""
-    detect = Photos.detect
+    detect = Operations.detect
 
-    def turned(self: Photos, image: bytes, *more: Any) -> Photo:
+    def turned(self: Operations, image: bytes, *more: Any) -> Photo:
         photo = detect(self, image, *more)
         if image in {AGAIN, HOPPER}:
             photo = replace(photo, faces=tuple(replace(face, quality=TURNED) for face in photo.faces))
         return photo
 
-    monkeypatch.setattr(Photos, "detect", turned)
+    monkeypatch.setattr(Operations, "detect", turned)
 
 
 def test_it_is_enrolled_beside_a_good_photo_of_the_same_request(api: httpx.Client, gallery: str) -> None:

@@ -55,14 +55,14 @@ def crop_of(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def enroll_all(galleries: Galleries, seeds: Iterable[int] = SEEDS) -> None:
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     for seed in seeds:
-        galleries.enroll(galleries.open("staff"), f"s{seed}", [face(seed, crop=crop_of(seed))])
+        galleries.enroll(galleries.store.gallery("staff"), f"s{seed}", [face(seed, crop=crop_of(seed))])
 
 
 def stored_crops(galleries: Galleries) -> dict[str, bytes]:
     crops = {}
     for name in PEOPLE:
         face_id = galleries.store.faces(staff(galleries), name).items[0].face_id
-        crops[name] = galleries.store.face(staff(galleries), name, face_id).crop or b""
+        crops[name] = galleries.store.face(staff(galleries), face_id, name).crop or b""
     return crops
 
 
@@ -82,7 +82,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     galleries = open_galleries(database_url, OLD, folder=tmp_path / "snapshots")
     enroll_all(galleries)
     assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
     crops = stored_crops(galleries)
     assert all(crop.startswith(b"\xff\xd8") for crop in crops.values())
     stored = galleries.store.faces(staff(galleries), "s3").items[0]
@@ -121,11 +121,11 @@ def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> N
         changed = bytes(crop[:-1]) + bytes([crop[-1] ^ 1])
         connection.execute(sa.update(CROPS).where(CROPS.c.face_key == second.key).values(jpeg=changed))
     with pytest.raises(Unusable) as caught:
-        galleries.rebuild(galleries.open("staff"))
+        galleries.rebuild(galleries.store.gallery("staff"))
     assert caught.value.code == "sealed_unreadable"
     home = staff(galleries)
     with pytest.raises(Unusable) as caught:
-        galleries.store.face(home, "s1", galleries.store.faces(home, "s1").items[0].face_id)
+        galleries.store.face(home, galleries.store.faces(home, "s1").items[0].face_id, "s1")
     assert caught.value.code == "sealed_unreadable"
     galleries.close()
 
@@ -149,7 +149,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
         assert census(database) == {key_id(keys[0]).hex(): ALL_SEEDS}
         assert database.scrub()
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-        galleries.check(galleries.open("staff"))
+        galleries.check(galleries.store.gallery("staff"))
         galleries.close()
         if is_sqlite:
             contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -191,7 +191,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     def churn() -> None:
         number = 1000
         while not ended.is_set():
-            first.enroll(first.open("staff"), f"x{number}", [face(number)])
+            first.enroll(first.store.gallery("staff"), f"x{number}", [face(number)])
             if number % 3 == 0:
                 changed(first, "staff", delete_subject, f"x{number}")
             number += 1
@@ -212,7 +212,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     last = open_galleries(database_url, NEW)
     for galleries in (first, second, last):
         galleries.indexes.follow()
-        assert galleries.check(galleries.open("staff")).ok
+        assert galleries.check(galleries.store.gallery("staff")).ok
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
         galleries.close()
 

@@ -16,11 +16,10 @@ from app.errors import NotFound
 from app.features.bulk.rows import write_many
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.store import Calibrations
-from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import delete_subject
+from app.gallery.subjects import delete_subject, merge_subjects, rename_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, write_manifest
@@ -111,7 +110,9 @@ class Server:
         return self.calibrator.find("staff")
 
     def use(self, *, allow_laxer: bool = False) -> None:
-        self.galleries.update_gallery(self.galleries.open("staff"), calibration="gallery", allow_laxer=allow_laxer)
+        self.galleries.update_gallery(
+            self.galleries.store.gallery("staff"), calibration="gallery", allow_laxer=allow_laxer
+        )
 
     def threshold(self, fmr: float) -> tuple[float, str, str | None]:
         """What decides now, as an identification would find it."""
@@ -214,7 +215,7 @@ def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:
         for source in {first, second, "s7"} - {target}:
             with suppress(NotFound):
                 changed(server.galleries, "staff", merge_subjects, source, target)
-    assert server.galleries.check(server.galleries.open("staff")).ok
+    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
 
 
 def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:
@@ -226,7 +227,7 @@ def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery
     changed(server.galleries, "staff", delete_subject, "s0")
     with server.store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(CALIBRATION_PAIRS)).scalar() == 0
-    server.galleries.delete_gallery(server.galleries.open("staff"))
+    server.galleries.delete_gallery(server.galleries.store.gallery("staff"))
     with server.store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(GALLERY_CALIBRATIONS)).scalar() == 0
     with pytest.raises(NotFound):

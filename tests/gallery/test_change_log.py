@@ -11,11 +11,10 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES
 from app.errors import Conflict, NotFound
-from app.gallery.moving import delete_face
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_subject, edit_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.search.types import FaceBlock, LogPosition
 from tests.support.changing import changed, written
 from tests.support.following import found, log_of
@@ -33,7 +32,7 @@ def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, d
     made = enroll(galleries, "ann", 1, 2)
     home = staff(galleries)
     subject = galleries.store.subject(home, "ann").key
-    faces = [galleries.store.find_face(home, one.face_id).key for one in made.faces]
+    faces = [galleries.store.face(home, one.face_id).key for one in made.faces]
     written(galleries.store, staff(galleries), create_subject, "bob")  # no face, no entry
     written(galleries.store, staff(galleries), edit_subject, "bob", name="Bob")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
@@ -62,7 +61,7 @@ def test_what_was_refused_has_none_and_a_deleted_gallery_leaves_none(galleries: 
         with pytest.raises(NotFound):
             call()
     assert log_of(database_url) == before
-    galleries.delete_gallery(galleries.open("staff"))
+    galleries.delete_gallery(galleries.store.gallery("staff"))
     assert log_of(database_url) == []
 
 

@@ -20,13 +20,13 @@ from app.features.audit.reading import AuditFilter
 from app.features.audit.reading import entries as entries_of
 from app.features.bulk.rows import everything
 from app.features.erasure.checking import check_receipt
+from app.features.listing import count_people, face_ids, placed_faces, subject_ids
 from app.gallery.change import Change
 from app.gallery.erasure import Erasures
-from app.gallery.moving import dissolve_subject, move_faces, rename_subject
 from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, edit_subject
+from app.gallery.subjects import create_subject, dissolve_subject, edit_subject, move_faces, rename_subject
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
 from tests.support.changing import changed, written
@@ -50,7 +50,9 @@ def ends_of(galleries: Galleries) -> dict[str, str | None]:
 
 
 def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(galleries: Galleries) -> None:
-    made = galleries.enroll(galleries.open("staff"), "eileen", [face(1), face(1)], terms=Terms(expires_at=LATER))
+    made = galleries.enroll(
+        galleries.store.gallery("staff"), "eileen", [face(1), face(1)], terms=Terms(expires_at=LATER)
+    )
     changed(galleries, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
     changed(galleries, "staff", dissolve_subject, "eileen")
     assert ends_of(galleries) == {"grace": LATER, "~": LATER}
@@ -84,7 +86,7 @@ def test_terms_that_make_no_sense_change_nothing(galleries: Galleries) -> None:
             written(galleries.store, staff(galleries), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
-            galleries.enroll(galleries.open("staff"), "eileen", [face(1)], terms=terms)
+            galleries.enroll(galleries.store.gallery("staff"), "eileen", [face(1)], terms=terms)
     with pytest.raises(NotFound):
         galleries.store.subject(staff(galleries), "eileen")
 
@@ -96,25 +98,25 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     assert found(galleries, 1) == []
     assert found(galleries, 2) == ["grace"]
     with pytest.raises(NotFound) as caught:
-        galleries.verify(galleries.open("staff"), "eileen", template(1))
+        galleries.verify(galleries.store.gallery("staff"), "eileen", template(1))
     assert caught.value.code == "subject_not_found"
     with pytest.raises(Conflict) as conflict:
         enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
-    assert galleries.check(galleries.open("staff")).faces == 2, "nothing came of the enrollment"
+    assert galleries.check(galleries.store.gallery("staff")).faces == 2, "nothing came of the enrollment"
 
 
 def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries: Galleries, database_url: str) -> None:
     """Also where the subject was read, and so cached, before."""
-    store, gallery = galleries.store, galleries.open("staff")
+    store, gallery = galleries.store, galleries.store.gallery("staff")
     ids = {name: enroll(galleries, name, seed).faces[0].face_id for seed, name in enumerate(("eileen", "grace"))}
     store.subject(gallery, "eileen")
     let_expire(database_url, "eileen")
     verbs: list[Callable[[], object]] = [
         lambda: store.subject(gallery, "eileen"),
         lambda: store.faces(gallery, "eileen"),
-        lambda: store.find_face(gallery, ids["eileen"]),
-        lambda: store.face(gallery, "eileen", ids["eileen"]),
+        lambda: store.face(gallery, ids["eileen"]),
+        lambda: store.face(gallery, ids["eileen"], "eileen"),
         lambda: written(store, gallery, edit_subject, "eileen", terms=Terms(expires_at=None)),
         lambda: written(store, gallery, edit_subject, "eileen", terms=Terms(expires_at=LATER)),
     ]
@@ -131,13 +133,13 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
     lists = [
         [one.id for one in store.subjects(gallery).items],
         [one.id for one in store.subjects(gallery, expires_before="2999-01-01").items],
-        store.subject_ids(gallery),
-        [subject for _, subject in store.face_ids(gallery)[0]],
-        [one.subject for one in store.placed_faces(gallery).items],
+        subject_ids(store, gallery),
+        [subject for _, subject in face_ids(store, gallery)[0]],
+        [one.subject for one in placed_faces(store, gallery).items],
         [one.subject for one in store.find_faces(gallery, list(ids.values())).values()],
     ]
     assert lists == [["grace"], [], *[["grace"]] * 4]
-    assert store.count_people(gallery) == 1
+    assert count_people(store, gallery) == 1
 
 
 def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:
@@ -151,7 +153,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     assert work.sweep() == 2
     assert work.sweep() == 0
     assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
     receipts = erasures(galleries).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
@@ -177,7 +179,7 @@ def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], 
     for galleries, (_, log) in zip(pair, opened, strict=True):
         log.close()
         galleries.indexes.follow()
-        assert galleries.check(galleries.open("staff")).indexed == 0
+        assert galleries.check(galleries.store.gallery("staff")).indexed == 0
 
 
 def test_more_time_given_just_before_the_sweep_is_kept(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, SUBJECTS
 from app.errors import Conflict, NotFound
+from app.features.listing import count_people
 from app.gallery.change import AlreadyAnswered, keep_answer
-from app.gallery.moving import delete_faces, dissolve_subject, move_faces
-from app.gallery.records import Move, NewFace, Origin
+from app.gallery.records import Move, Origin, StoredFace
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject
+from app.gallery.subjects import create_subject, delete_faces, dissolve_subject, move_faces
 from app.gallery.text import unnamed_id
 from app.types import Box, Quality
 from tests.support.changing import changed, written
@@ -27,15 +27,15 @@ from tests.support.service import COLLINS, error_of
 
 def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:
     """Face id and subject id of a face that nobody named."""
-    face = NewFace((template(seed),), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
-    made = galleries.enroll(galleries.open("staff"), unnamed_id(), [face])
+    face = StoredFace.of("", (template(seed),), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
+    made = galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face])
     return made.faces[0].face_id, made.subject
 
 
 def agree(*galleries: Galleries) -> bool:
     for one in galleries:
         one.indexes.follow()
-    return all(one.check(one.open("staff")).ok for one in galleries)
+    return all(one.check(one.store.gallery("staff")).ok for one in galleries)
 
 
 def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:
@@ -43,9 +43,9 @@ def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, G
     made = enroll(one, "ann", 1)
     enroll(one, "bob", 2)
     store, home = one.store, staff(one)
-    before = store.face(home, "ann", made.faces[0].face_id)
+    before = store.face(home, made.faces[0].face_id, "ann")
     changed(one, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
-    assert store.face(home, "bob", before.face_id) == replace(before, subject="bob")
+    assert store.face(home, before.face_id, "bob") == replace(before, subject="bob")
     assert log_of(database_url)[-1][2:] == ("move", store.subject(home, "bob").key, before.key)
 
 
@@ -86,7 +86,7 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
     one, other = pair
 
     def make(galleries: Galleries, subject: str, token: str, digest: bytes = b"digest") -> None:
-        with galleries.change(galleries.open("staff")) as change:
+        with galleries.change(galleries.store.gallery("staff")) as change:
             keep_answer(change, "CreateUser", token, digest, "{}")
             create_subject(change, subject)
 
@@ -103,7 +103,7 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
 
 
 def again(galleries: Galleries, operation: str, verb: Callable[..., object], *args: object) -> None:
-    with galleries.change(galleries.open("staff")) as change:
+    with galleries.change(galleries.store.gallery("staff")) as change:
         keep_answer(change, operation, "token", b"digest", "{}")
         verb(change, *args)
 
@@ -121,7 +121,7 @@ def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) 
     with pytest.raises(AlreadyAnswered):
         again(other, "DeleteUser", dissolve_subject, "ann")
     assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
-    assert one.store.count_people(staff(one)) == 1
+    assert count_people(one.store, staff(one)) == 1
     assert agree(one, other)
 
 

@@ -46,11 +46,11 @@ def galleries(data_dir: Path) -> Iterator[Galleries]:
 
 def probes(galleries: Galleries, gallery: str) -> list[Template]:
     """The templates that 0.1.0 was asked about: each stored one, a random one, and one face changed by it."""
-    package = galleries.open(gallery).embedder
+    package = galleries.store.gallery(gallery).embedder
     rows = [
         row
         for subject in ("collins", "hopper")
-        for row in galleries.store.faces(galleries.open(gallery), subject).items
+        for row in galleries.store.faces(galleries.store.gallery(gallery), subject).items
     ]
     vectors = [np.frombuffer(row.template, "<f4") for row in rows]
     noise = np.random.default_rng(7).standard_normal(len(vectors[0])).astype(np.float32)
@@ -77,19 +77,19 @@ def test_stored_templates_get_the_same_scores(
     assert held.count == (len(KINDS) if source == "snapshots" else 0)
     for gallery, kind in KINDS.items():
         expected = EXPECTED[gallery]
-        assert galleries.open(gallery).search == kind
-        assert galleries.open(gallery).embedder == expected["embedder"]
+        assert galleries.store.gallery(gallery).search == kind
+        assert galleries.store.gallery(gallery).embedder == expected["embedder"]
         asked = probes(galleries, gallery)
         for answer, before in zip(
-            galleries.search(galleries.open(gallery), asked, 10), expected["identify"], strict=True
+            galleries.search(galleries.store.gallery(gallery), asked, 10), expected["identify"], strict=True
         ):
             found = [(one.subject, one.face_id) for one in answer]
             assert found == [(one["subject"], one["face_id"]) for one in before], gallery
             np.testing.assert_allclose([one.score for one in answer], [one["score"] for one in before], atol=1e-6)
-        scores = [galleries.verify(galleries.open(gallery), "collins", probe).score for probe in asked]
+        scores = [galleries.verify(galleries.store.gallery(gallery), "collins", probe).score for probe in asked]
         np.testing.assert_allclose(scores, expected["verify"], atol=1e-6)
     monkeypatch.undo()
-    assert all(galleries.check(galleries.open(gallery)).ok for gallery in KINDS)
+    assert all(galleries.check(galleries.store.gallery(gallery)).ok for gallery in KINDS)
 
 
 def test_a_server_goes_on_with_the_data_folder_and_imports_the_export(data_dir: Path, tmp_path: Path) -> None:

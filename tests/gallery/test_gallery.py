@@ -16,11 +16,10 @@ import sqlalchemy as sa
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.change import Change
-from app.gallery.moving import delete_face
-from app.gallery.records import Gallery, NewFace
+from app.gallery.records import Gallery, StoredFace, to_bytes
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_subject, edit_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality, Template
 from tests.conftest import on_sqlite
@@ -52,45 +51,45 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
         told = list(pool.map(one, range(16)))
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
 
 
 @on_sqlite
 def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries) -> None:
     near = template(1).vector + 0.3 * template(4).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
-    galleries.enroll(galleries.open("staff"), "ann", [replace(face(1), templates=(like,))])
+    galleries.enroll(galleries.store.gallery("staff"), "ann", [replace(face(1), template=to_bytes(like))])
     for _ in range(40):
-        galleries.enroll(galleries.open("staff"), unnamed_id(), [face(1)])
+        galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
-    alike, other = galleries.resembling(galleries.open("staff"), [template(1), template(3)], 1, 0.9)
+    alike, other = galleries.resembling(galleries.store.gallery("staff"), [template(1), template(3)], 1, 0.9)
     assert "ann" in {one.subject for one in alike}
     assert {one.subject for one in alike if not is_unnamed(one.subject)} == {"ann"}
     assert other == []
 
 
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
-    made = galleries.enroll(galleries.open("staff"), "ann/😀", [face(1, 90), face(2, 10)])
+    made = galleries.enroll(galleries.store.gallery("staff"), "ann/😀", [face(1, 90), face(2, 10)])
     written(galleries.store, staff(galleries), edit_subject, "ann/😀", "Ann")
     enroll(galleries, "bob", 3)
     assert (made.subject, made.created) == ("ann/😀", True)
     assert galleries.store.subject(staff(galleries), "ann/😀").face_count == 2
-    best, second = galleries.search(galleries.open("staff"), [template(2)], 5)[0]
+    best, second = galleries.search(galleries.store.gallery("staff"), [template(2)], 5)[0]
     assert (best.subject, best.name, best.face_id) == ("ann/😀", "Ann", made.faces[1].face_id)
     assert best.score == pytest.approx(1)
     mean = template(1).vector + template(2).vector
     assert best.template_score == pytest.approx(float(template(2).vector @ mean / np.linalg.norm(mean)), abs=1e-6)
     assert (second.subject, second.name) == ("bob", None)
-    assert galleries.verify(galleries.open("staff"), "ann/😀", template(2)) == best
+    assert galleries.verify(galleries.store.gallery("staff"), "ann/😀", template(2)) == best
     assert sum(galleries.sizes(staff(galleries)).values()) == 2
 
 
 def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> None:
     for seed in range(12):
         enroll(galleries, f"s{seed}", seed)
-    answers = galleries.search(galleries.open("staff"), [template(seed) for seed in (7, 3, 7, 11)], 1)
+    answers = galleries.search(galleries.store.gallery("staff"), [template(seed) for seed in (7, 3, 7, 11)], 1)
     assert [row[0].subject for row in answers] == ["s7", "s3", "s7", "s11"]
-    assert galleries.search(galleries.open("staff"), [], 5) == []
+    assert galleries.search(galleries.store.gallery("staff"), [], 5) == []
 
 
 def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +108,12 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
     foreign = template(1, "other@1")
     calls: list[Callable[[], object]] = [
         lambda: galleries.enroll(
-            galleries.open("staff"), "ann", [face(1), NewFace((foreign,), Quality(1, ()), Box(0, 0, 1, 1))]
+            galleries.store.gallery("staff"),
+            "ann",
+            [face(1), StoredFace.of("", (foreign,), Quality(1, ()), Box(0, 0, 1, 1))],
         ),
-        lambda: galleries.search(galleries.open("staff"), [foreign], 1),
-        lambda: galleries.verify(galleries.open("staff"), "ann", foreign),
+        lambda: galleries.search(galleries.store.gallery("staff"), [foreign], 1),
+        lambda: galleries.verify(galleries.store.gallery("staff"), "ann", foreign),
     ]
     for call in calls:
         with pytest.raises(Conflict) as caught:
@@ -126,20 +127,20 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
     lengths = [2 * template(1).vector, template(1, dimension=DIMENSION + 1).vector, np.empty(0, np.float32)]
     calls: list[Callable[[Template], object]] = [
         lambda bad: galleries.enroll(
-            galleries.open("staff"), "ann", [NewFace((bad,), Quality(1, ()), Box(0, 0, 1, 1))]
+            galleries.store.gallery("staff"), "ann", [StoredFace.of("", (bad,), Quality(1, ()), Box(0, 0, 1, 1))]
         ),
-        lambda bad: galleries.search(galleries.open("staff"), [bad], 1),
+        lambda bad: galleries.search(galleries.store.gallery("staff"), [bad], 1),
     ]
     for vector, call in product([*of_numbers, *lengths], calls):
         with pytest.raises(InvalidInput) as caught:
             call(Template(vector, PACKAGE))
         assert caught.value.code == "invalid_template"
-    assert galleries.check(galleries.open("staff")).faces == 0
+    assert galleries.check(galleries.store.gallery("staff")).faces == 0
 
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
     made = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
-    rows = [galleries.store.find_face(staff(galleries), one.face_id) for one in made]
+    rows = [galleries.store.face(staff(galleries), one.face_id) for one in made]
     damaged, gone, _, _, added = rows
     copy: dict[str, sa.ColumnElement[object]] = {column.name: sa.literal_column(column.name) for column in FACES.c}
     copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}
@@ -149,14 +150,14 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, d
         sa.delete(FACES).where(FACES.c.key == gone.key),
         sa.insert(FACES).from_select(list(copy), sa.select(*copy.values()).where(FACES.c.key == added.key)),
     )
-    report = galleries.check(galleries.open("staff"))
+    report = galleries.check(galleries.store.gallery("staff"))
     assert not report.ok
     assert (report.faces, report.indexed) == (5, 5)
     assert (report.missing, report.different, report.extra) == (1, 1, 1)
     assert sorted(report.examples) == sorted([damaged.face_id, "f" * 32])
     assert len(report.problems) == 3
-    galleries.rebuild(galleries.open("staff"))
-    assert galleries.check(galleries.open("staff")).ok
+    galleries.rebuild(galleries.store.gallery("staff"))
+    assert galleries.check(galleries.store.gallery("staff")).ok
 
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
     with pytest.raises(ConnectionError):
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
 
 
 def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) -> None:
@@ -193,7 +194,7 @@ def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) 
                 gone, face_id = kept.pop(0)
                 changed(galleries, "staff", delete_face, mine, face_id)
                 assert (
-                    galleries.verify(galleries.open("staff"), mine, template(gone)).score < 0.9999
+                    galleries.verify(galleries.store.gallery("staff"), mine, template(gone)).score < 0.9999
                 )  # acknowledged is gone
         expected[mine] = len(kept)
         if worker % 4 == 0:
@@ -202,7 +203,7 @@ def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) 
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    report = galleries.check(galleries.open("staff"))
+    report = galleries.check(galleries.store.gallery("staff"))
     assert report.ok
     assert report.faces == report.indexed == 8 * 6 + sum(expected.values())
     counts = {subject.id: subject.face_count for subject in galleries.store.subjects(staff(galleries)).items}
@@ -218,12 +219,12 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
         for turn in range(10):
             try:
                 if worker == 0:
-                    galleries.delete_gallery(galleries.open("staff"))
+                    galleries.delete_gallery(galleries.store.gallery("staff"))
                     galleries.create_gallery("staff", PACKAGE, DIMENSION)
                 elif worker == 1:
                     found(galleries, turn)
                 elif worker == 2:
-                    other.check(other.open("staff"))
+                    other.check(other.store.gallery("staff"))
                 elif worker == 3:
                     changed(other, "staff", delete_subject, f"s{turn}")
                 else:
@@ -236,8 +237,8 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
         list(pool.map(work, range(7)))
     other.close()
     assert unexpected == []
-    assert galleries.check(galleries.open("staff")).ok
-    galleries.delete_gallery(galleries.open("staff"))
+    assert galleries.check(galleries.store.gallery("staff")).ok
+    galleries.delete_gallery(galleries.store.gallery("staff"))
     engine = engine_of(database_url)
     with engine.connect() as connection:
         for table in (GALLERIES, SUBJECTS, FACES):

@@ -26,10 +26,9 @@ from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.features.bulk.rows import BulkSubject, write_many
-from app.gallery.moving import delete_face, rename_subject
-from app.gallery.records import Gallery, Metadata, NewFace, StoredFace, to_bytes
+from app.gallery.records import Gallery, Metadata, StoredFace, to_bytes
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_subject, edit_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject, rename_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written
@@ -97,13 +96,13 @@ def test_what_is_enrolled_comes_back_the_same(
     galleries = store.galleries().items
     gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
     vector = np.array(numbers, np.float32) / np.float32(np.linalg.norm(numbers))
-    new = NewFace((Template(vector, PACKAGE),), quality, box)
+    new = StoredFace.of("", (Template(vector, PACKAGE),), quality, box)
     enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
     found = store.subject(gallery, subject_id)
     assert found.id == enrolled.subject
     assert (found.name or name) == found.name
     assert found.metadata == metadata
-    row = store.face(gallery, subject_id, enrolled.faces[0].face_id)
+    row = store.face(gallery, enrolled.faces[0].face_id, subject_id)
     assert (row.quality, row.box, row.crop, row.package) == (quality, box, crop, PACKAGE)
     assert row.template == vector.astype("<f4").tobytes()
     written(store, gallery, delete_subject, subject_id)
@@ -276,10 +275,10 @@ def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, ga
     written(store, other, create_subject, "a")
     for where, subject_id in ((gallery, "b"), (other, "a")):
         with pytest.raises(NotFound):
-            store.face(where, subject_id, face_id)
+            store.face(where, face_id, subject_id)
         with pytest.raises(NotFound):
             written(store, where, delete_face, subject_id, face_id)
-    assert store.face(gallery, "a", face_id).face_id == face_id
+    assert store.face(gallery, face_id, "a").face_id == face_id
 
 
 def test_pages_give_everything_once_while_others_come_and_go(store: Store, gallery: Gallery) -> None:
@@ -469,7 +468,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         new = face(number, quality=float(number))
         enrolled = enroll(store, gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
         enroll(store, other, "x", [face(100 + number)])
-        expected[store.face(gallery, f"s{number % 3}", enrolled.faces[0].face_id).key] = (
+        expected[store.face(gallery, enrolled.faces[0].face_id, f"s{number % 3}").key] = (
             store.subject(gallery, enrolled.subject).key,
             number,
             new.templates[0].vector,
@@ -490,7 +489,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
 
 def test_labels_name_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
     enrolled = enroll(store, gallery, "a", [face(1), face(2)], name="Ann")
-    gone, left = (store.face(gallery, "a", one.face_id) for one in enrolled.faces)
+    gone, left = (store.face(gallery, one.face_id, "a") for one in enrolled.faces)
     written(store, gallery, delete_face, "a", gone.face_id)
     assert store.labels([gone.key, left.key]) == {left.key: (left.face_id, "a", "Ann")}
 
@@ -567,8 +566,8 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
 
 ENROLL_FOR_EVER = """
 import sys
-from app.gallery.subjects import delete_subject
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from tests.support.changing import written
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 

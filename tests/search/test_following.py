@@ -16,10 +16,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
-from app.gallery.moving import delete_face
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import delete_subject
+from app.gallery.subjects import delete_face, delete_subject
 from app.search.index import Index
 from app.search.snapshots import Snapshots
 from app.search.types import FaceBlock, GalleryState
@@ -56,8 +55,8 @@ def test_what_one_acknowledged_the_other_answers(scheduled: tuple[Galleries, Gal
     until(lambda: found(one, 1) == [])
     changed(one, "staff", delete_subject, "ann")
     until(lambda: found(other, 2) == found(other, 3) == [])
-    assert (one.check(one.open("staff")).ok, other.check(other.open("staff")).ok) == (True, True)
-    other.delete_gallery(other.open("staff"))
+    assert (one.check(one.store.gallery("staff")).ok, other.check(other.store.gallery("staff")).ok) == (True, True)
+    other.delete_gallery(other.store.gallery("staff"))
     with pytest.raises(NotFound):
         found(one, 1)
     one.create_gallery("staff", PACKAGE, DIMENSION)
@@ -114,10 +113,10 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(
     restarted = quiet(database_url)
     restarted.indexes.load()
     probes = [template(1000 + seed) for seed in range(10)]
-    answers = writer.search(writer.open("staff"), probes, 5)
+    answers = writer.search(writer.store.gallery("staff"), probes, 5)
     for galleries in (follower, restarted):
-        assert galleries.search(galleries.open("staff"), probes, 5) == answers
-        report = galleries.check(galleries.open("staff"))
+        assert galleries.search(galleries.store.gallery("staff"), probes, 5) == answers
+        report = galleries.check(galleries.store.gallery("staff"))
         assert (report.ok, report.subjects, report.faces, report.problems) == (True, 6, 51, ())
         assert report.indexed == report.faces
     restarted.close()
@@ -148,12 +147,12 @@ def test_an_index_that_cannot_apply_a_change_is_made_anew(
     other.indexes.follow()
     assert caplog.text.count("built again") == 2
     assert [found(each, seed) for each in pair for seed in (1, 2)] == [["ann"], ["bob"]] * 2
-    assert all(each.check(each.open("staff")).ok for each in pair)
+    assert all(each.check(each.store.gallery("staff")).ok for each in pair)
     changed(one, "staff", delete_subject, "ann")
     other.indexes.follow()
     assert caplog.text.count("built again") == 4
     assert [found(each, seed) for each in pair for seed in (1, 2)] == [[], ["bob"]] * 2
-    assert all(each.check(each.open("staff")).ok for each in pair)
+    assert all(each.check(each.store.gallery("staff")).ok for each in pair)
 
 
 def test_an_index_that_is_too_far_behind_is_made_anew(
@@ -167,11 +166,11 @@ def test_an_index_that_is_too_far_behind_is_made_anew(
     other.indexes.follow()
     assert (found(other, 9), caplog.text) == (["ann"], "")
     monkeypatch.setattr("app.search.follower.LAG_LIMIT", 5)
-    one.enroll(one.open("staff"), "ann", [face(seed) for seed in range(10, 40)])
+    one.enroll(one.store.gallery("staff"), "ann", [face(seed) for seed in range(10, 40)])
     other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
-    assert other.check(other.open("staff")).ok
+    assert other.check(other.store.gallery("staff")).ok
 
 
 class Processes(RuleBasedStateMachine):
@@ -239,7 +238,7 @@ class Processes(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def delete_gallery(self, who: int) -> None:
-        self.processes[who].delete_gallery(self.processes[who].open("staff"))
+        self.processes[who].delete_gallery(self.processes[who].store.gallery("staff"))
         self.processes[1 - who].create_gallery("staff", PACKAGE, DIMENSION)
         self.expected = {}
 
@@ -254,7 +253,7 @@ class Processes(RuleBasedStateMachine):
             return
         for galleries in self.processes:
             galleries.indexes.follow()
-            report = galleries.check(galleries.open("staff"))
+            report = galleries.check(galleries.store.gallery("staff"))
             assert report.ok, report.problems
             assert report.indexed == len(self.expected)
             galleries.close()
@@ -291,4 +290,4 @@ def test_a_gallery_changed_behind_the_log_is_told_by_check_of_either(
     assert found(pair[1], 1) == ["ann"]
     with engine_of(database_url).begin() as connection:
         connection.execute(sa.delete(FACES))
-    assert [galleries.check(galleries.open("staff")).extra for galleries in pair] == [1, 1]
+    assert [galleries.check(galleries.store.gallery("staff")).extra for galleries in pair] == [1, 1]

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict, NotFound
-from app.gallery.moving import delete_face, rename_subject
-from app.gallery.records import Candidate, NewFace
+from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject, delete_subject, delete_subjects
+from app.gallery.subjects import create_subject, delete_face, delete_subject, delete_subjects, rename_subject
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet
@@ -40,12 +39,12 @@ def galleries(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 
 def add(galleries: Galleries, subject: str, vector: Vector, quality: float = 50) -> str:
-    face = NewFace((Template(vector, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
-    return galleries.enroll(galleries.open("staff"), subject, [face]).faces[0].face_id
+    face = StoredFace.of("", (Template(vector, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
+    return galleries.enroll(galleries.store.gallery("staff"), subject, [face]).faces[0].face_id
 
 
 def ask(galleries: Galleries, vector: Vector, limit: int) -> list[Candidate]:
-    return galleries.search(galleries.open("staff"), [Template(vector, PACKAGE)], limit)[0]
+    return galleries.search(galleries.store.gallery("staff"), [Template(vector, PACKAGE)], limit)[0]
 
 
 def near(vector: Vector, by: float, seed: int) -> Vector:
@@ -56,10 +55,10 @@ def near(vector: Vector, by: float, seed: int) -> Vector:
 def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Galleries) -> None:
     assert found(galleries, 1) == []
     assert sum(galleries.sizes(staff(galleries)).values()) == 0
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
     written(galleries.store, staff(galleries), create_subject, "ann")
     with pytest.raises(Conflict) as caught:
-        galleries.verify(galleries.open("staff"), "ann", template(1))
+        galleries.verify(galleries.store.gallery("staff"), "ann", template(1))
     assert caught.value.code == "subject_without_faces"
 
 
@@ -73,11 +72,11 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
     changed(galleries, "staff", delete_subject, "ann")
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
     assert sum(galleries.sizes(staff(galleries)).values()) == 1
-    report = galleries.check(galleries.open("staff"))
+    report = galleries.check(galleries.store.gallery("staff"))
     assert (report.ok, report.faces, report.indexed) == (True, 1, 1)
-    galleries.rebuild(galleries.open("staff"))
+    galleries.rebuild(galleries.store.gallery("staff"))
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
-    galleries.delete_gallery(galleries.open("staff"))
+    galleries.delete_gallery(galleries.store.gallery("staff"))
     with pytest.raises(NotFound):
         found(galleries, 3)
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
@@ -92,20 +91,20 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
     changed(galleries, "staff", rename_subject, "anna", "bob")
     assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
     assert sum(galleries.sizes(staff(galleries)).values()) == 1
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
     changed(galleries, "staff", delete_subjects)
     assert found(galleries, 1) == []
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
 
 
 def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Galleries) -> None:
     vector = template(0).vector
     for subject in ("ann", "bob"):
         galleries.enroll(
-            galleries.open("staff"),
+            galleries.store.gallery("staff"),
             subject,
             [
-                NewFace((Template(near(vector, 0.05, seed), PACKAGE),), Quality(50, ()), Box(0, 0, 1, 1))
+                StoredFace.of("", (Template(near(vector, 0.05, seed), PACKAGE),), Quality(50, ()), Box(0, 0, 1, 1))
                 for seed in range(200 if subject == "ann" else 100)
             ],
         )
@@ -162,14 +161,14 @@ def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Gal
         if turn % 8 == 0:
             galleries.indexes.follow()
         if turn == ROUNDS // 2:
-            galleries.rebuild(galleries.open("staff"))
+            galleries.rebuild(galleries.store.gallery("staff"))
         probe, limit = near(centres[random.integers(4)], 0.3, 1000 + turn), int(random.integers(1, 9))
         answered = [
             (one.subject, one.face_id, f"{one.score:.6f}", f"{one.template_score:.6f}")
             for one in ask(galleries, probe, limit)
         ]
         assert answered == brute_force(faces, probe, limit)
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
 
 
 def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:
@@ -181,8 +180,8 @@ def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:
         for seed in range(60):
             add(galleries, f"subject {seed % 25}", template(seed).vector, quality=seed)
         probes = [template(seed) for seed in range(100, 110)]
-        found = galleries.search(galleries.open("staff"), probes, 7)
-        found.append([galleries.verify(galleries.open("staff"), "subject 3", probe) for probe in probes])
+        found = galleries.search(galleries.store.gallery("staff"), probes, 7)
+        found.append([galleries.verify(galleries.store.gallery("staff"), "subject 3", probe) for probe in probes])
         answers.append([[(one.subject, one.score, one.template_score) for one in row] for row in found])
         galleries.close()
     assert answers[0] == answers[1]

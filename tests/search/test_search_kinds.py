@@ -28,7 +28,7 @@ KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 
 def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
     """By which kind this process's index is searched; None where it isn't made."""
-    index = galleries.indexes.index(galleries.open(gallery).index_spec)
+    index = galleries.indexes.index(galleries.store.gallery(gallery).index_spec)
     assert isinstance(index, LocalIndex)
     return index._index.kind if index._index else None
 
@@ -40,8 +40,8 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     other.indexes.load()
     for kind in ("int8", "int8", "fp32", "int8"):
-        assert one.update_gallery(one.open("staff"), search=kind).search == kind
-        assert one.update_gallery(one.open("staff")).search == kind
+        assert one.update_gallery(one.store.gallery("staff"), search=kind).search == kind
+        assert one.update_gallery(one.store.gallery("staff")).search == kind
         assert kind_here(one) == kind
         other.indexes.follow()
         assert kind_here(other) == kind
@@ -55,9 +55,9 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     assert kind_here(third) == "int8", "also where the index is read from a snapshot"
     assert found(third, 1) == ["eileen"]
     third.close()
-    one.delete_gallery(one.open("staff"))
+    one.delete_gallery(one.store.gallery("staff"))
     with pytest.raises(NotFound, match="no gallery"):
-        one.update_gallery(one.open("staff"), search="int8")
+        one.update_gallery(one.store.gallery("staff"), search="int8")
     one.close()
 
 

@@ -18,10 +18,9 @@ import pytest
 
 from app.concurrency.scheduler import Scheduler
 from app.gallery.change import ChangeReader
-from app.gallery.moving import delete_face
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import delete_subject, erase_subject
+from app.gallery.subjects import delete_face, delete_subject, erase_subject
 from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots
 from app.search.types import IndexSpec
@@ -96,19 +95,19 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(
     del moments[:]
     galleries = start(database_url, folder)
     galleries.indexes.load()
-    answers = [galleries.search(galleries.open("staff"), [template(seed)], 5) for seed in range(100, 110)]
+    answers = [galleries.search(galleries.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)]
     assert [found(galleries, seed) for seed in (FACES, 0, 8)] == [["late"], ["s0"], []]
     assert moments == []
-    report = galleries.check(galleries.open("staff"))
+    report = galleries.check(galleries.store.gallery("staff"))
     assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
     without = quiet(database_url)
-    assert [without.search(without.open("staff"), [template(seed)], 5) for seed in range(100, 110)] == answers
+    assert [without.search(without.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)] == answers
     without.close()
     made = enroll(galleries, "ann", 500, 501)
     changed(galleries, "staff", delete_subject, "s1")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert [found(galleries, seed) for seed in (500, 501, 1)] == [[], ["ann"], []]
-    assert galleries.check(galleries.open("staff")).ok, "an index from a snapshot takes every change"
+    assert galleries.check(galleries.store.gallery("staff")).ok, "an index from a snapshot takes every change"
     galleries.close()
 
 
@@ -166,7 +165,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     galleries.indexes.load()
     assert moments == ["staff"]
     assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
-    assert galleries.check(galleries.open("staff")).ok
+    assert galleries.check(galleries.store.gallery("staff")).ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
     galleries.indexes.keep()  # the next one is in order again
     galleries.close()
@@ -204,7 +203,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     assert not holds(0)
     assert not holds(8)
     assert holds(1)
-    galleries.delete_gallery(galleries.open("staff"))  # at once
+    galleries.delete_gallery(galleries.store.gallery("staff"))  # at once
     assert not holds(1)
     galleries.close()
 
@@ -214,7 +213,7 @@ def test_a_gallery_that_another_process_deleted_leaves_no_snapshot(saved: str, f
     galleries, other = start(saved, folder), quiet(saved)
     if runs:
         galleries.indexes.load()
-    other.delete_gallery(other.open("staff"))
+    other.delete_gallery(other.store.gallery("staff"))
     if runs:
         galleries.indexes.follow()
     else:
@@ -315,7 +314,6 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
 WRITER = """
 import sys
 from pathlib import Path
-from app.search.snapshots import Snapshots
 from tests.support.following import quiet
 from tests.support.galleries import enroll
 galleries = quiet(sys.argv[1], Snapshots(Path(sys.argv[2]), min_faces=1))
@@ -342,7 +340,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         process.communicate()
         galleries = start(saved, folder)
         galleries.indexes.load()
-        assert galleries.check(galleries.open("staff")).ok
+        assert galleries.check(galleries.store.gallery("staff")).ok
         galleries.indexes.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()

@@ -17,7 +17,7 @@ import pytest
 
 from app.config import Settings
 from app.gallery.erasure import Erasures
-from app.gallery.rows import decode_crop
+from app.gallery.records import decode_crop
 from app.main import create_app
 from app.search.snapshots import Snapshots
 from app.server.data_folder import load_key
@@ -161,7 +161,7 @@ class Service:
         return vector
 
     def correction_crop(self, gallery: str, correction: str) -> bytes | None:
-        home = self.parts.galleries.open(gallery)
+        home = self.parts.galleries.store.gallery(gallery)
         kept: dict[str, bytes | None] = {one.id: one.crop for one in self.parts.corrections.read_all(home, crops=True)}
         return kept[correction]
 

@@ -18,7 +18,7 @@ def changed(
     galleries: Galleries, gallery: str, verb: Callable[Concatenate[Change, P], R], *args: P.args, **options: P.kwargs
 ) -> R:
     """Call one of `app.gallery`'s functions over a change of its own."""
-    with galleries.change(galleries.open(gallery)) as change:
+    with galleries.change(galleries.store.gallery(gallery)) as change:
         return verb(change, *args, **options)
 
 

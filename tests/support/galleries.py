@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from app.db.signing import Signer
-from app.gallery.enrolling import Enrolled
 from app.gallery.erasure import Erasures
-from app.gallery.records import Gallery, NewFace
+from app.gallery.records import Gallery, StoredFace, encode_crop
 from app.gallery.service import Galleries
+from app.gallery.subjects import Enrolled
 from app.types import Box, Pixels, Quality, Template
 
 DIMENSION = 16
@@ -28,21 +28,26 @@ def at(degrees: float) -> Template:
     return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
 
 
-def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
-    return NewFace((template(seed),), Quality(quality, ()), Box(0, 0, 1, 1), crop)
+def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> StoredFace:
+    return StoredFace.of(
+        "", (template(seed),), Quality(quality, ()), Box(0, 0, 1, 1), None if crop is None else encode_crop(crop)
+    )
 
 
 def staff(galleries: Galleries) -> Gallery:
     """The gallery `staff` as it is now."""
-    return galleries.open("staff")
+    return galleries.store.gallery("staff")
 
 
 def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
-    return galleries.enroll(galleries.open(gallery), subject, [face(seed) for seed in seeds])
+    return galleries.enroll(galleries.store.gallery(gallery), subject, [face(seed) for seed in seeds])
 
 
 def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
-    return [candidate.subject for candidate in galleries.search(galleries.open("staff"), [template(seed)], limit)[0]]
+    return [
+        candidate.subject
+        for candidate in galleries.search(galleries.store.gallery("staff"), [template(seed)], limit)[0]
+    ]
 
 
 def erasures(galleries: Galleries) -> Erasures:

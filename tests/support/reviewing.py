@@ -13,15 +13,15 @@ from app.features.review.job import KIND, Reviewer
 from app.features.review.records import Kind, Summary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
-from app.gallery.enrolling import Enrolled, SubjectFaces, enroll
-from app.gallery.records import Gallery, NewFace
+from app.gallery.corrections import Corrections
+from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
-from app.recognition.corrections import Corrections
 from app.recognition.decisions import Defaults
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
@@ -54,8 +54,8 @@ def between(one: int, other: int, photo: int) -> Vector:
     return np.asarray(found / np.linalg.norm(found), np.float32)
 
 
-def face(template: Vector, quality: float = GOOD) -> NewFace:
-    return NewFace((Template(template, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
+def face(template: Vector, quality: float = GOOD) -> StoredFace:
+    return StoredFace.of("", (Template(template, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
 
 
 class Reviewing:
@@ -98,7 +98,9 @@ class Reviewing:
         return self.store.gallery("staff")
 
     def enroll(self, subject: str, vectors: Sequence[Vector], quality: float = GOOD) -> Enrolled:
-        return self.galleries.enroll(self.galleries.open("staff"), subject, [face(one, quality) for one in vectors])
+        return self.galleries.enroll(
+            self.galleries.store.gallery("staff"), subject, [face(one, quality) for one in vectors]
+        )
 
     def correct(self, subject: str, *probes: Vector, first: Vector | None = None) -> None:
         """Record that these probes are not the subject, who is enrolled first if a face is given."""
@@ -110,7 +112,7 @@ class Reviewing:
     def people(self, numbers: range, photos: int = 3) -> None:
         """Enroll these people in one change."""
         faces = {f"p{number}": [face(vector(number, photo)) for photo in range(photos)] for number in numbers}
-        wanted = [SubjectFaces(subject, some, [None] * photos) for subject, some in faces.items()]
+        wanted = [SubjectFaces(subject, some) for subject, some in faces.items()]
         changed(self.galleries, "staff", enroll, wanted)
 
     def review(self) -> Job:

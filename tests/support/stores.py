@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from app.gallery import enrolling
-from app.gallery.enrolling import Enrolled, SubjectFaces
-from app.gallery.records import Gallery, NewFace, StoredFace
+from app.gallery import subjects
+from app.gallery.records import Gallery, StoredFace
 from app.gallery.store import Store
-from app.gallery.subjects import edit_subject
+from app.gallery.subjects import Enrolled, SubjectFaces, edit_subject
 from app.inference.package import find_packages, select
 from app.types import Box, Quality, Reason, Template
 from tests.conftest import PROJECT
@@ -24,9 +24,10 @@ PACKAGE = "tiny@1"
 AT_ONCE = 10_000
 
 
-def face(seed: int = 0, quality: float = 80.0) -> NewFace:
+def face(seed: int = 0, quality: float = 80.0) -> StoredFace:
     vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
-    return NewFace(
+    return StoredFace.of(
+        "",
         (Template(vector / np.linalg.norm(vector), PACKAGE),),
         Quality(quality, (Reason.SMALL_FACE,)),
         Box(1, 2.5, -3, 4),
@@ -37,13 +38,14 @@ def enroll(
     store: Store,
     gallery: Gallery,
     subject: str,
-    faces: list[NewFace],
+    faces: list[StoredFace],
     crops: Sequence[bytes | None] | None = None,
     **changes: Any,
 ) -> Enrolled:
     """Enroll faces, without crops unless there is one for each; `changes` are `edit_subject`'s."""
-    wanted = SubjectFaces(subject, faces, crops or [None] * len(faces))
-    made = written(store, gallery, enrolling.enroll, [wanted])[0]
+    kept = [replace(one, crop=crop) for one, crop in zip(faces, crops or [None] * len(faces), strict=True)]
+    wanted = SubjectFaces(subject, kept)
+    made = written(store, gallery, subjects.enroll, [wanted])[0]
     if changes:
         written(store, gallery, edit_subject, made.subject, **changes)
     return made

@@ -13,9 +13,10 @@ from app.api.components import FaceId, SubjectId
 from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
 from app.api.route import Router
 from app.errors import NotFound
-from app.gallery import moving
+from app.gallery import subjects
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 
 router = Router("faces")
 
@@ -24,7 +25,7 @@ FACE = f"{FACES}/{{face_id}}"
 
 @router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
-    galleries: Galleries,
+    store: Store,
     gallery: Gallery,
     subject: SubjectId,
     query: Annotated[schemas.PageParams, Query()],
@@ -33,17 +34,17 @@ def list_faces(
 
     In the order of their enrollment, page by page.
     """
-    page = galleries.store.faces(gallery, subject, cursor=query.cursor, limit=query.limit)
+    page = store.faces(gallery, subject, cursor=query.cursor, limit=query.limit)
     return schemas.FacePage.of(page, faces=[stored_face(face, gallery) for face in page.items])
 
 
 @router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
-def get_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
+def get_face(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
     Where the face was in its photo, its quality, and the model that computed its template.
     """
-    return stored_face(galleries.store.face(gallery, subject, face_id), gallery)
+    return stored_face(store.face(gallery, face_id, subject), gallery)
 
 
 @router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
@@ -53,7 +54,7 @@ def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face
     Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one goes.
     """
     with galleries.change(gallery) as change:
-        moving.delete_face(change, subject, face_id)
+        subjects.delete_face(change, subject, face_id)
 
 
 @router.operation(
@@ -64,12 +65,12 @@ def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face
     file=File((JPEG_TYPE,), "The aligned face, 112x112."),
     codes=(*NO_FACE, "crop_not_stored"),
 )
-def get_crop(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> Response:
+def get_crop(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
-    face = galleries.store.face(gallery, subject, face_id)
+    face = store.face(gallery, face_id, subject)
     if face.crop is None:
         raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
     return Response(face.crop, media_type=JPEG_TYPE)

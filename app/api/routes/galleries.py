@@ -33,6 +33,7 @@ from app.api.schemas.base import (
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 from app.gallery import records
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.recognition.operations import Operations
 
 router = Router("galleries")
@@ -103,13 +104,13 @@ class GalleryPage(Wire):
 
 
 @router.operation("GET", GALLERIES, scope=Scope.READ, codes=CURSOR)
-def list_galleries(galleries: Galleries, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
+def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
     """List galleries.
 
     The galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
-    page = galleries.store.galleries(query.cursor, query.limit, grant.galleries)
-    return GalleryPage.of(page, galleries=[_answer(galleries, gallery) for gallery in page.items])
+    page = store.galleries(query.cursor, query.limit, grant.galleries)
+    return GalleryPage.of(page, galleries=[_answer(store, gallery) for gallery in page.items])
 
 
 @router.operation(
@@ -123,7 +124,7 @@ def list_galleries(galleries: Galleries, grant: Grant, query: Annotated[PagePara
 )
 def create_gallery(
     operations: Operations,
-    galleries: Galleries,
+    store: Store,
     entry: AuditEntry,
     asked: GalleryCreate,
 ) -> Gallery:
@@ -133,21 +134,22 @@ def create_gallery(
     """
     entry.gallery = fit_id(asked.id)
     made = operations.create_gallery(asked.id, asked.embedder, **asked.model_dump(exclude={"id", "embedder"}))
-    return _answer(galleries, made)
+    return _answer(store, made)
 
 
 @router.operation("GET", GALLERY, scope=Scope.READ, name="show_gallery")
-def get_gallery(galleries: Galleries, gallery: records.Gallery) -> Gallery:
+def get_gallery(store: Store, gallery: records.Gallery) -> Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
     """
-    return _answer(galleries, gallery)
+    return _answer(store, gallery)
 
 
 @router.operation("PATCH", GALLERY, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
 def update_gallery(
     components: Components,
+    store: Store,
     galleries: Galleries,
     grant: Grant,
     gallery: records.Gallery,
@@ -162,7 +164,7 @@ def update_gallery(
     updated = galleries.update_gallery(gallery, **asked.model_dump(exclude_none=True))
     for tell in components.gallery_changed:
         tell(updated, grant.key_id)
-    return _answer(galleries, updated)
+    return _answer(store, updated)
 
 
 @router.operation("DELETE", GALLERY, scope=Scope.ADMIN, changes=True, unrestricted=True)
@@ -174,6 +176,6 @@ def delete_gallery(galleries: Galleries, gallery: records.Gallery) -> None:
     galleries.delete_gallery(gallery)
 
 
-def _answer(galleries: Galleries, gallery: records.Gallery) -> Gallery:
-    counts = galleries.store.counts(gallery)
+def _answer(store: Store, gallery: records.Gallery) -> Gallery:
+    counts = store.counts(gallery)
     return Gallery.of(gallery, subjects=counts.subjects, faces=counts.faces)

@@ -17,10 +17,17 @@ from app.api.route import Router
 from app.errors import InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Gallery, Terms
-from app.recognition.corrections import RuledOut
-from app.recognition.decisions import AnsweredCandidate, IdentifyPoint, PopulationWarning, VerifyPoint
-from app.recognition.operations import Operations
-from app.recognition.photos import Chosen, Enrollment, Identification, SubjectVerified, reasons_of
+from app.recognition.decisions import (
+    AnsweredCandidate,
+    Chosen,
+    Identification,
+    IdentifyPoint,
+    PopulationWarning,
+    RuledOut,
+    SubjectVerified,
+    VerifyPoint,
+)
+from app.recognition.operations import Enrollment, Operations, reasons_of
 from app.timestamps import utc_now
 from app.types import Photo
 

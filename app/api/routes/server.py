@@ -51,7 +51,7 @@ async def readyz(request: Request) -> Response:
     status = request.app.state.status
     if components and status == "ok" and not components.galleries.indexes.backend.available:
         status = "index_unavailable"
-    if components and status == "ok" and not components.galleries.store.database.writable:
+    if components and status == "ok" and not components.store.database.writable:
         status = "storage_unavailable"
     if components and status == "ok" and not components.audit.sink_available:
         status = "audit_unavailable"

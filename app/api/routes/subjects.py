@@ -15,6 +15,7 @@ from app.api.route import Router
 from app.gallery import subjects
 from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.timestamps import utc_now
 
 router = Router("subjects")
@@ -22,14 +23,14 @@ router = Router("subjects")
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
 def list_subjects(
-    galleries: Galleries, gallery: Gallery, query: Annotated[schemas.SubjectPageParams, Query()]
+    store: Store, gallery: Gallery, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
     """List the subjects of a gallery.
 
     In the order of their creation, page by page; with `search` only those whose id or name contains it.
     """
 
-    page = galleries.store.subjects(
+    page = store.subjects(
         gallery,
         cursor=query.cursor,
         limit=query.limit,
@@ -43,35 +44,33 @@ def list_subjects(
 @router.operation(
     "POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201, codes=(*SUBJECT_FIELDS, "subject_exists")
 )
-def create_subject(
-    galleries: Galleries, entry: AuditEntry, gallery: Gallery, asked: schemas.SubjectCreate
-) -> schemas.Subject:
+def create_subject(store: Store, entry: AuditEntry, gallery: Gallery, asked: schemas.SubjectCreate) -> schemas.Subject:
     """Create a subject.
 
     The new subject has no faces, and an id that the server makes unless one is given. Enrolling creates a missing
     subject too; this is for giving it a name first.
     """
     entry.subject = fit_id(asked.id)
-    with galleries.store.change(gallery) as change:
+    with store.change(gallery) as change:
         made = subjects.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
     entry.subject = made.id
     return schemas.Subject.model_validate(made)
 
 
 @router.operation("GET", SUBJECT, scope=Scope.READ, name="show_subject", codes=NO_SUBJECT)
-def get_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -> schemas.Subject:
+def get_subject(store: Store, gallery: Gallery, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
     The subject with its name, metadata and number of faces.
     """
-    return schemas.Subject.model_validate(galleries.store.subject(gallery, subject))
+    return schemas.Subject.model_validate(store.subject(gallery, subject))
 
 
 @router.operation(
     "PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS, "subject_exists")
 )
 def update_subject(
-    galleries: Galleries, entry: AuditEntry, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
+    store: Store, entry: AuditEntry, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
 ) -> schemas.Subject:
     """Change a subject's id, name, metadata, expiry, consent or cover.
 
@@ -84,7 +83,7 @@ def update_subject(
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
     cover = asked.cover if "cover" in asked.model_fields_set else UNSET
     terms = _terms_of(asked)
-    with galleries.store.change(gallery) as change:
+    with store.change(gallery) as change:
         edited = subjects.edit_subject(
             change, subject, name=name, metadata=metadata, terms=terms, cover=cover, new_id=new_id
         )

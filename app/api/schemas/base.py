@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -60,7 +61,7 @@ Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648), or as a data URL (`data:image/jpeg;base64,...`).")
 ]
-Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+AskedRate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 def _time(value: object) -> str:
@@ -102,7 +103,15 @@ RateText: TypeAlias = Annotated[
         examples=["10/s"],
     ),
 ]
+
+
+def words(closed_set: type[StrEnum]) -> WithJsonSchema:
+    """Return the mark of a field that lists the values of its enum in the document, not as a type of its own."""
+    return WithJsonSchema({"enum": [word.value for word in closed_set], "type": "string"})
+
+
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates"]
+"""The values of `app.access.grants.Scope`, once more: strictly read JSON has no enums."""
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."
@@ -222,6 +231,8 @@ def _shown(name: str, field: FieldInfo) -> Any:
         return [models[0].example] if get_origin(kind) is list else models[0].example
     if get_origin(kind) is Literal:
         return inner[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return next(iter(kind)).value
     return SHOWN.get(name, None if type(None) in inner else _OF_TYPE.get(get_origin(kind) or kind))
 
 

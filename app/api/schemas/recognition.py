@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, Example, Params, Population, Rate, Wire
+from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, AskedRate, Example, Params, Population, Wire, words
 from app.choices import (
     CalibrationSource,
     Decision,
@@ -18,8 +18,8 @@ from app.choices import (
     QualityName,
     Stage,
 )
+from app.types import DoubtReason, Verdict
 
-Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
 FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
@@ -54,7 +54,7 @@ class PopulationParams(Params):
 
 class PointParams(DetectParams, PopulationParams):
     example: ClassVar[Example] = {"fmr": 0.0001}
-    fmr: Rate | None = Field(
+    fmr: AskedRate | None = Field(
         default=None,
         description="False match rate of the operating point to decide at; the server's default if absent.",
         examples=[0.0001],
@@ -104,10 +104,10 @@ class SubjectVerifyParams(PointParams, LivenessParams, QualityParams, TrackParam
 class IdentifyParams(DetectParams, PopulationParams, LivenessParams, QualityParams, TrackParams):
     example: ClassVar[Example] = {"limit": 5, "fpir": 0.01}
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
-    fmr: Rate | None = Field(
+    fmr: AskedRate | None = Field(
         default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
     )
-    fpir: Rate | None = Field(
+    fpir: AskedRate | None = Field(
         default=None,
         description="False positive identification rate: how often someone who is not enrolled may be taken for "
         "anyone in the gallery; the threshold depends on the numbers of subjects and of their faces. "
@@ -191,7 +191,7 @@ class DetectedFace(Wire):
 class Liveness(Wire):
     """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
 
-    live: Verdict = Field(
+    live: Annotated[Verdict, words(Verdict)] = Field(
         validation_alias="verdict",
         description="`live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; "
         "`not_measured`: the packages have no operating points, so that nothing is decided.",
@@ -199,7 +199,7 @@ class Liveness(Wire):
     live_score: float = Field(
         validation_alias="score", ge=0, le=1, description="The models' mean probability of being live; no error rate."
     )
-    reason: Literal["low_score", "between_thresholds", "small_face", "no_operating_points"] | None = Field(
+    reason: Annotated[DoubtReason, words(DoubtReason)] | None = Field(
         description="Why the face is not judged live; null if it is."
     )
 

@@ -27,20 +27,19 @@ from app.choices import LivenessMode
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
+from app.features import dismissals
 from app.features.bulk import json_lines, npy
 from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.features.bulk.rows import BulkSubject, everything
 from app.features.bulk.sealed_files import SealedWriter, read_sealed
 from app.features.bulk.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
-from app.gallery import dismissals
-from app.gallery.records import Consent, Gallery, StoredFace, is_unit
-from app.gallery.rows import brief_subjects, decode_crop
+from app.gallery.corrections import Correction
+from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, decode_crop, is_unit
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
 from app.jobs.records import Result
 from app.jobs.runner import Running
-from app.recognition.corrections import Correction
 from app.timestamps import utc_now
 
 if TYPE_CHECKING:
@@ -134,9 +133,9 @@ def _write_parts(
     core: Components, job: Running, begin: Callable[[], SealedWriter]
 ) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
-    crops, gallery = bool(job.params["crops"]), core.galleries.open(job.job.gallery or "")
+    crops, gallery = bool(job.params["crops"]), core.store.gallery(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
-    with everything(core.galleries.store, gallery, crops=crops) as contents:
+    with everything(core.store, gallery, crops=crops) as contents:
         for subjects in _chunks(contents.subjects, ROWS_AT_ONCE):
             parts[SUBJECTS].write(b"".join(json_lines.write(asdict(subject)) for subject in subjects))
         parts[TEMPLATES].write(npy.head(contents.counts.faces, contents.gallery.dimension))
@@ -152,7 +151,7 @@ def _write_parts(
         job.counts["subjects"], job.counts["faces"] = contents.counts.subjects, contents.counts.faces
         job.counts["left_out"] = contents.left_out
     corrections = map(_correction_line, core.corrections.read_all(contents.gallery, crops=crops))
-    right = map(asdict, dismissals.read(core.galleries.store.database, contents.gallery))
+    right = map(asdict, dismissals.read(core.store.database, contents.gallery))
     for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(right))):
         if lines:
             parts[name] = begin()
@@ -311,7 +310,7 @@ def _drop_faceless(run: Import) -> None:
     lines = json_lines.split(run.member(SUBJECTS).pieces())
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
     for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
-        with run.core.galleries.change(run.core.galleries.open(run.gallery.id)) as change:
+        with run.core.galleries.change(run.core.store.gallery(run.gallery.id)) as change:
             subjects = brief_subjects(change.connection, change.gallery, some)
             drop_unnamed(change, [row.key for row in subjects.values()])
 
@@ -337,7 +336,7 @@ def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any])
 
 def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
     some = [dismissals.Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
-    dismissals.restore(run.core.galleries.store.database, run.gallery, some, partial(run.job.checkpoint, saved))
+    dismissals.restore(run.core.store.database, run.gallery, some, partial(run.job.checkpoint, saved))
 
 
 def _face_lines(run: Import) -> Iterator[tuple[FaceLine, int]]:

@@ -18,8 +18,8 @@ from app.features.bulk.tar_stream import PieceReader
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
 from app.jobs.runner import Running
-from app.recognition.duplicate_check import Findings
-from app.recognition.photos import reasons_of
+from app.recognition.duplicates import Findings
+from app.recognition.operations import reasons_of
 from app.types import Box, Quality, Template
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Import:
     def __init__(self, core: Components, job: Running) -> None:
         self.core = core
         self.job = job
-        self.gallery = core.galleries.open(job.job.gallery or "")
+        self.gallery = core.store.gallery(job.job.gallery or "")
         self._path = core.files.upload(job.job.id)
         self._sealer = Sealer([job.secret])
 
@@ -78,7 +78,7 @@ class Import:
 
     def check(self, subject: BulkSubject) -> None:
         """Raise InvalidInput unless the subject can be stored."""
-        check_visible(subject_columns(subject, self.core.galleries.store.max_metadata_bytes)[0], "subject id")
+        check_visible(subject_columns(subject, self.core.store.max_metadata_bytes)[0], "subject id")
 
     def refuse(self, item: int, name: str, error: InvalidInput) -> None:
         self.job.refuse(item, name, error.code, error.message, reasons_of(error))
@@ -89,7 +89,7 @@ class Import:
         The templates are of `package`, by default the gallery's.
         """
         job, package = self.job, package or self.gallery.embedder
-        gallery = self.core.galleries.open(self.gallery.id)  # an import may outlast a re-embedding
+        gallery = self.core.store.gallery(self.gallery.id)  # an import may outlast a re-embedding
         looked = self._look(gallery, batch, package)
         refused = {row.face.subject for row, findings in looked if findings.refused}
         rows = [row for row, findings in looked if not findings.refused]
@@ -112,7 +112,9 @@ class Import:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
         photos = self.job.params.get("content") == "photos"  # templates come by thousands; a review finds theirs
-        return list(zip(batch.rows, self.core.operations.look(gallery, faces, policy, unlike=photos), strict=True))
+        return list(
+            zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
+        )
 
     def _report(self, looked: list[tuple[Row, Findings]]) -> None:
         """Report the faces that resemble others, with whom and how much."""

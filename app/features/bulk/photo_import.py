@@ -22,11 +22,11 @@ from app.features.bulk.imports import Batch, Import, Row
 from app.features.bulk.json_lines import PhotoLine
 from app.features.bulk.rows import BulkSubject
 from app.features.bulk.tar_stream import Entry
-from app.gallery.enrolling import crop_to_keep
-from app.gallery.records import Gallery, NewFace
+from app.gallery.records import Gallery, Origin, StoredFace
 from app.jobs.runner import Running
 from app.photo_folders import is_skipped
-from app.recognition.photos import complete
+from app.recognition.operations import origin_of, to_store
+from app.types import Face
 
 if TYPE_CHECKING:
     from app.api.components import Components
@@ -59,7 +59,8 @@ class Examined:
 
     photo: Photo
     subject: BulkSubject
-    face: NewFace
+    face: Face
+    origin: Origin
     poor: InvalidInput | None
     """Why a turned head is refused, unless it matches a good face of its subject."""
 
@@ -91,23 +92,22 @@ def import_photos(core: Components, job: Running) -> None:
 def _write(run: Import, good: Sequence[Examined], last: int) -> None:
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch, package = Batch(), None
-    current = run.core.galleries.open(run.gallery.id)
-    whole = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
-    faces = list(zip(good, whole, strict=True))
+    current = run.core.store.gallery(run.gallery.id)
+    given = [(examined.subject.id, examined.face, examined.origin) for examined in good]
+    faces = list(zip(good, to_store(run.core.embedders, current, given), strict=True))
     with run.job.attempt():
         alone = _without_good(run, current, faces)
         for examined, face in faces:
             if examined.poor and examined.photo.item in alone:
                 run.refuse(examined.photo.item, examined.photo.name, examined.poor)
                 continue
-            package = face.templates[0].package
+            package = face.package
             batch.subjects.append(examined.subject)
-            kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
-            batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))
+            batch.rows.append(Row(examined.photo.item, examined.photo.name, face))
         run.write(batch, {"next": last}, package)
 
 
-def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined, NewFace]]) -> set[int]:
+def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined, StoredFace]]) -> set[int]:
     """Return the items of the turned heads that match no good face of their subject."""
     alone: set[int] = set()
     for subject in {examined.subject.id for examined, _ in faces if examined.poor}:
@@ -133,7 +133,8 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        return Examined(photo, subject, *run.core.operations.examine(run.gallery, photo.content, level))
+        chosen, poor = run.core.operations.examine(run.gallery, photo.content, level)
+        return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), poor)
     except InvalidInput as error:
         return error
 

@@ -16,21 +16,26 @@ from app.db.schema import CROPS, FACES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
 from app.gallery.change import Change
-from app.gallery.enrolling import id_here, write_faces, write_subjects
 from app.gallery.records import (
     Consent,
     Counts,
     Gallery,
     Metadata,
     StoredFace,
+    face_query,
     from_bytes,
+    is_current,
     is_unit,
+    join_templates,
     package_mismatch,
+    reread,
+    template_column,
+    to_consent,
+    to_face,
     two_packages,
 )
-from app.gallery.rows import face_query, is_current, join_templates, reread, template_column, to_consent, to_face
 from app.gallery.store import Store
-from app.gallery.subjects import from_consent, touch_subjects
+from app.gallery.subjects import from_consent, id_here, touch_subjects, write_faces, write_subjects
 from app.gallery.text import clean_id, clean_name, encode_metadata
 
 EXPORT_ROWS = 1_000

@@ -89,7 +89,7 @@ class BulkService:
         ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the key arrive, or those that wait for
         their jobs have as many bytes together as one may have.
         """
-        gallery = self._core.galleries.open(gallery_id)
+        gallery = self._core.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             raise package_mismatch(gallery.index_spec, terms.package or "")
         if terms.content != "photos" and len(gallery.written) > 1:  # photos are embedded with both packages
@@ -135,7 +135,7 @@ class BulkService:
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
         """Create the job of an export. Raises NotFound ``gallery_not_found``."""
-        gallery = self._core.galleries.open(gallery_id)
+        gallery = self._core.store.gallery(gallery_id)
         return self._core.jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._core.files.place, secret=new_key()
         )

@@ -61,7 +61,7 @@ class Calibrator:
         *,
         recorded: Recorded = lambda _gallery: nullcontext(),
     ) -> None:
-        self._galleries = galleries
+        self._galleries, self._store = galleries, galleries.store
         self._calibrations = calibrations
         self._embedders = embedders
         self._jobs = jobs
@@ -72,7 +72,7 @@ class Calibrator:
 
         Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
         """
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         self._embedders.thresholds(gallery.embedder)
         job_id = new_job_id()
         assign = partial(self._calibrations.assign, gallery=gallery, job_id=job_id)
@@ -87,7 +87,7 @@ class Calibrator:
 
     def find(self, gallery_id: str) -> State:
         """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         package = self._embedders.thresholds(gallery.embedder)
         return State(
             gallery,
@@ -109,10 +109,10 @@ class Calibrator:
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
-        gallery = self._galleries.open(running.job.gallery or "")
+        gallery = self._store.gallery(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:
-            sizes = self._galleries.store.change_reader.sizes(gallery.index_spec)
+            sizes = self._store.change_reader.sizes(gallery.index_spec)
             subjects, faces = sum(sizes.values()), count_faces(sizes)
             compared, last_change = self._sample(running, gallery)
             running.progress(0, len(compared.faces))
@@ -140,7 +140,7 @@ class Calibrator:
 
         Unnamed subjects may be anybody, so that two of them are no evidence of how alike different people are.
         """
-        source, spec = self._galleries.store.change_reader, gallery.index_spec
+        source, spec = self._store.change_reader, gallery.index_spec
         share, taken = sample_share(source.sizes(spec, named=True)), Counter[int]()
         parts: list[FaceBlock] = []
         with source.read_all(spec, named=True) as (position, blocks):

@@ -48,7 +48,7 @@ class Suspicion:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RateDifference:
     """The FMR that this population has at a threshold of the package; None: too common to be measured exactly."""
 
     fmr: float
@@ -73,7 +73,7 @@ class Figures:
     """So many pairs of subjects would be as alike by chance, by the package's own rate; None if it has none."""
     missed: float = 0.0
     """How much too low each stated FMR may be at most, if everybody left out was two people."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[RateDifference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def measure_population(
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
         missed=len(same.keys) / calibration.comparisons if calibration else 0.0,
         differences=tuple(
-            Difference(point.fmr, point.threshold, rate) for point, rate in zip(own, rates_here, strict=True)
+            RateDifference(point.fmr, point.threshold, rate) for point, rate in zip(own, rates_here, strict=True)
         ),
     )
     return Population(figures, calibration, _suspicions(vectors, suspicious))

@@ -174,7 +174,7 @@ def _points(state: State) -> list[GalleryPoint]:
 
 def _start(core: Components) -> Part:
     recorded = partial(core.audit.recorded, "calibrate_gallery")
-    calibrations = Calibrations(core.galleries.store)
+    calibrations = Calibrations(core.store)
     calibrator = Calibrator(core.galleries, core.embedders, core.jobs, calibrations, recorded=recorded)
     tasks = [Task(LOOK_S, "calibrations", calibrator.look)]
     return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=calibrator.keep)

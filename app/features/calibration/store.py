@@ -14,8 +14,7 @@ from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.errors import GalleryNotFound
 from app.features.calibration.population import Figures, deciding
-from app.gallery.records import Gallery
-from app.gallery.rows import lock_gallery
+from app.gallery.records import Gallery, lock_gallery
 from app.gallery.store import Store
 from app.inference.manifest import Calibration
 from app.inference.thresholds import Thresholds

@@ -31,7 +31,7 @@ from app.features.challenges.judge import ChallengeJudge
 from app.features.challenges.tokens import Bound, Challenges
 from app.features.one_time import SeenSignatures
 from app.gallery.records import Gallery
-from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.gallery.text import clean_id
 from app.recognition.operations import Operations
 
@@ -114,7 +114,7 @@ def answer_challenge(
     challenges: Challenges,
     judge: ChallengeJudge,
     operations: Operations,
-    galleries: Galleries,
+    store: Store,
     grant: Grant,
     entry: AuditEntry,
     gallery: Gallery,
@@ -139,7 +139,7 @@ def answer_challenge(
         challenges.release(token)
         raise
     # Again if need be, and not the whole request, whose challenge is used up.
-    return again_if_overtaken(lambda: _carry_out(operations, galleries.open(gallery.id), grant, bound, frames[0]))
+    return again_if_overtaken(lambda: _carry_out(operations, store.gallery(gallery.id), grant, bound, frames[0]))
 
 
 def _authorize(grant: Grant, bound: Bound) -> None:
@@ -164,7 +164,7 @@ def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bo
 
 
 def _start(core: Components) -> Part:
-    tokens = Challenges(core.sealer, SeenSignatures(core.galleries.store.database))
+    tokens = Challenges(core.sealer, SeenSignatures(core.store.database))
     judge = ChallengeJudge(core.reader, core.embedders, core.galleries, core.operations.defaults.fmr)
     return Part({"challenges": tokens, "judge": judge})
 

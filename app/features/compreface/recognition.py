@@ -33,11 +33,10 @@ from app.features.compreface.requests import (
 from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
 from app.features.pose import pose_of
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
-from app.gallery.records import Gallery, stored_template
+from app.gallery.records import Gallery
 from app.inference.embedders import Embedders
-from app.recognition.decisions import cosine
+from app.recognition.decisions import cosine, template_of
 from app.recognition.operations import Operations
-from app.recognition.photos import template_of
 from app.types import Face, Photo, Sizes, Template
 
 router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
@@ -150,8 +149,8 @@ def verify_face(
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     operations, gallery, params = home.operations, home.find(), sent.params
-    row = home.galleries.store.find_face(gallery, wanted)
-    enrolled = stored_template(row)
+    row = home.store.face(gallery, wanted)
+    enrolled = row.templates[0]
     similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
     photo = operations.embed_for(gallery, sent.images[0])
     faces = compared_faces(photo, params)
@@ -183,7 +182,7 @@ def verify_face_embeddings(
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
-    enrolled = stored_template(home.galleries.store.find_face(gallery, wanted))
+    enrolled = home.store.face(gallery, wanted).templates[0]
     similarity = _answered(home.operations, gallery, enrolled.package, exact=False)
     return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)
 

@@ -42,8 +42,9 @@ from app.features.compreface.wire import (
     CompreFaceRoute,
     Refused,
 )
-from app.gallery import moving, subjects
-from app.gallery.rows import subject_not_found
+from app.features.listing import face_ids, subject_ids
+from app.gallery import subjects
+from app.gallery.records import subject_not_found
 from app.pipeline import crop_of
 
 router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
@@ -74,7 +75,7 @@ def checked_name(name: str | None) -> str:
 @router.operation("GET", SUBJECTS, scope=Scope.READ)
 def list_subjects(home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"subjects": home.galleries.store.subject_ids(home.find())}
+    return {"subjects": subject_ids(home.store, home.find())}
 
 
 @router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
@@ -82,7 +83,7 @@ def create_subject(home: CollectionDep, asked: SubjectRequest) -> Json:
     """Create a subject."""
     name = checked_name(asked.subject)
     home.entry.subject = fit_id(name)
-    with home.galleries.store.change(home.find_or_create()) as change:
+    with home.store.change(home.find_or_create()) as change:
         return {"subject": subjects.create_subject(change, name).id}
 
 
@@ -104,7 +105,7 @@ def rename_subject(
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
     with home.galleries.change(gallery) as change:
-        moving.rename_subject(change, subject, name)
+        subjects.rename_subject(change, subject, name)
     return {"updated": True}
 
 
@@ -133,7 +134,7 @@ def list_faces(home: CollectionDep, query: Annotated[PageParams, Query()]) -> Js
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
     home.entry.subject = fit_id(subject)
-    rows, total = home.galleries.store.face_ids(home.find(), subject, offset=query.page * size, limit=size)
+    rows, total = face_ids(home.store, home.find(), subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -218,7 +219,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     try:
-        crop = home.galleries.store.find_face(home.find(), wanted).crop
+        crop = home.store.face(home.find(), wanted).crop
     except FaceNotFound:
         crop = None
     return Response(crop or b"", media_type=BYTES)
@@ -227,11 +228,11 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
     gallery = home.find()
-    stored = home.galleries.store.find_faces(gallery, face_ids)
+    stored = home.store.find_faces(gallery, face_ids)
     if not stored:
         return []
     with home.galleries.change(gallery) as change:
-        deleted = set(moving.delete_faces(change, list(stored)))
+        deleted = set(subjects.delete_faces(change, list(stored)))
     return [
         {"image_id": image_id_of(face_id), "subject": stored[face_id].subject}
         for face_id in dict.fromkeys(face_ids)

@@ -1,1 +1,1 @@
-"""Saying that a photo does not show a person. `app.recognition.corrections` keeps it and decides by it."""
+"""Saying that a photo does not show a person. `app.gallery.corrections` keeps it, `app.recognition` decides by it."""

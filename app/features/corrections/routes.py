@@ -16,8 +16,8 @@ from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
 from app.api.schemas.base import Params, Time, Wire
 from app.api.schemas.recognition import FACE_INDEX, FaceIndex
+from app.gallery.corrections import Corrections
 from app.gallery.records import Gallery
-from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations
 
 router = Router("subjects")

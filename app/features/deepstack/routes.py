@@ -26,6 +26,7 @@ from app.features.answers import corners, round_down
 from app.features.collection import CollectionDep, is_stored
 from app.features.deepstack.wire import DEEPSTACK, PREFIX
 from app.features.forms import form_of, texts
+from app.features.listing import subject_ids
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
 from app.gallery import subjects
 from app.recognition.operations import Operations
@@ -148,7 +149,7 @@ def register(home: CollectionDep, sent: Form[DeepStackParams]) -> Json:
 @router.operation("POST", f"{FACE}/list", scope=Scope.READ, name="list_subjects")
 def list_users(home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"success": True, "faces": home.galleries.store.subject_ids(home.find())}
+    return {"success": True, "faces": subject_ids(home.store, home.find())}
 
 
 @router.operation("POST", f"{FACE}/delete", scope=Scope.DELETE, name="delete_subject", changes=True, extra=USER_FORM)

@@ -26,7 +26,7 @@ RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class LivenessPoint:
+class LivenessThresholds:
     """Thresholds of liveness: live from ``live_from`` on, a spoof below ``spoof_below``, uncertain between them."""
 
     live_from: float
@@ -35,7 +35,7 @@ class LivenessPoint:
     """Longer side of the smallest face that was measured, in pixels."""
 
 
-def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessPoint | None:
+def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessThresholds | None:
     """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
 
     A rate of 1 in N takes N photos, of each kind of attack or of live people.
@@ -50,10 +50,10 @@ def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer:
     lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
     if not strict or not lenient:
         return None
-    return LivenessPoint(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
+    return LivenessThresholds(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
 
 
-def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
+def judge(score: float, box: Box, point: LivenessThresholds | None) -> Liveness:
     """Decide whether a face with this liveness score is live. Without a point nothing is decided."""
     if point is None:
         return Liveness(score, Verdict.NOT_MEASURED, DoubtReason.NO_OPERATING_POINTS)

@@ -35,7 +35,7 @@ class ComponentsCollector(Collector):
     def __init__(self, components: Components, data_dir: Path) -> None:
         self._components = components
         self._data_dir = data_dir
-        self._totals = _CachedCounts(components.galleries.store.totals)
+        self._totals = _CachedCounts(components.store.totals)
 
     def close(self) -> None:
         self._totals.close()

@@ -16,9 +16,10 @@ from app.api.route import Router
 from app.api.routes.faces import FACE, stored_face
 from app.api.schemas import Subject
 from app.api.schemas.base import FACE_ID, MAX_PAGE, Example, Id, Params, Wire
-from app.gallery import moving
+from app.gallery import subjects
 from app.gallery.records import Gallery, Move
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.gallery.text import clean_id
 
 subjects_router, faces_router = Router("subjects"), Router("faces")
@@ -52,6 +53,7 @@ class FacesMove(FaceMove):
     "POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired")
 )
 def merge_subject(
+    store: Store,
     galleries: Galleries,
     entry: AuditEntry,
     gallery: Gallery,
@@ -66,13 +68,14 @@ def merge_subject(
     """
     entry.target = fit_id(asked.into)
     with galleries.change(gallery) as change:
-        faces = moving.merge_subjects(change, subject, asked.into)
-    kept = schemas.Subject.model_validate(galleries.store.subject(gallery, asked.into))
+        faces = subjects.merge_subjects(change, subject, asked.into)
+    kept = schemas.Subject.model_validate(store.subject(gallery, asked.into))
     return MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
 
 
 @faces_router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_face(
+    store: Store,
     galleries: Galleries,
     gallery: Gallery,
     subject: SubjectId,
@@ -84,16 +87,16 @@ def move_face(
     The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new subject.
     The old subject stays, even without any face.
     """
-    store = galleries.store
-    known = store.face(gallery, subject, face_id)
+    known = store.face(gallery, face_id, subject)
     target = store.subject(gallery, asked.subject).id
     with galleries.change(gallery) as change:
-        moving.move_faces(change, [Move(known.face_id, known.subject, target)])
-    return stored_face(store.face(gallery, target, face_id), gallery)
+        subjects.move_faces(change, [Move(known.face_id, known.subject, target)])
+    return stored_face(store.face(gallery, face_id, target), gallery)
 
 
 @faces_router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_faces(
+    store: Store,
     galleries: Galleries,
     entry: AuditEntry,
     gallery: Gallery,
@@ -105,11 +108,10 @@ def move_faces(
     All or none; otherwise as moving one. Answers with the new subject.
     """
     entry.target = fit_id(asked.subject)
-    store = galleries.store
     source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")
     moves = [Move(face_id, source, target) for face_id in asked.faces]
     with galleries.change(gallery) as change:
-        moving.move_faces(change, moves, create=asked.create)
+        subjects.move_faces(change, moves, create=asked.create)
     return schemas.Subject.model_validate(store.subject(gallery, target))
 
 

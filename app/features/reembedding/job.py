@@ -9,14 +9,13 @@ from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
 from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
-from app.gallery.moving import delete_faces
-from app.gallery.records import Gallery
-from app.gallery.rows import decode_crop
+from app.gallery.corrections import Corrections
+from app.gallery.records import Gallery, decode_crop
 from app.gallery.service import Galleries
+from app.gallery.subjects import delete_faces
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
-from app.recognition.corrections import Corrections
 from app.timestamps import utc_now
 from app.types import Pixels, Template
 
@@ -44,7 +43,7 @@ class Reembedder:
         embedders: Embedders,
         jobs: JobStore,
     ) -> None:
-        self._galleries = galleries
+        self._galleries, self._store = galleries, galleries.store
         self._reembeddings = reembeddings
         self._corrections = corrections
         self._embedders = embedders
@@ -65,7 +64,7 @@ class Reembedder:
 
         Raises InvalidInput and Unusable as `Embedders.choose_for_gallery` does; Conflict as `Reembeddings.begin` says.
         """
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
         with self._embedders.use(package.id) as used:
             move = self._reembeddings.begin(
@@ -74,14 +73,14 @@ class Reembedder:
         return self._work_on(gallery, move, EMBED, who)
 
     def find(self, gallery_id: str) -> Reembedding:
-        return self._reembeddings.find(self._galleries.open(gallery_id))
+        return self._reembeddings.find(self._store.gallery(gallery_id))
 
     def rollback(self, gallery_id: str) -> Reembedding:
         """Return to the previous package once it is open and its index is built.
 
         Raises Conflict ``reembedding_not_switched``, Unusable ``package_unavailable``.
         """
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         move = self._reembeddings.find(gallery)
         if move.state == "switched":
             with self._embedders.use(move.source):
@@ -90,12 +89,12 @@ class Reembedder:
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
     def cancel(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def look(self) -> None:
@@ -106,13 +105,13 @@ class Reembedder:
                 if move.keep_until is not None and move.keep_until <= now:
                     self.finish(move.gallery)
                 elif move.state == "ending":
-                    self._work_on(self._galleries.open(move.gallery), move, CLEAR, None)
+                    self._work_on(self._store.gallery(move.gallery), move, CLEAR, None)
             except LikenessError as error:
                 _log.warning("A re-embedding could not be finished: %s", error.code)
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
-        gallery = self._galleries.open(running.job.gallery or "")
+        gallery = self._store.gallery(running.job.gallery or "")
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)
             return
@@ -184,14 +183,14 @@ class Reembedder:
 
     def _clear(self, running: Running, gallery: Gallery) -> None:
         after: int = running.saved.get("after", 0)
-        running.progress(running.done, self._galleries.store.counts(gallery).faces)
+        running.progress(running.done, self._store.counts(gallery).faces)
         while not running.cancelled:
             keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:
                 with self._galleries.change(gallery) as change:
                     running.counts["dropped"] += len(delete_faces(change, doomed))
             if not keys and self._reembeddings.forget(gallery):
-                self._corrections.keep_only(gallery, self._galleries.open(gallery.id).embedder)
+                self._corrections.keep_only(gallery, self._store.gallery(gallery.id).embedder)
                 return
             after = keys[-1] if keys else 0
             running.progress(running.done + len(keys))

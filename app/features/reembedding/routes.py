@@ -142,7 +142,7 @@ def _answer(jobs: JobStore, move: steps.Reembedding) -> Reembedding:
 
 
 def _start(core: Components) -> Part:
-    store = steps.Reembeddings(core.galleries.store)
+    store = steps.Reembeddings(core.store)
     reembedder = Reembedder(core.galleries, store, core.corrections, core.embedders, core.jobs)
     return Part({"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
 

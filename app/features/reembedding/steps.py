@@ -19,8 +19,7 @@ from sqlalchemy.engine import Connection
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery.change import begin_stamp
-from app.gallery.records import Gallery, to_bytes
-from app.gallery.rows import join_templates, lock_gallery, template_column
+from app.gallery.records import Gallery, join_templates, lock_gallery, template_column, to_bytes
 from app.gallery.store import Store
 from app.jobs.store import check_free
 from app.timestamps import utc_now

@@ -8,7 +8,7 @@ from app.features.rekognition.wire import REKOGNITION, SignatureChecker
 
 
 def _start(core: Components) -> Part:
-    checker, seen = SignatureChecker(core.keys, core.guard), SeenSignatures(core.galleries.store.database)
+    checker, seen = SignatureChecker(core.keys, core.guard), SeenSignatures(core.store.database)
     return Part({"signature_checker": checker, "seen_signatures": seen})
 
 

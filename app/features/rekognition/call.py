@@ -18,6 +18,7 @@ from app.features.rekognition.requests import ImageSource
 from app.features.similarity import AnsweredSimilarity, of_fmr
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
 
@@ -54,12 +55,16 @@ class Call:
     def galleries(self) -> Galleries:
         return self.components.galleries
 
+    @property
+    def store(self) -> Store:
+        return self.components.store
+
     def gallery(self, collection: str) -> Gallery:
         """Return a collection's gallery. Raises NotFound (``gallery_not_found``), also if the key may not see it."""
         self.entry.gallery = collection
         if not self.grant.sees(collection):
             raise GalleryNotFound.of(collection)
-        return self.galleries.open(collection)
+        return self.store.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
         """Return an image's bytes.
@@ -107,7 +112,7 @@ class Call:
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:
-            return self.galleries.store.find_face(gallery, face_id)
+            return self.store.face(gallery, face_id)
         except FaceNotFound:
             raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from app.errors import FaceNotFound
+from app.features.listing import count_people, faces_of_image, placed_faces
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
     Shape,
@@ -21,7 +22,7 @@ from app.features.rekognition.answers import (
     stored_face,
 )
 from app.features.rekognition.call import Call, good_enough
-from app.gallery import moving
+from app.gallery import subjects
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.timestamps import utc_seconds
@@ -43,8 +44,8 @@ def create(call: Call, wanted: requests.CreateCollection) -> Shape:
 def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
-        "FaceCount": call.galleries.store.counts(gallery).faces,
-        "UserCount": call.galleries.store.count_people(gallery),
+        "FaceCount": call.store.counts(gallery).faces,
+        "UserCount": count_people(call.store, gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": f"arn:{arn(gallery.id, call.region)}",
         "CreationTimestamp": round(utc_seconds(gallery.created_at), 3),
@@ -52,7 +53,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 
 def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
-    page = call.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
+    page = call.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     ids, models = [gallery.id for gallery in page.items], [gallery.embedder for gallery in page.items]
     return paged({"CollectionIds": ids, "FaceModelVersions": models}, page)
 
@@ -76,7 +77,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
-    known = call.galleries.store.faces_of_image(gallery, image_id)
+    known = faces_of_image(call.store, gallery, image_id)
     records = []
     for face in chosen:
         stored = _same(known, face.box)
@@ -101,10 +102,10 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
 def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     if wanted.UserId is not None:
-        call.galleries.store.subject(gallery, wanted.UserId)
+        call.store.subject(gallery, wanted.UserId)
     only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
-    page = call.galleries.store.placed_faces(
-        gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
+    page = placed_faces(
+        call.store, gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
     faces = [stored_face(face, gallery) for face in page.items]
     return paged({"Faces": faces, "FaceModelVersion": gallery.embedder}, page)
@@ -114,10 +115,10 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.galleries.store.find_faces(gallery, ids)
+    stored = call.store.find_faces(gallery, ids)
     free = [face for face in ids if face in stored and is_unnamed(stored[face].subject)]
     with call.galleries.change(gallery) as change:
-        deleted = set(moving.delete_faces(change, free))
+        deleted = set(subjects.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
         if face in stored and not is_unnamed(stored[face].subject):
@@ -133,7 +134,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
     row = call.operations.enroll_face(gallery, unnamed_id(), photo, face, origin)
-    stored = call.galleries.store.find_faces(gallery, [row.face_id])
+    stored = call.store.find_faces(gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return stored[row.face_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.errors import NotFound
+from app.features.listing import count_people
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
     Shape,
@@ -17,10 +18,9 @@ from app.features.rekognition.answers import (
 )
 from app.features.rekognition.call import Call, good_enough, no_faces
 from app.features.similarity import AnsweredSimilarity, Similarity
-from app.gallery.records import Candidate, Gallery, stored_template
+from app.gallery.records import Candidate, Gallery
 from app.gallery.text import is_unnamed
-from app.recognition.decisions import AnsweredCandidate, cosine
-from app.recognition.photos import template_of
+from app.recognition.decisions import AnsweredCandidate, cosine, template_of
 from app.search.rows import widened
 from app.types import Sizes, Template
 
@@ -62,7 +62,7 @@ def search(call: Call, wanted: requests.SearchFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     row = call.stored(gallery, face_id_from(wanted.FaceId))
     matches = match_faces(
-        call, gallery, stored_template(row), wanted.FaceMatchThreshold, wanted.MaxFaces, leave_out=row.face_id
+        call, gallery, row.templates[0], wanted.FaceMatchThreshold, wanted.MaxFaces, leave_out=row.face_id
     )
     return {"SearchedFaceId": wanted.FaceId, "FaceMatches": matches, "FaceModelVersion": gallery.embedder}
 
@@ -101,7 +101,7 @@ def match_faces(
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
-    stored = call.galleries.store.find_faces(gallery, [face for _, face in best])
+    stored = call.store.find_faces(gallery, [face for _, face in best])
     return [
         {"Similarity": percent(answered), "Face": stored_face(stored[face], gallery)}
         for score, face in best
@@ -136,7 +136,7 @@ def match_users(
 def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
     """Return the users' numbers of faces: those of all subjects without the unnamed ones, of one face each."""
     sizes = dict(call.galleries.sizes(gallery))
-    unnamed = sum(sizes.values()) - call.galleries.store.count_people(gallery)
+    unnamed = sum(sizes.values()) - count_people(call.store, gallery)
     return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
 
 
@@ -166,11 +166,11 @@ def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidat
     cursor = None
     while True:
         try:
-            page = call.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
+            page = call.store.faces(gallery, candidate.subject, cursor, PAGE)
         except NotFound:  # deleted meanwhile
             return
         for row in page.items:
             if row.package == probe.package:
-                yield cosine(probe, stored_template(row)), row.face_id
+                yield cosine(probe, row.templates[0]), row.face_id
         if (cursor := page.next_cursor) is None:
             return

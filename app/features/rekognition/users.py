@@ -26,12 +26,11 @@ from app.features.rekognition.answers import (
 from app.features.rekognition.call import Call, good_enough
 from app.features.rekognition.errors import Refused
 from app.features.rekognition.recognition import match_users
-from app.gallery import moving, subjects
+from app.gallery import subjects
 from app.gallery.change import AlreadyAnswered, Change, keep_answer
-from app.gallery.records import Gallery, Move, StoredFace, stored_template
+from app.gallery.records import Gallery, Move, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
-from app.recognition.decisions import fused
-from app.recognition.photos import template_of
+from app.recognition.decisions import fused, template_of
 
 MOST_FACES = 100
 """Faces of one user."""
@@ -73,7 +72,7 @@ def once(work: Work) -> Callable[[Call, Any], Shape]:
 
 
 def _stored_answer(call: Call, gallery: Gallery, token: str, digest: bytes) -> Shape | None:
-    before = call.galleries.store.recall_answer(gallery, call.name, token)
+    before = call.store.recall_answer(gallery, call.name, token)
     if before is None:
         return None
     if before[0] != digest:
@@ -84,7 +83,7 @@ def _stored_answer(call: Call, gallery: Gallery, token: str, digest: bytes) -> S
 
 @once
 def create(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_answer: StoreAnswer) -> Shape:
-    with call.galleries.store.change(gallery) as change:
+    with call.store.change(gallery) as change:
         store_answer(change, {})
         subjects.create_subject(change, wanted.UserId)
     return {}
@@ -95,13 +94,13 @@ def delete(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_ans
     """Delete a user; its faces stay, and belong to no user."""
     with call.galleries.change(gallery) as change:
         store_answer(change, {})
-        moving.dissolve_subject(change, wanted.UserId)
+        subjects.dissolve_subject(change, wanted.UserId)
     return {}
 
 
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.galleries.store.subjects(gallery, wanted.NextToken, wanted.MaxResults or PAGE, named=True)
+    page = call.store.subjects(gallery, wanted.NextToken, wanted.MaxResults or PAGE, named=True)
     users = [{"UserId": user.id, "UserStatus": status_of(user.face_count > 0)} for user in page.items]
     return paged({"Users": users}, page)
 
@@ -113,11 +112,11 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
         raise Refused(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
     searched: Shape
     if wanted.FaceId is not None:
-        probes = [stored_template(call.stored(gallery, face_id_from(wanted.FaceId)))]
+        probes = [call.stored(gallery, face_id_from(wanted.FaceId)).templates[0]]
         searched = {"SearchedFace": {"FaceId": wanted.FaceId}}
     else:
         user = wanted.UserId or ""
-        probes = [stored_template(row) for row in call.galleries.store.faces(gallery, user, None, PAGE).items]
+        probes = [row.templates[0] for row in call.store.faces(gallery, user, None, PAGE).items]
         searched = {"SearchedUser": {"UserId": user}}
     matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
     call.count_faces(len(probes))
@@ -146,9 +145,9 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 
 @once
 def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
-    user = call.galleries.store.subject(gallery, wanted.UserId)
+    user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.galleries.store.find_faces(gallery, ids)
+    stored = call.store.find_faces(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     compared = 0
@@ -175,9 +174,9 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
 
 @once
 def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
-    user = call.galleries.store.subject(gallery, wanted.UserId)
+    user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.galleries.store.find_faces(gallery, ids)
+    stored = call.store.find_faces(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -203,7 +202,7 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    probe = stored_template(call.stored(gallery, face))
+    probe = call.stored(gallery, face).templates[0]
     thresholds = call.operations.thresholds_in(gallery, probe.package)
     (found,) = fused([call.galleries.verify(gallery, wanted.UserId, probe)], thresholds)
     similarity = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1})
@@ -218,7 +217,7 @@ def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_
     try:
         with call.galleries.change(gallery) as change:
             store_answer(change, answer)
-            moving.move_faces(change, moves)
+            subjects.move_faces(change, moves)
     except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
     return answer

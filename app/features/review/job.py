@@ -14,13 +14,13 @@ from app.features.review.records import Draft, Summary
 from app.features.review.rules import STRANGERS_FMR, Points
 from app.features.review.separation import Counts, Separation
 from app.features.review.store import Reviews
+from app.gallery.corrections import Corrections
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.thresholds import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
-from app.recognition.corrections import Corrections
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
 from app.search.registry import Searchable
 from app.search.rows import widened
@@ -53,7 +53,7 @@ class Reviewer:
     ) -> None:
         """``thresholds`` returns a gallery's operating points; ``defaults`` name those that decide."""
         self.reviews = reviews
-        self._galleries = galleries
+        self._galleries, self._store = galleries, galleries.store
         self._corrections = corrections
         self._jobs = jobs
         self._thresholds = thresholds
@@ -64,7 +64,7 @@ class Reviewer:
 
         Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
         """
-        gallery = self._galleries.open(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         self._points(self._thresholds(gallery), {})
         job_id = new_job_id()
         begin = partial(self.reviews.begin, gallery=gallery, job=job_id)
@@ -75,7 +75,7 @@ class Reviewer:
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
-        gallery = self._galleries.open(running.job.gallery or "")
+        gallery = self._store.gallery(running.job.gallery or "")
         terms = running.saved.get("terms") or {
             "package": self._galleries.probed_by(gallery),
             "sizes": list(self._galleries.sizes(gallery).items()),
@@ -86,7 +86,7 @@ class Reviewer:
         examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
         separation = Separation(running.saved.get("separation"))
         # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
-        running.progress(running.saved.get("faces", 0), self._galleries.store.counts(gallery).faces)
+        running.progress(running.saved.get("faces", 0), self._store.counts(gallery).faces)
         after = running.saved.get("after", 0)
         while subjects := self.reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
             examined = self._examine(running, gallery, examiner, [key for key, faces in subjects if faces])
@@ -165,7 +165,7 @@ class Reviewer:
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects that have any, by the subject's key."""
-        block = self._galleries.store.change_reader.faces_of(gallery.index_spec, subjects)
+        block = self._store.change_reader.faces_of(gallery.index_spec, subjects)
         if block is None:
             return {}
         order = np.argsort(block.subjects, kind="stable")

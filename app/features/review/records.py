@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.features.review.separation import Rate
+from app.features.review.separation import MeasuredRate
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
 
 
@@ -20,7 +20,7 @@ class Kind(StrEnum):
     OUTLIER = "outlier"
     """A face that looks like none of its subject's other faces, nor like another subject."""
     CORRECTED = "corrected_face"
-    """A face that looks like somebody who was recorded as not its subject (`app.recognition.corrections`)."""
+    """A face that looks like somebody who was recorded as not its subject (`app.gallery.corrections`)."""
     HARMFUL = "poor_face"
     """A poor face that could be confused with another subject, while its own subject doesn't need it."""
     NO_GOOD_FACE = "no_good_face"
@@ -70,8 +70,8 @@ class Summary:
     """Where FNMR was counted."""
     identify: IdentifyPoint
     """Where FPIR was counted; its own ``fpir`` is what the package's measurement promises."""
-    fnmr: Rate | None
-    fpir: Rate | None
+    fnmr: MeasuredRate | None
+    fpir: MeasuredRate | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from app.features.review.records import Kind
 from app.features.review.records import Review as Reviewed
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
-from app.gallery.service import Galleries
+from app.gallery.store import Store
 from app.jobs.store import JobStore
 from app.recognition.decisions import AnsweredScores
 from app.recognition.operations import Operations
@@ -50,7 +50,7 @@ def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
 )
 def get_review(
-    galleries: Galleries,
+    store: Store,
     reviewer: Reviewer,
     operations: Operations,
     jobs: JobStore,
@@ -63,7 +63,7 @@ def get_review(
     Those of the last finished review that were not called right, the strongest first, page by page. A finding
     disappears when a face of it is moved or deleted.
     """
-    home, reviews = galleries.open(gallery), reviewer.reviews
+    home, reviews = store.gallery(gallery), reviewer.reviews
     reviewed = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
@@ -127,7 +127,7 @@ def _coarsened(finding: schemas.Finding, coarse: AnsweredScores) -> schemas.Find
 
 
 def _start(core: Components) -> Part:
-    reviews = Reviews(core.galleries.store.database)
+    reviews = Reviews(core.store.database)
     operations = core.operations
     reviewer = Reviewer(
         core.galleries,

@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class MeasuredRate:
     """An error rate with its 95 % interval, and the numbers of faces and subjects it was measured on."""
 
     value: float
@@ -73,16 +73,16 @@ class Separation:
         return int(self._sums[2])
 
     @property
-    def fnmr(self) -> Rate | None:
+    def fnmr(self) -> MeasuredRate | None:
         """The share of faces that the other faces of their subject miss; None if there are too few subjects."""
         return self._rate(0, 1, int(self._subjects[0]))
 
     @property
-    def fpir(self) -> Rate | None:
+    def fpir(self) -> MeasuredRate | None:
         """The share of faces that another subject would be taken for; None if there are too few subjects."""
         return self._rate(2, 3, int(self._subjects[1]))
 
-    def _rate(self, trials: int, errors: int, subjects: int) -> Rate | None:
+    def _rate(self, trials: int, errors: int, subjects: int) -> MeasuredRate | None:
         if subjects < LEAST_SUBJECTS:
             return None
         value = float(self._sums[errors] / self._sums[trials])
@@ -90,4 +90,4 @@ class Separation:
         interval = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
         if value in {0.0, 1.0}:  # every round says the same, though other subjects might not
             interval = wilson(round(value * subjects), subjects)
-        return Rate(value, interval.low, interval.high, int(self._sums[trials]), subjects)
+        return MeasuredRate(value, interval.low, interval.high, int(self._sums[trials]), subjects)

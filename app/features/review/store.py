@@ -17,11 +17,10 @@ from app.db.engine import Database, select_in
 from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
+from app.features.dismissals import Dismissal, forget, remember
 from app.features.review.records import Draft, Evidence, Kind, Review, Summary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
-from app.gallery.dismissals import Dismissal, forget, remember
-from app.gallery.records import Gallery
-from app.gallery.rows import lock_gallery
+from app.gallery.records import Gallery, lock_gallery
 from app.gallery.text import is_unnamed
 from app.jobs.store import check_free
 from app.timestamps import utc_now

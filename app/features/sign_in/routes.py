@@ -150,7 +150,7 @@ def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
 
 
 def _start(core: Components, session_days: float) -> Part:
-    database, sealer = core.galleries.store.database, core.sealer
+    database, sealer = core.store.database, core.sealer
     codes, invitations = SignInCodes(database, sealer), Invitations(database, sealer)
     sessions = Sessions(database, sealer, session_days)
 

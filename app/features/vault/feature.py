@@ -6,7 +6,7 @@ from app.features.vault.reseal import seal_job_keys
 
 
 def _start(core: Components) -> Part:
-    store = core.galleries.store
+    store = core.store
     if store.blobs.key_id is not None:
         seal_job_keys(store.database, store.blobs)
     return Part()

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from app.db.engine import Database
 from app.db.schema import CAMERAS, SIGHTINGS
 from app.features.watching.schemas import CameraReport, CameraState, CameraTold
-from app.gallery.records import Gallery
-from app.gallery.rows import lock_gallery
+from app.gallery.records import Gallery, lock_gallery
 from app.timestamps import utc_now
 
 HOUR = timedelta(hours=1)

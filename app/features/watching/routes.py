@@ -379,7 +379,7 @@ def _start(
 ) -> Part:
     kept = [timedelta(days=days) for days in (sightings_days, min(unknown_days, sightings_days), stranger_days)]
     watching = Watching(core, Retention(*kept))
-    database = core.galleries.store.database
+    database = core.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
     core.erasures.reach("sightings", watching.erase_like, watching.tables)
     running = ExitStack()

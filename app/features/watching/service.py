@@ -16,11 +16,10 @@ from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Retention, Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
-from app.gallery.records import NOWHERE, Gallery, NewFace
-from app.gallery.rows import decode_crop, find_subject, templates_of
+from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject, templates_of
 from app.recognition.decisions import identify_point
-from app.recognition.photos import complete
-from app.types import Quality, Template
+from app.recognition.operations import to_store
+from app.types import Face, Quality, Template
 
 MOST_PHOTOS = 8
 """Of a track: fused probes were measured with so many (`app.models.calibration.fusion`)."""
@@ -35,7 +34,7 @@ class Watching:
 
     def __init__(self, core: Components, retention: Retention) -> None:
         self._core = core
-        store = core.galleries.store
+        store = core.store
         self.strangers = Strangers(store, retention.strangers, core.operations.thresholds_in)
         self.sightings = Sightings(store, retention, self.strangers.group)
         self.cameras = Cameras(store.database, retention.sightings)
@@ -66,7 +65,7 @@ class Watching:
         stored = self.sightings.find(gallery, sighting_id)
         if enroll:
             self._enroll(gallery, subject, [stored])
-        with self._core.galleries.store.change(gallery) as change:
+        with self._core.store.change(gallery) as change:
             (settled,) = self.sightings.settle(change, [sighting_id], subject)
         return settled
 
@@ -76,8 +75,9 @@ class Watching:
         stored = self.sightings.find(gallery, sighting_id)
         subject = stored.sighting.subject
         if subject is not None and (stored.template is not None or stored.crop is not None):
-            self._core.corrections.add(gallery, subject, self._face(gallery, stored))
-        with self._core.galleries.store.change(gallery) as change:
+            (face,) = self._faces(gallery, subject, [stored])
+            self._core.corrections.add(gallery, subject, face)
+        with self._core.store.change(gallery) as change:
             (settled,) = self.sightings.settle(change, [sighting_id], None)
         return settled
 
@@ -112,7 +112,7 @@ class Watching:
         seen = self.strangers.seen(gallery, stranger_id)
         self._enroll(gallery, subject, seen[:ENROLLED])
         ids = dict.fromkeys([stored.sighting.id for stored in seen] + list(also))
-        with self._core.galleries.store.change(gallery) as change:
+        with self._core.store.change(gallery) as change:
             return self.sightings.settle(change, ids, subject)
 
     def erase_like(self, change: Change, subject_id: str) -> int:
@@ -155,16 +155,17 @@ class Watching:
 
     def _enroll(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> None:
         """Enroll the sightings' crops, in a gallery without crops their templates."""
-
-        faces = [self._face(gallery, stored) for stored in seen if stored.crop or stored.template]
+        faces = [stored for stored in seen if stored.crop or stored.template]
         if not faces:
             raise Conflict("The face of the sighting is no longer kept.", code="sighting_without_face")
-        self._core.galleries.enroll(gallery, subject, faces)
+        self._core.galleries.enroll(gallery, subject, self._faces(gallery, subject, faces))
 
-    def _face(self, gallery: Gallery, stored: Stored) -> NewFace:
-        """Return the sighting's face with templates of all of the gallery's packages."""
-        quality = Quality(stored.sighting.quality, ())
-        if stored.crop is not None:
-            made = NewFace((), quality, NOWHERE, decode_crop(stored.crop))
-            return complete(self._core.embedders, gallery, [made])[0]
-        return NewFace((stored.template,) if stored.template else (), quality, NOWHERE)
+    def _faces(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> list[StoredFace]:
+        """Return the sightings' faces with templates by all of the gallery's packages."""
+        faces = []
+        for stored in seen:
+            quality = Quality(stored.sighting.quality, ())
+            crop = None if stored.crop is None else decode_crop(stored.crop)
+            template = stored.template if crop is None else None
+            faces.append((subject, Face(NOWHERE, None, 0.0, quality, crop, template), None))
+        return to_store(self._core.embedders, gallery, faces)

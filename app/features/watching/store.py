@@ -30,10 +30,9 @@ from app.features.watching.rows import (
 )
 from app.features.watching.schemas import Sighting, SightingParams
 from app.gallery.change import Change
-from app.gallery.records import Gallery, to_bytes
-from app.gallery.rows import brief_subjects, encode_crop, find_subject
+from app.gallery.records import Gallery, brief_subjects, encode_crop, find_subject, to_bytes
 from app.gallery.store import Store
-from app.recognition.photos import Identification, template_of
+from app.recognition.decisions import Identification, template_of
 from app.timestamps import utc_now
 from app.types import Template
 

@@ -21,7 +21,7 @@ from app.features.bulk import json_lines
 from app.features.bulk.json_lines import DismissalLine
 from app.features.bulk.tar_stream import TAR_END, header, padding
 from app.features.review.records import Kind
-from app.gallery.rows import decode_crop
+from app.gallery.records import decode_crop
 from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER

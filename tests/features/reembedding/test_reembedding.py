@@ -28,12 +28,11 @@ from app.features.milvus.indexes import MilvusBackend
 from app.features.reembedding.job import KIND, Reembedder
 from app.features.reembedding.steps import Reembedding, Reembeddings
 from app.features.vault.reseal import reseal
-from app.gallery.enrolling import crop_to_keep
-from app.gallery.moving import delete_face, move_faces
-from app.gallery.records import Gallery, Move, NewFace
+from app.gallery.corrections import Corrections
+from app.gallery.records import Gallery, Move, StoredFace, encode_crop
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, move_faces
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
 from app.inference.thresholds import fuse
@@ -41,7 +40,6 @@ from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.opening import open_embedder
-from app.recognition.corrections import Corrections
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
@@ -132,18 +130,20 @@ class Server:
             (template,), _ = used.embedder.embed([crop(number)])
         return template
 
-    def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
+    def new(self, number: int, *taken: str, keep_crop: bool = True) -> StoredFace:
         templates = tuple(self.template(number, package) for package in taken or self.staff.packages)
-        face = NewFace(templates, Quality(50, ()), Box(0, 0, 9, 9), crop(number))
+        face = StoredFace.of("", templates, Quality(50, ()), Box(0, 0, 9, 9), encode_crop(crop(number)))
         return face if keep_crop else replace(face, crop=None)
 
     def enroll(self, *numbers: int, keep_crop: bool = True) -> None:
         for number in numbers:
-            self.galleries.enroll(self.galleries.open("staff"), f"s{number}", [self.new(number, keep_crop=keep_crop)])
+            self.galleries.enroll(
+                self.galleries.store.gallery("staff"), f"s{number}", [self.new(number, keep_crop=keep_crop)]
+            )
 
     def found(self, number: int, package: str | None = None) -> tuple[str, float] | None:
         probe = self.template(number, package or self.galleries.probed_by(self.staff))
-        (candidates,) = self.galleries.search(self.galleries.open("staff"), [probe], 1)
+        (candidates,) = self.galleries.search(self.galleries.store.gallery("staff"), [probe], 1)
         return (candidates[0].subject, candidates[0].score) if candidates else None
 
     def is_fused(self, subject: str, number: int) -> bool:
@@ -250,7 +250,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
         assert server.staff.embedder == NEW
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
-        assert server.galleries.check(server.galleries.open("staff")).ok
+        assert server.galleries.check(server.galleries.store.gallery("staff")).ok
     until(lambda: other.galleries.probed_by(other.staff) == NEW)
     (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
@@ -278,7 +278,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             gone = server.found(1)
             assert gone is not None
             assert gone[0] != "s1"
-            assert server.galleries.check(server.galleries.open("staff")).ok
+            assert server.galleries.check(server.galleries.store.gallery("staff")).ok
         if package == NEW:
             state = one.reembedder.rollback("staff")
             assert (state.state, state.keep_until) == ("ready", None)
@@ -349,7 +349,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     assert server.staff.packages == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
-        server.galleries.enroll(server.galleries.open("staff"), "s2", [server.new(2, OLD)])
+        server.galleries.enroll(server.galleries.store.gallery("staff"), "s2", [server.new(2, OLD)])
     assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
     server.enroll(2)
     assert server.reembeddings.left(gallery, NEW) == 1, "only the face that was there before"
@@ -358,7 +358,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
         server.found(2, NEW)
     server.cancel()
     server.galleries.enroll(
-        server.galleries.open("staff"), "s3", [server.new(3, OLD, NEW)]
+        server.galleries.store.gallery("staff"), "s3", [server.new(3, OLD, NEW)]
     )  # who embedded before it was over
     server.over()
     assert server.finds(1, 2, 3)
@@ -374,8 +374,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.staff.packages))
-        one = face.stored("s1", crop_to_keep(gallery, face))
-        changed(server.galleries, "staff", write_many, face.templates[0].package, [], [one])
+        changed(server.galleries, "staff", write_many, face.package, [], [replace(face, subject="s1")])
 
     again_if_overtaken(write)
     assert tried == [2, 2]
@@ -414,7 +413,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert lost is not None
     assert lost[0] != "s3"
     assert server.galleries.store.counts(server.staff).faces == 3
-    assert server.galleries.check(server.galleries.open("staff")).ok
+    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
     server.move(without_crop="drop")
@@ -446,7 +445,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
         assert server.staff.embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
-        assert server.galleries.check(server.galleries.open("staff")).ok
+        assert server.galleries.check(server.galleries.store.gallery("staff")).ok
 
 
 def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: Path, embedders: Embedders) -> None:
@@ -603,11 +602,11 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     stop.set()
     thread.join()
     assert trouble == []
-    assert server.galleries.check(server.galleries.open("staff")).ok
+    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
     assert server.reembedder.find("staff").missing == 0
     server.finish()
     counts = server.galleries.store.counts(server.staff)
-    assert server.galleries.check(server.galleries.open("staff")).indexed == counts.faces
+    assert server.galleries.check(server.galleries.store.gallery("staff")).indexed == counts.faces
 
 
 def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(

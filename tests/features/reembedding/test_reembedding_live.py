@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from likeness_client import ApiError, Client, answers
 
+from app.features.listing import placed_faces
 from app.gallery.store import Store
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -209,7 +210,7 @@ def test_photos_come_in_and_an_archive_goes_out_while_there_are_two_packages(
         assert client.check_gallery("copy").ok
     store = Store(str(settings["DATABASE_URL"]))
     first, copy = (store.gallery(name) for name in ("staff", "copy"))
-    origins = [store.placed_faces(gallery).items for gallery in (first, copy)]
+    origins = [placed_faces(store, gallery).items for gallery in (first, copy)]
     store.close()
     assert [one.origin for one in origins[0]] == [one.origin for one in origins[1]]
     assert None not in [one.origin for one in origins[0]]

@@ -13,9 +13,8 @@ from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import NotFound, OperatingPointUnavailable
 from app.features.review import job as review_job
 from app.features.review.records import Kind
-from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move
-from app.gallery.subjects import create_subject, delete_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, move_faces
 from app.gallery.text import unnamed_id
 from app.inference.thresholds import Thresholds
 from app.jobs.runner import Running
@@ -214,7 +213,7 @@ def test_work_takes_its_findings_along(planted: Reviewing) -> None:
 def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
     planted.review()
     planted.reviews.dismiss(planted.gallery, planted.findings()[0].id)
-    planted.galleries.delete_gallery(planted.galleries.open("staff"))
+    planted.galleries.delete_gallery(planted.galleries.store.gallery("staff"))
     assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
 
 

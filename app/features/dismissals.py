@@ -10,8 +10,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.engine import Database, select_in
 from app.db.schema import DISMISSALS, FACES
-from app.gallery.records import Gallery
-from app.gallery.rows import lock_gallery
+from app.gallery.records import Gallery, lock_gallery
 
 
 @dataclass(frozen=True, slots=True)

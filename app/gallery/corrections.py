@@ -1,4 +1,4 @@
-"""Corrections: probes that were wrongly taken for a subject, so that those who look like them aren't again.
+"""Corrections: probes that were wrongly taken for a subject. Faces that look like them are not taken for it again.
 
 A correction holds the probe's template and, if the gallery keeps crops, its crop, sealed like those of faces. It is
 erased with its subject and with its gallery, expires, and is dropped when its subject is merged. While a gallery is
@@ -21,23 +21,31 @@ from app.db.engine import select_in
 from app.db.schema import CORRECTIONS, SUBJECTS
 from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
-from app.gallery.enrolling import crop_to_keep, id_here
-from app.gallery.records import Candidate, Gallery, NewFace, fit_face, from_bytes, to_bytes
-from app.gallery.rows import brief_subjects, find_subject, templates_of
+from app.gallery.records import (
+    Gallery,
+    StoredFace,
+    brief_subjects,
+    find_subject,
+    fit_face,
+    from_bytes,
+    templates_of,
+    to_bytes,
+)
 from app.gallery.store import Store
+from app.gallery.subjects import id_here
 from app.timestamps import utc_now
 from app.types import Template, Vector, Vectors
 
 MOST = 32
-"""Corrections of one subject; a further one replaces the oldest. They bound what a decision reads."""
+"""The most corrections of one subject, which bounds what a decision reads. A further one replaces the oldest."""
 PLAIN = b"\0"
-"""Begins an unsealed probe, so that it can be told from a sealed one."""
+"""The first byte of an unsealed probe, which tells it from a sealed one."""
 _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A probe that is not `subject`: its template by `package`, float32 little endian bytes, and its crop's JPEG."""
+    """A probe that is not `subject`: its template by `package` as float32 little endian, and its crop as JPEG."""
 
     id: str
     subject: str
@@ -60,26 +68,8 @@ class Wrong:
     vectors: Vectors
 
 
-@dataclass(frozen=True, slots=True)
-class RuledOut:
-    """A subject that is not the answer: the probe is more like a wrong probe, of this correction, than like its faces.
-
-    Scores are exact until `answered`; None: below the floor of what is answered.
-    """
-
-    subject: str
-    score: float | None
-    correction: str
-    correction_score: float | None
-
-    def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
-        both = (self.score, self.correction_score)
-        score, correction_score = (None if exact is None else answer(exact) for exact in both)
-        return RuledOut(self.subject, score, self.correction, correction_score)
-
-
 class Corrections:
-    """Keeps corrections and applies them to searches. Safe to share between threads.
+    """Keeps corrections. Safe to share between threads.
 
     Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
     """
@@ -91,7 +81,7 @@ class Corrections:
         self._blobs = store.blobs
         self._days = days
 
-    def add(self, gallery: Gallery, subject_id: str, probe: NewFace, expires_at: str | None = None) -> Correction:
+    def add(self, gallery: Gallery, subject_id: str, probe: StoredFace, expires_at: str | None = None) -> Correction:
         """Record that the probe is not the subject.
 
         Raises InvalidInput ``invalid_expiry``; NotFound ``subject_not_found``; Conflict ``subject_expired``,
@@ -100,18 +90,18 @@ class Corrections:
         ends = expires_at or utc_now(timedelta(days=self._days))
         if ends <= utc_now():
             raise InvalidInput("The correction would have expired already.", code="invalid_expiry")
-        crop = crop_to_keep(gallery, probe)
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
             fitted = fit_face(probe, change.gallery.written)
             subject = find_subject(change.connection, change.gallery, subject_id)
             now = utc_now()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": ends}
-            rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in fitted.templates]
+            rows = [
+                row | self._probe(correction_id, made.package, to_bytes(made), probe.crop) for made in fitted.templates
+            ]
             self._insert(change, rows)
             _drop_oldest(change, subject.key)
-        own = fitted.templates[0]
-        return Correction(correction_id, subject.id, own.package, to_bytes(own), crop, now, ends)
+        return Correction(correction_id, subject.id, fitted.package, fitted.template, probe.crop, now, ends)
 
     def of_subject(self, gallery: Gallery, subject_id: str) -> list[Correction]:
         """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound
@@ -141,24 +131,11 @@ class Corrections:
         read = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
         return {key: wrong.vectors for key, _, wrong in read}
 
-    def sift(
-        self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
-    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
-        """Part each probe's ranking into those who may be the answer and those whom a correction rules out.
-
-        Candidates below `floor` decide nothing, so their corrections aren't read.
-        """
-        if not gallery.corrected or not probes:
-            return [(list(ranking), ()) for ranking in rankings]
-        near = {candidate.subject for ranking in rankings for candidate in ranking if candidate.score >= floor}
-        wrong = self.wrong_probes(gallery, probes[0].package, near)
-        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
-
     def drop_like(self, change: Change, subject_id: str, least: Callable[[str], float | None]) -> int:
         """Drop other subjects' corrections that may show this subject; return how many. Raises NotFound.
 
-        They do where the probe scores `least` of its package or more with the subject's faces, or more than with the
-        faces of the subject that it was taken for.
+        A probe may show the subject if its score with the subject's faces is at least `least` of its package, or higher
+        than its score with the faces of the subject that it was taken for.
         """
         if not change.gallery.corrected:
             return 0
@@ -234,7 +211,7 @@ class Corrections:
     def restore(self, gallery: Gallery, corrections: Sequence[Correction], also: Callable[[Connection], None]) -> None:
         """Add exported corrections, whose templates are of the gallery's package; `also` writes in the transaction.
 
-        Those of missing subjects, of the past, and that the gallery has already are skipped.
+        Corrections of missing subjects, expired ones and those that the gallery already has are skipped.
         """
         now = utc_now()
         with self._store.change(gallery) as change:
@@ -294,27 +271,6 @@ class Corrections:
             change.blobs.mark(change.connection)
             values = [{**row, "gallery_key": change.gallery.key} for row in rows]
             change.connection.execute(sa.insert(CORRECTIONS), values)
-
-
-def rule_out(
-    probe: Template, ranking: Sequence[Candidate], wrong: Mapping[str, Wrong], floor: float
-) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
-    """Part a ranking: a subject is ruled out if the probe is more like one of its wrong probes than like its faces.
-
-    Candidates below ``floor`` stay.
-    """
-    kept: list[Candidate] = []
-    out: list[RuledOut] = []
-    for candidate in ranking:
-        known = wrong.get(candidate.subject)
-        if known is not None and candidate.score >= floor:
-            scores = known.vectors @ probe.vector  # (N,)
-            best = int(np.argmax(scores))
-            if scores[best] > candidate.score:
-                out.append(RuledOut(candidate.subject, candidate.score, known.ids[best], float(scores[best])))
-                continue
-        kept.append(candidate)
-    return kept, tuple(out)
 
 
 def _rows() -> sa.Select[tuple[object, ...]]:

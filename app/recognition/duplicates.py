@@ -1,4 +1,4 @@
-"""The look before a face is enrolled: is it there already, does it match somebody else, is it unlike its subject?
+"""The check before a face is enrolled: is it there already, does it match somebody else, is it unlike its subject?
 
 Faces are compared with the gallery's index in one search, and with those before them in the same request or batch. Two
 enrollments at the same moment may miss each other: neither is in the index yet.
@@ -21,24 +21,25 @@ from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, iden
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9
-"""From this cosine on, two templates are of the same photo, perhaps saved again (docs/how-to/keep-a-gallery-right.md).
-Photos' bytes can't say that: they change with each saving, and no digest of them is stored."""
+"""Two templates with this cosine or more are of the same photo, perhaps saved again
+(docs/how-to/keep-a-gallery-right.md). The photos' bytes can't be compared instead: each saving changes them."""
 CONFLICT_FPIR = 0.001
-"""How often a new person may be taken for somebody who is enrolled: fewer than `identify` allows, since each one costs
-a look by a person."""
+"""How often a new person may be taken for somebody who is enrolled. Lower than the FPIR of `identify`, since a person
+has to look at each conflict."""
 AT_ONCE = 64
-"""Faces in one search: other requests' searches run in between."""
+"""Faces in one search, so that other requests' searches run in between."""
 BESIDE_FMR = 1e-4
-"""How rarely a stranger's turned head may be taken for the person whose photos it is enrolled beside."""
+"""The FMR at which a turned head must match the good photos that it is enrolled beside."""
 LEAST_OWN = 2
-"""Faces of a subject that a new one is compared with, at least: a single one may be the odd one."""
+"""The least number of a subject's faces to compare a new one with: a single one may itself be the wrong one."""
 NEAREST = 2
 """Subjects to find for each face: its own and the nearest other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resemblance:
-    """An enrolled face that a new one resembles, and its subject by id and name; None: not for the caller to know."""
+    """An enrolled face that a new one resembles, and its subject by id and name. Fields are None if the caller may not
+    know them."""
 
     subject: str | None = None
     name: str | None = None
@@ -54,8 +55,11 @@ class Resemblance:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The enrolled faces that a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another
-    subject. ``unlike``: the most alike of its own subject's faces, where it looks like none of them."""
+    """What the check found about a new face.
+
+    ``duplicate`` is an enrolled face of the same photo, ``conflict`` a matching face of another subject, ``unlike`` the
+    nearest of its own subject's faces if it looks like none of them.
+    """
 
     duplicate: Resemblance | None = None
     conflict: Resemblance | None = None
@@ -74,7 +78,8 @@ class Findings:
         details = {"subject": resembled.subject, "face_id": resembled.face_id, "score": resembled.score}
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
-    def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
+    def mapped(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
+        """Return the findings with each resemblance changed."""
         three = (self.duplicate, self.conflict, self.unlike)
         duplicate, conflict, unlike = (resembled and change(resembled) for resembled in three)
         return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
@@ -88,7 +93,7 @@ class Findings:
 NOTHING = Findings()
 
 
-def look(
+def check_faces(
     galleries: Galleries,
     home: Gallery,
     faces: Sequence[tuple[str, Template]],
@@ -99,11 +104,11 @@ def look(
     tell: bool = True,
     track: bool = False,
 ) -> list[Findings]:
-    """Return what each face, given with its subject's id, resembles; ``fmr``: a conflict with one subject is as rare.
+    """Return what each face, given with its subject's id, resembles.
 
-    With `refuse`, faces with a finding are refused; with `tell`, findings name whom a face resembles. A package without
-    measured operating points has no conflicts. ``track``: the faces are one person's, and their mean template has the
-    conflict of all of them.
+    ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with a finding are refused; with
+    `tell`, findings name whom a face resembles. With ``track`` the faces are one person's, and the conflict of their
+    mean template is that of all of them. A package without measured operating points has no conflicts.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
     templates = [template for _, template in faces]
@@ -125,9 +130,11 @@ def look(
         ranking = galleries.resembling(home, one, NEAREST, conflict_at)
         (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
-        findings = [replace(each, conflict=whole.conflict, refused=each.refused or refused) for each in findings]
+        findings = [
+            replace(one_found, conflict=whole.conflict, refused=one_found.refused or refused) for one_found in findings
+        ]
     if not tell:
-        return [finding.each(lambda _: Resemblance()) for finding in findings]
+        return [finding.mapped(lambda _: Resemblance()) for finding in findings]
     return [finding if finding == NOTHING else _answered(finding, measured, conflict_at) for finding in findings]
 
 
@@ -140,8 +147,8 @@ def find_unlike(
 ) -> list[Findings]:
     """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
 
-    The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more and
-    it scores with none what single linkage asks for (`LINKED_FMR`).
+    The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more, and
+    its score with each of them is below the threshold of single linkage (`LINKED_FMR`).
     """
     subject, templates = faces[0][0], [template for _, template in faces]
     try:
@@ -180,8 +187,11 @@ def matches_good(
     *,
     measured: Thresholds,
 ) -> list[bool]:
-    """Return which faces of turned heads match one of the ``good`` faces, or one that the ``subject`` has (None: of
-    nobody), at BESIDE_FMR; none if the package has no points."""
+    """Return which faces of turned heads match a ``good`` face, or an enrolled face of the ``subject``, at BESIDE_FMR.
+
+    With a ``subject`` of None they are compared with the good faces alone. None of them match if the package has no
+    operating points.
+    """
     if measured.calibration is None:
         return [False] * len(turned)
     threshold = verify_point(measured, None, BESIDE_FMR).threshold
@@ -197,9 +207,9 @@ def matches_good(
 
 
 def _answered(findings: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
-    """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
+    """Return the findings with scores rounded as they are answered; without scores if no points were measured."""
     scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
-    return findings.each(lambda face: replace(face, score=None if scores is None else scores.answered(_score(face))))
+    return findings.mapped(lambda face: replace(face, score=None if scores is None else scores.answered(_score(face))))
 
 
 def named(findings: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
@@ -211,7 +221,7 @@ def named(findings: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
         index, face_id = ids[resembled.place]
         return replace(resembled, place=index, face_id=face_id)
 
-    return findings.each(one_named)
+    return findings.mapped(one_named)
 
 
 def compare(
@@ -231,7 +241,7 @@ def compare(
     taken: list[int] = []
     findings: list[Findings] = []
     for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
-        near = [Resemblance(each.subject, each.name, each.face_id, each.score) for each in ranking]
+        near = [Resemblance(one.subject, one.name, one.face_id, one.score) for one in ranking]
         near += _nearest_within(subjects, taken, within[place], subject)
         duplicate = max((face for face in near if _score(face) >= DUPLICATE_SCORE), key=_score, default=None)
         others = [face for face in near if face.subject != subject and not is_unnamed(face.subject or "")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.gallery.records import Candidate
 from app.gallery.text import unnamed_id
 from app.recognition.decisions import cosine
-from app.recognition.duplicate_check import DUPLICATE_SCORE, Findings, compare, named
+from app.recognition.duplicates import DUPLICATE_SCORE, Findings, compare, named
 from app.types import Template
 from tests.support.galleries import at
 

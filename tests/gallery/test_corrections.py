@@ -18,14 +18,13 @@ from app.db.sealed_columns import Blobs
 from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
 from app.features.vault.reseal import census, reseal
+from app.gallery.corrections import MOST, Correction, Corrections, Wrong
 from app.gallery.erasure import Erasures
-from app.gallery.moving import merge_subjects
-from app.gallery.records import Candidate, NewFace
+from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import erase_subject
-from app.recognition.corrections import MOST, Correction, Corrections, Wrong, rule_out
-from app.recognition.decisions import cosine
+from app.gallery.subjects import erase_subject, merge_subjects
+from app.recognition.decisions import cosine, rule_out
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
 from tests.support.changing import changed
@@ -132,7 +131,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
     near = template(2).vector + 0.4 * template(3).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
     for vector in (template(2), like, template(3)):
-        corrections.add(staff(galleries), "bob", NewFace((vector,), Quality(50, ()), Box(0, 0, 1, 1)))
+        corrections.add(staff(galleries), "bob", StoredFace.of("", (vector,), Quality(50, ()), Box(0, 0, 1, 1)))
     kept = corrections.of_subject(staff(galleries), "bob")[2].id
     drop = partial(corrections.drop_like, least=lambda _: 0.99)
     receipt = Erasures(galleries, Signer(bytes(32)), drop).erase("staff", "ann")
@@ -140,7 +139,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
     assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
     strict = corrections.add(staff(galleries), "bob", face(3)).id
     enroll(galleries, "cid", 3)
-    with galleries.change(galleries.open("staff")) as change:
+    with galleries.change(galleries.store.gallery("staff")) as change:
         assert corrections.drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
         assert corrections.drop_like(change, "cid", lambda _: 0.5) == 2
     assert strict not in [one.id for one in corrections.of_subject(staff(galleries), "bob")]
@@ -207,9 +206,9 @@ def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Cor
     enroll(galleries, "ann", 1, gallery="copy")
     for _ in range(2):
         corrections.restore(copy, written, lambda _: None)
-    (moved,) = corrections.read_all(galleries.open("copy"), crops=True)
+    (moved,) = corrections.read_all(galleries.store.gallery("copy"), crops=True)
     assert (moved.subject, moved.template, moved.crop) == ("ann", written[0].template, written[0].crop)
     assert moved.id != written[0].id
     past = Correction("f" * 32, "ann", PACKAGE, written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
     corrections.restore(copy, [past], lambda _: None)
-    assert len(list(corrections.read_all(galleries.open("copy"), crops=True))) == 1
+    assert len(list(corrections.read_all(galleries.store.gallery("copy"), crops=True))) == 1

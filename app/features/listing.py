@@ -1,0 +1,75 @@
+"""Lists and counts of subjects and faces for other services' interfaces: functions over a `Store`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+import sqlalchemy as sa
+
+from app.db.pagination import Page, read_page
+from app.db.schema import FACE_ORIGINS, FACES, SUBJECTS
+from app.gallery.records import Gallery, StoredFace, face_query, is_current, is_unnamed_row, to_face
+from app.gallery.store import Store
+from app.gallery.text import clean_id
+
+
+def placed_faces(
+    store: Store,
+    gallery: Gallery,
+    cursor: str | None = None,
+    limit: int = 100,
+    *,
+    subject: str | None = None,
+    only: Collection[str] | None = None,
+) -> Page[StoredFace]:
+    """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
+
+    They are without templates and crops. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
+    """
+    query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
+    if subject is not None:
+        query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
+    if only is not None:
+        query = query.where(FACES.c.face_id.in_(only))
+    listing, convert = f"placed/{gallery.key}/{subject or ''}", partial(to_face, blobs=None)
+    return read_page(store.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
+
+
+def faces_of_image(store: Store, gallery: Gallery, image_id: str) -> list[StoredFace]:
+    """Return the faces that were enrolled from one photo, without their templates and crops."""
+    mine = (FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id)
+    query = face_query(gallery.embedder).where(mine).order_by(FACES.c.key)
+    return [to_face(row, None) for row in store.database.rows(query)]
+
+
+def count_people(store: Store, gallery: Gallery) -> int:
+    """Count the named subjects."""
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & is_current()
+    query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
+    with store.database.read() as connection:
+        return connection.execute(query).scalar_one()
+
+
+def subject_ids(store: Store, gallery: Gallery) -> list[str]:
+    """Return the ids of all subjects, oldest first."""
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
+    query = sa.select(SUBJECTS.c.id).where(mine).order_by(SUBJECTS.c.key)
+    return store.database.column(query)
+
+
+def face_ids(
+    store: Store, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
+) -> tuple[list[tuple[str, str]], int]:
+    """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
+
+    The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
+    """
+    mine = (FACES.c.gallery_key == gallery.key) & is_current()
+    query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
+    if subject_id is not None:
+        query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    with store.database.read(one_moment=True) as connection:
+        rows = connection.execute(query.order_by(FACES.c.key).offset(offset).limit(limit)).all()
+        return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
