@@ -147,8 +147,8 @@ $(PAGE)/.ready: requirements/page.txt .ci/page/package-lock.json
 	$(NPM) install --prefix $(PAGE) --no-save --ignore-scripts --silent --no-audit --no-fund
 	touch $@
 
-# Spectral and Redocly read the OpenAPI document, and three generators make clients of it for the tests, as `page` has
-# its programs.
+# Spectral and Redocly read the OpenAPI document, api-smart-diff compares it with the last release's, and three generators
+# make clients of it for the tests, as `page` has its programs.
 OPENAPI = $(VENV)/openapi
 $(OPENAPI)/.ready: $(PAGE)/.ready .ci/openapi/package-lock.json
 	mkdir -p $(OPENAPI)
@@ -157,12 +157,19 @@ $(OPENAPI)/.ready: $(PAGE)/.ready .ci/openapi/package-lock.json
 	touch $@
 
 DOCUMENT = docs/reference/openapi.json
+# The commit whose document programs may have been written for: the last release's.
+RELEASED ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
 openapi: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(OPENAPI)/.ready; then \
 		$(NODE) $(OPENAPI)/node_modules/@stoplight/spectral-cli/dist/index.js lint --fail-severity=hint \
 			--ruleset .ci/openapi/spectral.yaml $(DOCUMENT) && \
-		$(NODE) $(OPENAPI)/node_modules/@redocly/cli/bin/cli.js lint --config .ci/openapi/redocly.yaml $(DOCUMENT); \
-	else echo "Spectral and Redocly could not be installed: the OpenAPI document is not checked" >&2; fi
+		$(NODE) $(OPENAPI)/node_modules/@redocly/cli/bin/cli.js lint --config .ci/openapi/redocly.yaml $(DOCUMENT) && \
+		if git cat-file -e "$(RELEASED):$(DOCUMENT)" 2>/dev/null; then \
+			git show "$(RELEASED):$(DOCUMENT)" > $(OPENAPI)/released.json && \
+			cp .ci/openapi/changes.mjs $(OPENAPI) && \
+			$(NODE) $(OPENAPI)/changes.mjs $(OPENAPI)/released.json $(DOCUMENT); \
+		else echo "No release has an OpenAPI document yet: nothing to compare with"; fi; \
+	else echo "Spectral, Redocly and api-smart-diff could not be installed: the OpenAPI document is not checked" >&2; fi
 
 # Writes anew what is written from the declarations: the reference with openapi.json, and both clients.
 generated: $(VENV)/.dev

@@ -1,11 +1,11 @@
-"""Make the small photos of the page's advice from docs/samples: `python docs/make_advice.py`.
+"""Make the small photos of the page's advice from docs/samples, and a sheet of them: `python docs/make_advice.py`.
 
 Good ones, and the same made poor in one way each, as the page says beside them; a test has the server judge each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -15,6 +15,9 @@ from PIL import Image, ImageEnhance, ImageFilter
 PROJECT = Path(__file__).resolve().parent.parent
 SAMPLES = PROJECT / "docs" / "samples"
 FOLDER = PROJECT / "app" / "page" / "samples"
+SHEET = PROJECT / "docs" / "pictures" / "photos.webp"
+COLUMNS, GAP = 3, 6
+"""Photos a row of the sheet, and pixels between them."""
 SIDE = 240
 """Pixels of a photo's sides."""
 WEBP_QUALITY = 80
@@ -73,8 +76,19 @@ MADE: Mapping[str, Callable[[], Image.Image]] = MappingProxyType(
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for name, make in MADE.items():
-        make().save(FOLDER / f"{name}.webp", quality=WEBP_QUALITY, method=6)
+    photos = {name: make() for name, make in MADE.items()}
+    for name, photo in photos.items():
+        photo.save(FOLDER / f"{name}.webp", quality=WEBP_QUALITY, method=6)
+    sheet(list(photos.values())).save(SHEET, quality=WEBP_QUALITY, method=6)
+
+
+def sheet(photos: Sequence[Image.Image]) -> Image.Image:
+    """Return the photos in rows, from left to right and from top to bottom."""
+    rows, step = -(-len(photos) // COLUMNS), SIDE + GAP
+    whole = Image.new("RGB", (COLUMNS * step - GAP, rows * step - GAP), "white")
+    for number, photo in enumerate(photos):
+        whole.paste(photo, (number % COLUMNS * step, number // COLUMNS * step))
+    return whole
 
 
 if __name__ == "__main__":

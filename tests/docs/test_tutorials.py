@@ -16,6 +16,8 @@ from tests.support.tutorials import TUTORIALS, following, steps
 PAGES = sorted(TUTORIALS.glob("*.md"))
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "behind-a-proxy": ("nginx", "caddy", "openssl", "curl"),
+    "home-assistant": ("mosquitto",),
+    "frigate": ("mosquitto",),
 }
 PEOPLE = 300
 

@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import PROJECT
 
 FOLDER = PROJECT / "requirements"
+AUDIT = runpy.run_path(str(FOLDER / "audit.py"))
 WRITE = runpy.run_path(str(FOLDER / "write.py"))
 SBOM = runpy.run_path(str(FOLDER / "sbom.py"))
 FILES = (*WRITE["EXTRAS"], *WRITE["ALONE"])
@@ -183,6 +184,29 @@ def test_an_audit_names_what_the_record_does_not_tell(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.split(",")[0]) == (2, "0 versions checked")
     assert "told advisories of: hidden" in done.stderr
     assert "1 versions are not recorded: old" in done.stderr
+
+
+def test_what_the_index_no_longer_tells_of_a_version_is_kept_with_its_date() -> None:
+    told = {"version": "1", "advisories": [{"id": "PYSEC-1"}], "date": "2026-01-02"}
+    before = {"kept": told, "newer": told, "renewed": told, "never": {"version": "1", "advisories": None}}
+    versions = {"kept": "1", "newer": "2", "renewed": "1", "never": "1", "added": "1"}
+    found = {"kept": None, "newer": None, "renewed": [], "never": None, "added": []}
+    assert AUDIT["merge"](before, versions, found, "2026-02-03") == {
+        "kept": told,
+        "newer": {"version": "2", "advisories": None},
+        "renewed": {"version": "1", "advisories": [], "date": "2026-02-03"},
+        "never": {"version": "1", "advisories": None},
+        "added": {"version": "1", "advisories": [], "date": "2026-02-03"},
+    }
+
+
+def test_an_audit_says_how_old_its_oldest_advisories_are(tmp_path: Path) -> None:
+    packages = {
+        "old": {"version": "1", "advisories": [], "date": "2026-01-01"},
+        "new": {"version": "1", "advisories": []},
+    }
+    done = audited(tmp_path, packages, "old==1\nnew==1")
+    assert done.stdout == "2 versions checked, advisories of 2026-01-01 to 2026-01-02: 0 known vulnerabilities\n"
 
 
 def test_the_record_is_of_the_pinned_versions() -> None:

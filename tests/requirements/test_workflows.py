@@ -56,8 +56,19 @@ def test_a_job_asks_for_little_and_ends(name: str) -> None:
     assert job["timeout-minutes"] <= 180
     for step in job["steps"]:
         assert ("uses" in step) != ("run" in step)
-        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@[\w./-]+", step["uses"])
         assert "${{ github.event" not in step.get("run", ""), "text of others is no part of a command"
+
+
+def test_actions_of_others_are_pinned_by_commit_and_say_their_version() -> None:
+    """A tag can be moved to other code, a commit can't."""
+    texts = [path.read_text() for path in (PROJECT / ".github" / "workflows").glob("*.yml")]
+    used = [line for text in texts for line in re.findall(r"uses: (.*)", text)]
+    assert len(used) == sum("uses" in step for step in STEPS)
+    pins = {
+        pin.partition("@")[::2] for pin in used if re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", pin)
+    }
+    assert {name for name, _ in pins} == {line.partition("@")[0] for line in used}
+    assert len(dict(pins)) == len(pins), "one version of each"
 
 
 def test_notes_are_the_versions_part_of_the_changelog() -> None:

@@ -26,7 +26,7 @@ from tests.conftest import PROJECT
 from training.service import reserved_port
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
-PORTS = ("8000", "8765", "8443", "8444")
+PORTS = ("8000", "8765", "8443", "8444", "1883")
 """Ports that tutorials name; each is replaced with a free one."""
 LEFT_OUT = ("bench/", "tests/")
 START_S = 180.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -15,7 +16,8 @@ from app.errors import LikenessError
 
 commands = typer.Typer()
 
-Verdict: TypeAlias = Literal["ok", "warning", "failed"]
+Verdict: TypeAlias = Literal["ok", "todo", "warning", "failed"]
+"""`todo`: something to do that can't be looked up here."""
 REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that exist.",
     "device": "Set LIKENESS_EMBEDDER to a package for embedding, or repair this one.",
@@ -62,14 +64,24 @@ CHECKS = {
 """Check: the module of its function, `check_NAME`, imported when it is its turn: a broken package is a finding, too."""
 
 
-@commands.command(epilog="Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'")
-def doctor(as_json: options.AsJson = False) -> None:
+EXAMPLES = (
+    "Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'\n\n"
+    "likeness doctor --upgrade-from 0.1.0"
+)
+UpgradeFrom: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--upgrade-from", metavar="VERSION", help="Go through what an upgrade from this version asks for."),
+]
+
+
+@commands.command(epilog=EXAMPLES)
+def doctor(upgrade_from: UpgradeFrom = None, as_json: options.AsJson = False) -> None:
     """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, photo
     workers, clock.
 
     Changes nothing. Exit code 0: no failures (there may be warnings), 1: something failed.
     """
-    findings = list(examine(load_settings()))
+    findings = list(examine(load_settings()) if upgrade_from is None else walk_upgrade(upgrade_from))
     for finding in findings:
         if as_json:
             output.say_json({"check": finding.check, **asdict(finding)})
@@ -79,6 +91,18 @@ def doctor(as_json: options.AsJson = False) -> None:
                 output.say(f"{'':19} → {finding.remedy}")
     if any(finding.verdict == "failed" for finding in findings):
         raise typer.Exit(output.Exit.NO)
+
+
+def walk_upgrade(since: str) -> Iterator[Finding]:
+    """Yield what an upgrade from the version ``since`` asks for. Raises BadParameter for another kind of version."""
+    upgrade = import_module("app.features.doctor.upgrade")  # as the checks, when it is its turn
+    if refused := list(upgrade.removed(os.environ)):
+        yield from refused  # with them the settings can't be read
+        return
+    try:
+        yield from upgrade.walk(since, load_settings())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--upgrade-from") from None
 
 
 def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[Finding]:
