@@ -64,7 +64,8 @@ def crew(shared_server: LiveServer) -> LiveServer:
 
 
 def example(language: str, server: LiveServer, gallery: str) -> str:
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [found] = re.finditer(rf"^```{language}\n(?P<code>.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    code = found["code"]
     assert "http://127.0.0.1:8000" in code
     return code.replace("http://127.0.0.1:8000", server.url).replace("/crew/", f"/{gallery}/")
 

@@ -190,7 +190,7 @@ def test_what_the_index_no_longer_tells_of_a_version_is_kept_with_its_date() -> 
     told = {"version": "1", "advisories": [{"id": "PYSEC-1"}], "date": "2026-01-02"}
     before = {"kept": told, "newer": told, "renewed": told, "never": {"version": "1", "advisories": None}}
     versions = {"kept": "1", "newer": "2", "renewed": "1", "never": "1", "added": "1"}
-    found = {"kept": None, "newer": None, "renewed": [], "never": None, "added": []}
+    found: dict[str, list[Any] | None] = {"kept": None, "newer": None, "renewed": [], "never": None, "added": []}
     assert AUDIT["merge"](before, versions, found, "2026-02-03") == {
         "kept": told,
         "newer": {"version": "2", "advisories": None},
