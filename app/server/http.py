@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+import httptools
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -187,6 +188,8 @@ LINGER_S = 0.5
 """Seconds between the answer to invalid HTTP and closing the connection."""
 MAX_PIPELINED = 100
 """Requests that a client may send before it gets answers."""
+FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+"""Headers that say where a body ends."""
 _NO_SCOPE: Any = {}
 _log = logging.getLogger(LOGGER)
 
@@ -205,8 +208,32 @@ class Waits:
     """For all requests in progress when the server stops."""
 
 
+class _Parser(httptools.HttpRequestParser):  # type: ignore[misc]  # untyped
+    """httptools' parser, which goes on with HTTP/1.1 where a request offers another protocol (RFC 9110, 7.8).
+
+    It takes the body of such a request for the other protocol's, and drops it. Java's HttpClient offers `h2c` with
+    every request over plain HTTP.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        # Answers the first of pipelined requests, as uvicorn's own parser does.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse what has come. Raises httptools.HttpParserError."""
+        while data:
+            try:
+                super().feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = self._connection.decline() + data[offer.args[0] :]
+            else:
+                return
+
+
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection with limits.
+    """uvicorn's connection with limits, and without upgrades.
 
     uvicorn waits for ever for a request's head, for the rest of a body that is already answered, and for a client that
     doesn't read, and accepts heads of any length. Bodies are limited where they are read.
@@ -217,6 +244,8 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.parser = _Parser(self)
+        self._declining = False  # while the head of `decline` is parsed
         self._head: asyncio.TimerHandle | None = None
         self._answer: asyncio.TimerHandle | None = None
         self._refused = False
@@ -255,13 +284,23 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response(NOT_HTTP)
         self._watch_head()
 
+    def decline(self) -> bytes:
+        """Return a head without an offer of another protocol, after which the parser reads the same request's body."""
+        self._declining = True
+        framing = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] in FRAMING)
+        return b"POST / HTTP/1.1\r\n" + (framing or b"content-length: 0\r\n") + b"\r\n"
+
     # Called by the parser; if one of these raises, `send_400_response` answers the request with `_problem`.
 
     def on_message_begin(self) -> None:
+        if self._declining:
+            return
         self._in_head, self._head_bytes, self._body_bytes, self._chunks = True, 0, 0, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._declining:
+            return
         if self._head_bytes + len(url) > MAX_URL_BYTES:
             raise self._refusal(InvalidInput(f"The URL is longer than {MAX_URL_BYTES} bytes.", code="uri_too_long"))
         self._count(len(url))
@@ -275,6 +314,9 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._declining:
+            self._declining = False
+            return
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
             raise ValueError("a request needs exactly one Host (RFC 9112, 3.2)")
@@ -296,6 +338,10 @@ class Connection(HttpToolsProtocol):
         self._unheard = 0
         self._body_bytes += len(body)
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():  # else its body follows
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -193,6 +193,39 @@ def _is_closed(connection: socket.socket) -> bool:
         return False
 
 
+OFFERS = {
+    "h2c": "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n",
+    "websocket": "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("offer", OFFERS)
+def test_a_request_that_offers_another_protocol_keeps_its_body(
+    shared_server: LiveServer, offer: str, chunked: bool, pieces: int
+) -> None:
+    """As Java's HttpClient sends every request over plain HTTP; the connection goes on, with HTTP/1.1."""
+    address = httpx.URL(shared_server.url)
+    photo = COLLINS
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(photo)}"
+    head = f"POST /v1/detect HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: image/jpeg\r\n"
+    head += f"x-api-key: {shared_server.key}\r\n{OFFERS[offer]}{framing}\r\n\r\n"
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(photo), photo) if chunked else photo
+    plain = f"GET /livez HTTP/1.1\r\nHost: {address.netloc.decode()}\r\n"
+    sent = head.encode() + body + f"{plain}{OFFERS[offer]}\r\n{plain}Connection: close\r\n\r\n".encode()
+    size = -(-len(sent) // pieces)
+    with socket.create_connection((address.host, address.port)) as line:
+        line.settimeout(120)
+        for start in range(0, len(sent), size):
+            line.sendall(sent[start : start + size])
+        answers = b"".join(iter(lambda: line.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1 200 OK") == 3, answers[:2000]
+    assert answers.count(b'"landmarks"') == 1
+    assert b"101 " not in answers
+
+
 def test_descriptors_are_raised_to_what_the_system_allows() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
