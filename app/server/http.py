@@ -208,7 +208,7 @@ class Waits:
     """For all requests in progress when the server stops."""
 
 
-class _Parser(httptools.HttpRequestParser):  # type: ignore[misc]  # untyped
+class _Parser(httptools.HttpRequestParser):
     """httptools' parser, which goes on with HTTP/1.1 where a request offers another protocol (RFC 9110, 7.8).
 
     It takes the body of such a request for the other protocol's, and drops it. Java's HttpClient offers `h2c` with
@@ -221,7 +221,7 @@ class _Parser(httptools.HttpRequestParser):  # type: ignore[misc]  # untyped
         # Answers the first of pipelined requests, as uvicorn's own parser does.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         """Parse what has come. Raises httptools.HttpParserError."""
         while data:
             try:
