@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from app.config import PREFIX, Settings
 from app.db import usage
-from app.db.inspection import LOOK_BUSY_MS, inspect
 from app.db.opening import connected
 from app.db.schema import API_KEYS, FACES, GALLERIES
 from app.features.doctor.command import Finding
+from app.features.doctor.inspection import LOOK_BUSY_MS, inspect
 from app.inference.package import OWN_FOLDER, find_packages
 from app.version import VERSION
 
