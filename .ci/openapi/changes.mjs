@@ -15,7 +15,9 @@ const [before, after] = process.argv.slice(2).map((path) => JSON.parse(readFileS
 /** @param {string} version */
 const promise = (version) => version.split(".").slice(0, version.startsWith("0.") ? 2 : 1).join(".");
 
-const breaking = apiCompare(before, after).diffs.filter(({ type, path }) => type === "breaking" && path[0] === "paths");
+// A changed type of an answer's field breaks programs, too, which api-smart-diff takes for harmless.
+const breaks = ({ type, action, path }) => type === "breaking" || (action === "replace" && path.at(-1) === "type");
+const breaking = apiCompare(before, after).diffs.filter((diff) => diff.path[0] === "paths" && breaks(diff));
 const lines = [...new Set(breaking.map(({ action, path }) => `${action} ${path.slice(1).join(" ")}`))].sort();
 for (const line of lines.slice(0, SHOWN)) console.log(line);
 if (lines.length > SHOWN) console.log(`and ${lines.length - SHOWN} more`);

@@ -37,7 +37,7 @@ BREAKING: dict[str, Change] = {
     "an operation goes": lambda after: after["paths"].pop(VERIFY),
     "a field of an answer goes": lambda after: schema(after, "VerifyAnswer")["properties"].pop("score"),
     "a field of an answer has another type": lambda after: schema(after, "VerifyAnswer")["properties"].update(
-        score={"type": "string"}
+        match={"type": "string"}
     ),
     "a parameter becomes necessary": lambda after: after["paths"][VERIFY]["post"]["parameters"].append(
         {"name": "reason", "in": "query", "required": True, "schema": {"type": "string"}}
