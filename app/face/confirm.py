@@ -69,26 +69,28 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
 
 
 def _confirm(pixels: Pixels, sights: Sequence[Detection], detector: Detector) -> Found:
-    faces: list[Detection] = []
+    looks: list[_Look] = []
     others: list[Detection] = []
     for sight in sorted(sights, key=lambda sight: -sight.score):
         check_deadline()
         look = _measured(pixels, sight, detector, sure=True) if sight.score >= SURE_SCORE else None
-        face = look and look.face
-        if face is None and not _is_near(sight, faces):
-            face = _read_turned(pixels, sight, detector)
-            if face is None:
-                others.append(sight)
-            elif _is_near(face, faces):
+        if look is None:
+            if _is_near(sight, (each.face for each in looks if each.score >= SURE_SCORE)):
                 continue
-        if face is not None:
-            faces.append(face)
-    faces.sort(key=lambda face: -face.score)
+            look = _read_turned(pixels, sight, detector)
+            if look is None:
+                others.append(sight)
+                continue
+            if any(each.score >= min(look.score, SURE_SCORE) and _is_near(look.face, [each.face]) for each in looks):
+                continue
+            looks = [each for each in looks if not _is_near(look.face, [each.face])]
+        looks.append(look)
+    faces = sorted((look.face for look in looks), key=lambda face: -face.score)
     return Found(faces, [sight for sight in others if sight.score >= SCORE_THRESHOLD and not _is_near(sight, faces)])
 
 
-def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> Detection | None:
-    """Return the surest confirmed face at a sight, however it is turned; None without one.
+def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> _Look | None:
+    """Return the surest look that confirms a face at a sight, however it is turned; None without one.
 
     What is sure in its upright look ends the search: made-up landmarks are confirmed by less.
     """
@@ -100,7 +102,7 @@ def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> Detect
             surest = look
             if look.score >= SURE_SCORE:
                 break
-    return surest and surest.face
+    return surest
 
 
 def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: bool = False) -> _Look | None:

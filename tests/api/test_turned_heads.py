@@ -75,6 +75,18 @@ def imported(api: httpx.Client, gallery: str, upload: bytes, **query: str) -> tu
     ]
 
 
+def test_a_wrong_answer_for_a_turned_head_is_corrected_with_it(api: httpx.Client, gallery: str) -> None:
+    """A correction takes a photo of any quality: poor ones are taken for others more often."""
+    assert enroll(api, gallery, "grace", COLLINS).status_code == 201
+    answer = api.post(f"{gallery}/identify", files={"image": AGAIN}).raise_for_status().json()
+    assert answer["faces"][0]["candidates"][0]["subject"] == "grace"
+    corrections = f"{gallery}/subjects/grace/corrections"
+    api.post(corrections, files={"image": AGAIN}, params={"confirm": True}).raise_for_status()
+    answer = api.post(f"{gallery}/identify", files={"image": AGAIN}).raise_for_status().json()
+    assert (answer["faces"][0]["decision"], answer["faces"][0]["candidates"]) == ("unknown", [])
+    error_of(enroll(api, gallery, "eileen", AGAIN), 422, "low_quality")
+
+
 def test_who_may_only_enroll_does_not_learn_whether_it_matches_the_subject(api: httpx.Client, gallery: str) -> None:
     name = gallery.rsplit("/", 1)[-1]
     made = api.post("/v1/keys", json={"scopes": ["enroll"], "galleries": [name]}).raise_for_status().json()

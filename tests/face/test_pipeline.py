@@ -204,6 +204,33 @@ class TestTurnedFaces:
         assert len(looks) == 2
         assert_landmarks(face, plain.landmarks)
 
+    @pytest.mark.parametrize("first", [0.89, 0.88])
+    def test_of_two_sights_of_one_face_the_surer_reading_is_taken(
+        self, yunet: Path, astronaut: Pixels, first: float
+    ) -> None:
+        """Whichever of them is read first."""
+
+        class Twice(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                (sight,) = super().search(pixels, min_face=min_face)[:1]
+                made_up = replace(sight, landmarks=sight.landmarks + np.float32(9), score=first)
+                return [made_up, replace(sight, score=0.885)]
+
+            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+                return super().turned(pixels, box)[:0]
+
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+                looks.append(view)
+                if len(looks) == (1 if first > 0.885 else 2):
+                    return np.asarray(expected, np.float32), CONFIRMED + 0.01
+                return super().landmarks(view, expected)
+
+        looks: list[Pixels] = []
+        (face,) = Pipeline(Twice(yunet), Limits()).detect(encoded(astronaut)).faces
+        (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
+        assert plain.landmarks is not None
+        assert_landmarks(face, plain.landmarks)
+
     def test_a_small_face_of_a_large_photo_is_found_however_it_is_turned(self, pipeline: Pipeline) -> None:
         portrait, found = Image.open(COLLINS).convert("RGB").resize((240, 240)), []
         for degrees in range(0, 360, 45):
