@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from app.machine import cores
+from tests.features.immich.test_immich import faces_of
 from tests.support.live import LiveServer, children, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.waiting import until
@@ -24,7 +27,8 @@ KILLED = 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """By default as many workers as cores."""
-    with serving(tmp_path_factory.mktemp("workers") / "data", {"PHOTO_WORKERS": ""}) as started:
+    wanted = {"PHOTO_WORKERS": "", "DEEPSTACK": "on", "IMMICH": "on", "IMMICH_NETWORKS": "127.0.0.0/8"}
+    with serving(tmp_path_factory.mktemp("workers") / "data", wanted) as started:
         yield started
 
 
@@ -52,14 +56,30 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
             answer = client.post("/v1/galleries/killed/identify", files={"image": HOPPER}).raise_for_status().json()
             return [face["candidates"][0]["subject"] for face in answer["faces"]]
 
+        scopes = {"scopes": ["read", "recognize"], "galleries": ["killed"]}
+        key = client.post("/v1/keys", json=scopes).raise_for_status().json()["secret"]
+
+        def by_deepstack(_: int) -> list[str]:
+            with httpx.Client(base_url=server.url, timeout=120) as camera:
+                answer = camera.post("/v1/vision/face/recognize", files={"image": HOPPER}, data={"api_key": key})
+            return [face["userid"] for face in answer.raise_for_status().json()["predictions"]]
+
+        def by_immich(_: int) -> int:
+            with httpx.Client(base_url=server.url, timeout=120) as immich:
+                return len(faces_of(immich, BOTH))
+
+        cameras = [pool.submit(by_deepstack, number) for number in range(10)]
+        albums = [pool.submit(by_immich, number) for number in range(10)]
         enrolled = [pool.submit(enroll, number) for number in range(30)]
         found = [pool.submit(identify, number) for number in range(60)]
         for number in range(KILLED):
             until(lambda: workers_of(server))
             with suppress(ProcessLookupError, IndexError):  # it has just been replaced
                 os.kill(workers_of(server)[number % cores()], signal.SIGKILL)
-            wait([one for one in enrolled if one.running()])  # so that no photo ends two workers
-            wait([one for one in found if one.running()])
+            everything: list[Future[Any]] = [*cameras, *albums, *enrolled, *found]
+            wait([each for each in everything if each.running()])  # so that no photo ends two workers
+        assert {name for each in cameras for name in each.result()} == {"hopper"}
+        assert {each.result() for each in albums} == {2}
         assert {each.result() for each in enrolled} == {201}
         assert [name for each in found for name in each.result()] == ["hopper"] * 60
         assert client.get("/v1/galleries/killed").json()["faces"] == 61
