@@ -83,29 +83,30 @@ JSON_OVERHEAD = 64 * 1024
 CROPS_WAITING = 4096
 """Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
 GREY: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
-"""Warms models up: no first caller waits for what that sets up."""
+"""A crop that warms the models up, so that no caller waits for their setup."""
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
 PRUNE_AUDIT_S = 3600.0
 PRUNE_JOBS_S = 600.0
 PRUNE_CHANGES_S = 300.0
-"""Between deletions of what is old."""
+"""Seconds between deletions of old rows."""
 WRITE_RETRY_S = 2.0
-"""Between attempts to write to the database after a write has failed."""
+"""Seconds between attempts to write to the database after a write has failed."""
 MIB = 1024**2
 MEMORY_RESERVE = 0.2
-"""Of all memory, for what no request is counted for: the models' arenas, answers, connections, fragments."""
+"""Share of all memory that is set aside for what isn't counted to requests: the models' arenas, answers, connections,
+fragments."""
 LEAST_BUDGET = 64 * MIB
 PHOTOS_SHARE, BODIES_SHARE, PARSING_SHARE = 0.55, 0.2, 0.25
-"""Of the memory for requests: for photos in work, for what lasts as long as its request, and for bodies that are being
-parsed, of the largest of which there is one at a time."""
+"""Shares of the memory for requests: for photos in work, for what lasts as long as its request, and for bodies that are
+being parsed, one of the largest at a time."""
 PHOTO_SHARE = 0.5
-"""Of a request's time, the processor time that one photo may take."""
+"""Share of a request's time that one photo may take as processor time."""
 TEND_S = 1.0
-"""Between looks for photo workers that have ended."""
+"""Seconds between checks for photo workers that have ended."""
 MEMORY_S = 60.0
-"""Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
+"""Seconds between releases of unused memory, which is a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
     KEYS,
     SIGN_IN,
@@ -131,8 +132,8 @@ FEATURES: tuple[Feature, ...] = (
     WATCHING,
     *(point.load() for point in entry_points(group="likeness.features")),
 )
-"""What is at the edge: each is one folder that nothing but its import and its line here knows of. Installed
-distributions add theirs by an entry point that names a `Feature`."""
+"""The features: each is one folder, named by its import and its line here alone. Installed distributions add theirs by
+an entry point that names a `Feature`."""
 _log = logging.getLogger(logs.LOGGER)
 
 

@@ -136,6 +136,10 @@ def test_another_distribution_adds_a_feature_by_an_entry_point(tmp_path: Path) -
 
 def test_every_feature_has_a_folder_and_paths_of_its_own() -> None:
     assert sorted(PATHS) == sorted(FEATURES)
+    folders = {path.parent.name for path in (PROJECT / "app" / "features").glob("*/__init__.py")}
+    table = (PROJECT / "app" / "README.md").read_text(encoding="utf-8").partition("| feature |")[2]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `")))
+    assert sorted(named) == sorted(folders), "the map names every feature"
 
 
 @pytest.mark.long

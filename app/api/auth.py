@@ -29,10 +29,10 @@ from app.errors import InvalidInput, Unusable
 T = TypeVar("T")
 
 ALL_ADDRESSES = 100
-"""How many times what one address may fail all of them together may: there are as many addresses as one pays for."""
+"""All addresses together may fail this many times as often as one: addresses can be rented."""
 EVERY_ADDRESS = "every address"
 FOLLOW_S = 0.5
-"""How often a server looks whether the file of the admin key was replaced."""
+"""Seconds between checks whether the file of the admin key was replaced."""
 BROWSER_PATHS = ("/docs", "/openapi.json")
 """Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
 send Basic credentials along with requests that other sites make."""

@@ -56,7 +56,7 @@ CORS_HEADERS = (
 )
 CORS_EXPOSED = ("x-request-id", "retry-after", "x-amzn-requestid", "x-amzn-errortype")
 MAX_QUERY = 100
-"""Parameters in the query; no operation has a third as many."""
+"""Most parameters in a query; no operation has a third as many."""
 PREFLIGHT_S = 600
 """How long a browser may cache which requests it may send."""
 _RAW = tuple((name.encode(), value.encode()) for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items())

@@ -39,7 +39,7 @@ ADDED = """\
     <link rel="stylesheet" href="/page/{name}/style.css">
     <script type="module" src="/page/{name}/start.js"></script>
 """
-"""What stands before MAIN for each feature that has a part of the page."""
+"""Inserted before MAIN for each feature that has a part of the page."""
 PAGE_PATH, PAGE_FILES = "/", "/page/"
 PAGE_METHODS = ("GET", "HEAD")
 DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
@@ -71,7 +71,7 @@ DOCUMENTS = {
     CSP: POLICY,
     "permissions-policy": "camera=(self), geolocation=(), microphone=()",
 }
-"""Of what a browser opens by itself: in scripts, styles and pictures of a page they have no effect."""
+"""Headers of files that a browser opens alone: in scripts, styles and pictures of a page they have no effect."""
 DOCUMENT_KINDS = ("html", "svg")
 _IMPORT = re.compile(r"""^(?:import|\} from|import .* from|export .* from) ?"([^"]+\.js)";$""", re.MULTILINE)
 """A module that another one imports at its beginning, as the formatter writes it."""

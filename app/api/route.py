@@ -37,9 +37,9 @@ from app.wording import unknown_name
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
-"""A request that was told to try again later did nothing; a flood of them must not become a flood of rows."""
+"""Statuses of requests that did nothing and are to be tried again: a flood of them must not become a flood of rows."""
 PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
-"""Errors that cost the server little and a caller nothing: told again and again, they come late (`Admission.pause`)."""
+"""Errors whose answers are delayed for a caller who gets them again and again (`Admission.pause`)."""
 
 
 class AuditTrail:

@@ -93,15 +93,15 @@ class WireFormat(ABC):
     """``scope["path"]`` is the path as it was sent, percent-encoded."""
 
     name: ClassVar[str | None] = None
-    """The other service's; None: our own."""
+    """The other service's name; None: this is our own format."""
     security: ClassVar[Sequence[str]]
     """The ways to send a key, by their names in the OpenAPI document."""
     takes_keys: ClassVar[bool] = True
-    """Whether it is a key that is sent, so that the document says which ones may."""
+    """Whether callers send a key, so that the document says which scope it needs."""
     security_schemes: ClassVar[Mapping[str, Any]] = {}
-    """Those that are its alone, as the document describes them."""
+    """The security schemes that only this format has, for the document."""
     description: ClassVar[str] = ""
-    """Of its operations, for the document."""
+    """Describes its operations in the document."""
     strict: ClassVar[bool] = False
     """Whether parameters in the query that are unknown or given twice are errors."""
     forms: ClassVar[bool] = True

@@ -51,7 +51,7 @@ def is_installed(module: str) -> bool:
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
 _NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR
 UNWRITABLE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full") | dict.fromkeys(_NOT_WRITABLE, "not_writable")
-"""The code of an error of the file system that is one sentence."""
+"""Error codes for failures of the file system that one sentence explains."""
 ENTRIES = {
     "detect": Entry("recognition:commands", "Find the faces in photos.", _RECOGNITION),
     "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),

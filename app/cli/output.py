@@ -49,7 +49,7 @@ BY_ABOUT = {
     About.SERVER: Exit.FAILED,
 }
 OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
-"""Fields of a request whose parameter has another name here."""
+"""Fields of a request whose option or argument has another name here."""
 CODE_FIELDS = {
     "invalid_expiry": ("expires_at",),
     "invalid_key_id": ("id",),

@@ -36,9 +36,9 @@ SPLIT_ROWS = 25_000
 QUICK_NUMBERS = 25_000 * 128
 """A pass over so many numbers takes less than a millisecond for one query."""
 COMPACT_FROM, COMPACT_SHARE = 1_024, 0.25
-"""Removed rows from which on the others are copied into new rows, and their share of all rows."""
+"""Number of removed rows, plus this share of all rows, from which the rows that are left are copied into new ones."""
 GPU_EXTEND_FROM = 8_192
-"""Rows added since the GPU's copy was made, from which on they are added to it; until then the CPU searches them."""
+"""So many rows added since the GPU's copy was made are copied there; until then the CPU searches them."""
 GPU_KEEPS_REMOVED_S = 60.0
 """How long removed faces may stay on a GPU. The copy is then made again, once for all of them, in the background."""
 GPU_RETRY_S = 30.0

@@ -18,10 +18,10 @@ from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
 
 SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
 UNBOUNDED_MEMORY = 1024**3
-"""Memory for one costly photo from which on formats are read that may take twice as much: a server that has so much has
-the other half as well, for bodies, small photos and its reserve."""
+"""With this much memory for one costly photo, formats are read whose decoders may take twice as much: such a server has
+as much again set aside for bodies, small photos and its reserve."""
 SMALL_SHARE = 2 / 3
-"""Of the memory for photos, for small ones, unless that is more than one for each core."""
+"""Share of the memory for photos that small ones get, unless that is more than one photo a core."""
 
 
 class PhotoThreads:
