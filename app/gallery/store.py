@@ -147,7 +147,7 @@ class Store:
         All other calls, here and of `Galleries`, take the gallery that this returned. If its packages have changed
         since, they raise Conflict ``package_mismatch``: read it again (`app.db.engine.again_if_overtaken`).
         """
-        return self._known_galleries.get(gallery_id, lambda: self._read(find_gallery, gallery_id))
+        return self._known_galleries.get(gallery_id, partial(self._read, find_gallery, gallery_id))
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -182,7 +182,7 @@ class Store:
 
     def counts(self, gallery: Gallery) -> Counts:
         """Count the gallery's subjects and faces, unless nothing has changed since the last time."""
-        return self._known_counts.get(gallery.key, lambda: self._read(_count, gallery))
+        return self._known_counts.get(gallery.key, partial(self._read, _count, gallery))
 
     def totals(self) -> Totals:
         """Count everything: some 50 ms for a million faces."""
@@ -194,7 +194,7 @@ class Store:
         """Return the subject of this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
         ``subject_not_found``."""
         subject = self._known_subjects.get(
-            (gallery.key, subject_id), lambda: self._read(find_subject, gallery, subject_id)
+            (gallery.key, subject_id), partial(self._read, find_subject, gallery, subject_id)
         )
         if has_expired(subject, utc_now()):
             raise subject_not_found(gallery, subject.id)
