@@ -14,6 +14,8 @@ import pytest
 from tests.conftest import PROJECT
 from tests.support.node import MODULES, node, program
 
+pytestmark = pytest.mark.long
+
 DOCUMENT: dict[str, Any] = json.loads((PROJECT / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
 VERIFY = "/v1/verify"
 Change: TypeAlias = Callable[[dict[str, Any]], object]

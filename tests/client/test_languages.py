@@ -14,6 +14,8 @@ import pytest
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 
+pytestmark = pytest.mark.long
+
 PAGE = (PROJECT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")
 SAMPLES = PROJECT / "docs" / "samples"
 LIMIT_S = 300
