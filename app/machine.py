@@ -169,15 +169,30 @@ def raise_descriptors() -> int:
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def limit_memory(size: int) -> None:
-    """Let this process, a server's child, take ``size`` bytes of addresses more than it has, and leave no core file."""
-    if sys.platform == "linux":
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+def limit_memory(size: int, process: int = 0) -> None:
+    """Let this process, a server's child, take ``size`` bytes of addresses more than it has, and leave no core file.
+
+    ``process`` is the id of a child of this one to limit in its place. A limit that holds already is never raised.
+    """
+    if sys.platform != "linux":
+        if not process:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        return
+    folder = Path(f"/proc/{process or 'self'}")
+    try:
+        pages = int((folder / "statm").read_text(encoding="ascii").split()[0])
+        _, hard = resource.prlimit(process, resource.RLIMIT_AS)
         most = pages * os.sysconf("SC_PAGE_SIZE") + size
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        resource.prlimit(process, resource.RLIMIT_AS, (most, most))
+        resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
+    except (ProcessLookupError, FileNotFoundError):
+        if not process:
+            raise
+        return  # the child has ended
+    with suppress(OSError):
+        (folder / "oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
 def share_arenas() -> None:

@@ -50,6 +50,7 @@ from app.features.keys.routes import FEATURE as KEYS
 from app.features.keys_file.feature import FEATURE as KEYS_FILE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
+from app.features.models.routes import FEATURE as MODELS
 from app.features.monitoring.routes import FEATURE as MONITORING
 from app.features.moving.routes import FEATURE as MOVING
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
@@ -125,6 +126,7 @@ FEATURES: tuple[Feature, ...] = (
     MILVUS,
     VAULT,
     MONITORING,
+    MODELS,
     COMPREFACE,
     REKOGNITION,
     DEEPSTACK,

@@ -24,14 +24,15 @@ WIDTH = 190
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "serve", "peers", "enroll", "latency", "start", "growth"
-ON_REQUEST = "device", "card", "cost", "cores", "tails", "watch"
-"""Run only if named: for a GPU (two), beside another checkout or package, on a machine of many cores, with PyAV."""
+ON_REQUEST = "device", "card", "cost", "cores", "tails", "watch", "page"
+"""Run only if named: for a GPU (two), beside another checkout or package, on a machine of many cores, with PyAV, with
+Chromium."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
     typer.Argument(
         help=f"{', '.join(PARTS)}: all of them by default; device, card: --device cuda; cost: --beside, --package; "
-        "cores; tails: --beside; watch."
+        "cores; tails: --beside; watch; page."
     ),
 ]
 

@@ -35,6 +35,7 @@ PATHS: dict[str, str | None] = {
     "milvus": None,
     "monitoring": "/metrics",
     "moving": "/subjects/{subject}/merge",
+    "models": "/v1/models/pull",
     "reembedding": "reembed",
     "rekognition": '"/"',
     "review": "review",

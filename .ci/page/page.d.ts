@@ -19,6 +19,6 @@ declare namespace Page {
   /** A photo that was asked about: its picture where the browser can show it, and the answer. */
   type Shot = { picture: any; photo: Blob; answer: Omit<Api.IdentifyAnswer, "faces"> & { faces: Identified[] } };
   /** A photo of an enrollment. */
-  type Photo = Chosen & { subject: string; url?: string };
+  type Photo = Chosen & { subject: string; face?: number; url?: string };
   type View = { element: HTMLElement; ready?: Promise<unknown>; leave?: () => void };
 }

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import OperatingPointUnavailable
+from app.face.quality import QualityLevel
 from app.types import Vectors
 
 FALSE_LINKS: Final = 0.1
 """Faces that may be linked wrongly on average: the FMR of a link among n faces is this over n. With it precision and
 recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of 2,707 faces
 into one group."""
+USABLE: Final = QualityLevel.LOW.minimum
+"""Quality of a photo's face that is grouped."""
 MOST: Final = 4_000
 """Strangers' faces that are grouped at once: the work grows with their square."""
 
@@ -38,6 +41,16 @@ def link_threshold(points: Sequence[Rated], faces: int) -> float:
     rates = [math.log10(point.fmr) for point in ordered]
     wanted = math.log10(FALSE_LINKS / max(1, faces))
     return float(np.interp(wanted, rates, [point.threshold for point in ordered]))
+
+
+def people_of(vectors: Vectors, points: Sequence[Rated]) -> list[list[int]]:
+    """Return the rows of each person among faces, (N, D) unit vectors, N > 0, the one with most faces first.
+
+    ``points`` are the operating points of their package. Raises as `link_threshold`.
+    """
+    labels = group_faces(vectors, link_threshold(points, len(vectors)))
+    largest = np.argsort(-np.bincount(labels), kind="stable")
+    return [np.flatnonzero(labels == label).tolist() for label in largest]
 
 
 def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:

@@ -174,6 +174,8 @@ class Subject:
     consent: Consent | None = None
     cover: str | None = None
     """The id of the face that shows the subject, if one was chosen and is still the subject's."""
+    portrait: str | None = None
+    """The id of the face whose crop shows the subject: its cover, or the first one with a crop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +473,9 @@ def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
 
 # Subjects
 
+_OWN_CROPS = (
+    sa.select(FACES.c.face_id).join(CROPS).where(FACES.c.subject_key == SUBJECTS.c.key).order_by(FACES.c.key).limit(1)
+)
 SUBJECT_ROWS = sa.select(
     SUBJECTS,
     sa.select(sa.func.count())
@@ -482,6 +487,9 @@ SUBJECT_ROWS = sa.select(
     .where((FACES.c.face_id == SUBJECTS.c.cover) & (FACES.c.subject_key == SUBJECTS.c.key))
     .scalar_subquery()
     .label("cover_face"),
+    sa.func.coalesce(
+        _OWN_CROPS.where(FACES.c.face_id == SUBJECTS.c.cover).scalar_subquery(), _OWN_CROPS.scalar_subquery()
+    ).label("portrait"),
 )
 _SUBJECT_BY_ID = SUBJECT_ROWS.where(
     (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & (SUBJECTS.c.id == sa.bindparam("wanted"))
@@ -503,6 +511,7 @@ def to_subject(row: Row[Any]) -> Subject:
         expires_at=row.expires_at,
         consent=to_consent(row.consent),
         cover=row.cover_face,
+        portrait=row.portrait,
     )
 
 

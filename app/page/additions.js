@@ -5,3 +5,9 @@
  * @type {((gallery: string, subject: string) => HTMLElement)[]}
  */
 export const PERSON_PARTS = [];
+
+/**
+ * Parts of Models; each gets what shows the models anew, and gives an element, or null for keys that may not use it.
+ * @type {((reload: () => Promise<unknown>) => Promise<HTMLElement | null>)[]}
+ */
+export const MODELS_PARTS = [];

@@ -9,9 +9,8 @@ const AT_ONCE = 4;
 const KEPT = 800;
 const PAUSE_MS = 120;
 
-/** URLs of crops by their paths, and paths of first crops by the version of their subject. */
+/** URLs of crops by their paths. */
 const urls = new Map();
-const firsts = new Map();
 /** @type {{element: HTMLElement, load: () => Promise<string | null | undefined>}[]} */
 const waiting = [];
 let working = 0;
@@ -19,14 +18,9 @@ let working = 0;
 /**
  * The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop.
  * @param {string} gallery
- * @param {Pick<Api.Subject, "id" | "name" | "face_count" | "updated_at" | "cover">} subject
- * @param {boolean} stored
+ * @param {Pick<Api.Subject, "id" | "name" | "portrait">} subject
  */
-export function portrait(gallery, subject, stored) {
-  const element = h("span.portrait", { "aria-hidden": "true" }, initials(nameOf(subject)));
-  if (stored && subject.face_count > 0) later(element, async () => urlOf(await coverOf(gallery, subject)));
-  return element;
-}
+export const portrait = (gallery, subject) => pictureAt(portraitPath(gallery, subject), initials(nameOf(subject)), "");
 
 /**
  * The picture of one face.
@@ -89,21 +83,11 @@ const initials = (name) => [...name.trim()].slice(0, 1).join("").toUpperCase();
 const pathOf = (gallery, subject, face) => path("galleries", gallery, "subjects", subject, "faces", face, "crop");
 
 /**
- * Return the path of the crop that stands for a subject, null if there is none. It is kept for this version of the
- * subject: the next one with its id is another.
+ * Return the path of the crop that stands for a subject, null if there is none.
  * @param {string} gallery
- * @param {Pick<Api.Subject, "id" | "cover" | "updated_at">} subject
+ * @param {Pick<Api.Subject, "id" | "portrait">} subject
  */
-export async function coverOf(gallery, subject) {
-  if (subject.cover) return pathOf(gallery, subject.id, subject.cover);
-  const where = path("galleries", gallery, "subjects", subject.id, "faces");
-  const version = `${where} ${subject.updated_at}`;
-  if (!firsts.has(version)) {
-    const { faces } = await get(where, { limit: 1 });
-    keep(firsts, version, faces[0]?.has_crop ? pathOf(gallery, subject.id, faces[0].face_id) : null);
-  }
-  return firsts.get(version);
-}
+export const portraitPath = (gallery, { id, portrait: face }) => (face ? pathOf(gallery, id, face) : null);
 
 /**
  * Return a URL of the crop, which is fetched once.
@@ -115,29 +99,27 @@ export const crop = (gallery, subject, face) => urlOf(pathOf(gallery, subject, f
 
 /** @param {string | null} where */
 async function urlOf(where) {
-  if (where && !urls.has(where)) keep(urls, where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
+  if (where && !urls.has(where)) keep(where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
   return urls.get(where);
 }
 
 /**
- * Keep a value, in place of the oldest if there are too many.
- * @param {Map<string, any>} map
- * @param {string} name
- * @param {string | null} value
+ * Keep a crop's URL, in place of the oldest if there are too many.
+ * @param {string} where
+ * @param {string} url
  */
-function keep(map, name, value) {
-  map.set(name, value);
-  if (map.size <= KEPT) return;
-  const [oldest, old] = /** @type {[string, string]} */ (map.entries().next().value);
-  map.delete(oldest);
-  if (map === urls) URL.revokeObjectURL(old);
+function keep(where, url) {
+  urls.set(where, url);
+  if (urls.size <= KEPT) return;
+  const [oldest, old] = /** @type {[string, string]} */ (urls.entries().next().value);
+  urls.delete(oldest);
+  URL.revokeObjectURL(old);
 }
 
 /** Forgets everything, since another key may see less. */
 export function forget() {
   for (const url of urls.values()) URL.revokeObjectURL(url);
   urls.clear();
-  firsts.clear();
 }
 
 /**

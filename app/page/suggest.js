@@ -115,7 +115,7 @@ export class PersonField {
         "aria-selected": "false",
         onmousedown: (/** @type {any} */ event) => event.preventDefault() ?? this.pick(subject),
       },
-      portrait(this.gallery(), subject, true),
+      portrait(this.gallery(), subject),
       h("span.name", {}, nameOf(subject)),
       h("span.small", {}, detail),
     );

@@ -14,6 +14,7 @@ from bench.parts import (
     enroll,
     growth,
     latency,
+    page,
     peers,
     search,
     serve,
@@ -41,5 +42,6 @@ PARTS: dict[str, Callable[[Run], None]] = {
         cores,
         tails,
         watch,
+        page,
     )
 }

@@ -79,6 +79,9 @@ NEEDS: dict[str, str] = {
     f"GET {GALLERY}/calibration": "admin",
     f"POST {GALLERY}/calibration": "admin",
     "GET /v1/models": "any",
+    "POST /v1/models": "admin",
+    "GET /v1/models/pullable": "admin",
+    "POST /v1/models/pull": "admin",
     f"POST {SUBJECT}/erase": "admin",
     "GET /v1/receipts": "admin",
     "GET /v1/receipts/{receipt}": "admin",
@@ -94,6 +97,8 @@ NEEDS: dict[str, str] = {
     "POST /v1/keys/{key}/rotate": "admin",
     "GET /v1/audit": "admin",
     f"POST {GALLERY}/import": "admin",
+    f"POST {GALLERY}/group": "enroll",
+    f"GET {GALLERY}/group/{{job}}": "enroll",
     f"POST {GALLERY}/export": "admin",
     "GET /v1/jobs/{job}/result": "admin",
     "GET /v1/jobs": "read",
@@ -128,6 +133,9 @@ NEEDS: dict[str, str] = {
 }
 """The scope of each operation, written down a second time: a change of a declaration must be on purpose."""
 EVERYWHERE = {
+    "POST /v1/models",
+    "GET /v1/models/pullable",
+    "POST /v1/models/pull",
     "POST /v1/galleries",
     f"DELETE {GALLERY}",
     *(name for name in NEEDS if "/v1/keys" in name or "/v1/webhooks" in name),

@@ -18,7 +18,7 @@ from tests.support.service import error_of
 
 FOLDER = PROJECT / "app" / "page"
 PICTURE = ".webp"
-WATCHING = PROJECT / "app" / "features" / "watching" / "page"
+ADDED = [PROJECT / "app" / "features" / name / "page" for name in ("models", "watching")]
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
 TEXTS = [name for name in FILES if not name.endswith(PICTURE)]
 SHEET = re.compile(r"""^  \["(\w+)", (?:null|"(\w+)"), """, re.MULTILINE)
@@ -32,7 +32,7 @@ def sheet_of_advice() -> list[tuple[str, str]]:
 
 
 def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
-    files = read_files([WATCHING])  # a part of the page where it is on, as it is here
+    files = read_files(ADDED)  # where all features are on, as they are here
     assert files.keys() > set(FILES)
     for name, file in files.items():
         answer = api.get(f"/page/{name}", headers={"x-api-key": ""}).raise_for_status()
@@ -46,7 +46,7 @@ def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
 def test_the_address_itself_is_the_page(api: httpx.Client) -> None:
     answer = api.get("/", headers={"x-api-key": ""})
     lines = re.sub(r"/page/[0-9a-f]{16}/", "/page/", answer.text).splitlines()
-    start = read_files([WATCHING])["index.html"].content.decode().splitlines()
+    start = read_files(ADDED)["index.html"].content.decode().splitlines()
     assert [line for line in lines if "modulepreload" not in line and 'id="later"' not in line] == start
     assert answer.headers["cache-control"] == "no-cache"
     assert "camera=(self)" in answer.headers["permissions-policy"]
@@ -67,7 +67,7 @@ def test_what_the_start_names_never_changes_and_is_kept(api: httpx.Client) -> No
     named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', api.get("/", headers={"x-api-key": ""}).text))
     names = {path.split("/", 3)[3] for path in named}
     assert names >= {name for name in FILES if name.endswith((".js", ".css"))}
-    files = read_files([WATCHING])
+    files = read_files(ADDED)
     for path in named:
         answer = api.get(path, headers={"x-api-key": ""}).raise_for_status()
         assert answer.content == files[path.split("/", 3)[3]].content

@@ -43,7 +43,7 @@ def test_an_unknown_path_is_not_found_but_only_for_a_key(api: httpx.Client, path
 def test_another_method_is_not_allowed_but_only_for_a_key(api: httpx.Client) -> None:
     refused = api.put("/v1/models")
     error_of(refused, 405, "method_not_allowed")
-    assert refused.headers["allow"] == "GET, HEAD"
+    assert refused.headers["allow"] == "GET, HEAD, POST"
     error_of(api.put("/v1/models", headers={"x-api-key": ""}), 401, "missing_key")
 
 

@@ -27,10 +27,10 @@ from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
 from app.errors import LikenessError
 from app.face import formats, image
-from app.features.bulk import archive, backup, json_lines, tar_stream
+from app.features import tar_stream
+from app.features.bulk import archive, backup, json_lines
 from app.features.bulk import command as transfer
 from app.features.bulk.npy import RowReader
-from app.features.bulk.tar_stream import PieceReader
 from app.features.challenges.routes import ChallengeCreate
 from app.features.challenges.tokens import Bound, Challenges
 from app.features.compreface import command as compreface
@@ -39,6 +39,7 @@ from app.features.keys.schemas import KeyCreate
 from app.features.one_time import SeenSignatures
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
+from app.features.tar_stream import PieceReader
 from app.inference.manifest import Manifest
 from app.models import graph_facts, presets
 from tests.conftest import PROJECT

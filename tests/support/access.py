@@ -46,6 +46,9 @@ LET_IN = {
     f"POST {STRANGER}/part": (404, "sighting_not_found"),
     f"POST {GALLERY}/challenges/answer": (422, "wrong_challenge"),
     f"POST {GALLERY}/reembed/rollback": (404, "reembedding_not_found"),
+    f"GET {GALLERY}/group/{{job}}": (404, "job_not_found"),
+    "POST /v1/models": (422, "empty_upload"),
+    "POST /v1/models/pull": (422, "invalid_request"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
 """The answer to a key that may call the operation, if there is nothing to do."""
@@ -182,8 +185,8 @@ class Ground:
             return {"params": {"seconds": 0}}
         if name in {f"POST {SUBJECT}/faces", f"POST {GALLERY}/challenges/answer", f"PUT {SIGHTING}"}:
             return {"files": {"images": COLLINS}}
-        if name == f"POST {GALLERY}/import":
-            return {"files": {"archive": b"no tar"}}
+        if name in {f"POST {GALLERY}/import", f"POST {GALLERY}/group", "POST /v1/models"}:
+            return {"files": {"file": b""} if path == "/v1/models" else {"archive": b"no tar"}}
         if name == f"POST {SUBJECT}/corrections":
             return {"files": {"image": COLLINS}, "params": {"confirm": True}}
         content = self.operations[name].get("requestBody", {}).get("content", {})
@@ -201,6 +204,7 @@ class Ground:
             f"POST {STRANGER}/merge": {"into": "f" * 32},
             f"POST {STRANGER}/part": {"sightings": ["f" * 32]},
             "POST /v1/webhooks": WEBHOOK,
+            "POST /v1/models/pull": {"name": ""},
             f"PATCH {SUBJECT}": {"name": f"new-{number}"},
             f"POST {SUBJECT}/greet": {"greeting": "Hello"},
             "POST /v1/keys": {"scopes": ["read"]},

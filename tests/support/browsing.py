@@ -154,8 +154,9 @@ class Visitor:
 
     def picture(self, name: str) -> None:
         """A screenshot, to be looked at."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+        path = PICTURES / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=path, full_page=True)
 
     def look(self, name: str) -> None:
         """A screenshot, after making sure that axe-core finds nothing serious in what is shown."""

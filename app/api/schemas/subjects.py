@@ -103,6 +103,9 @@ class Subject(Wire):
     expires_at: datetime | None = Field(description="From then on no answer contains it; null: never.")
     consent: GivenConsent | None
     cover: str | None = Field(default=None, description="The id of the face that shows it, if one was chosen.")
+    portrait: str | None = Field(
+        default=None, description="The id of the face whose crop shows it: its cover, or the first one; null: no crop."
+    )
 
 
 class SubjectPage(Wire):

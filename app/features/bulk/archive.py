@@ -32,8 +32,8 @@ from app.features.bulk import json_lines, npy
 from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.features.bulk.rows import BulkSubject, everything
-from app.features.bulk.sealed_files import SealedWriter, read_sealed
-from app.features.bulk.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
+from app.features.sealed_files import SealedWriter, read_sealed
+from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
 from app.gallery.corrections import Correction
 from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, decode_crop, is_unit
 from app.gallery.subjects import drop_unnamed

@@ -38,7 +38,7 @@ from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.features.bulk.copying import replacing_sqlite
-from app.features.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
+from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
 from app.inference.package import CALIBRATIONS, OWN_FOLDER
 from app.timestamps import utc_now

@@ -20,7 +20,8 @@ from app.cli.options import Session, command
 from app.cli.output import Exit, Failure
 from app.cli.recognition import attempt, client_for, create_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
-from app.features.bulk import json_lines, npy, tar_stream
+from app.features import tar_stream
+from app.features.bulk import json_lines, npy
 from app.features.bulk.archive import MANIFEST
 from app.features.bulk.imports import FACES, TEMPLATES
 from app.features.bulk.photo_import import PEOPLE

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from app.choices import OnConflict
 from app.db.encryption import Sealer
 from app.errors import InvalidInput
-from app.features.bulk import tar_stream
+from app.features import tar_stream
 from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.npy import RowReader
 from app.features.bulk.rows import BulkSubject, subject_columns, write_many
-from app.features.bulk.sealed_files import read_sealed
-from app.features.bulk.tar_stream import PieceReader
+from app.features.sealed_files import read_sealed
+from app.features.tar_stream import PieceReader
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
 from app.jobs.runner import Running

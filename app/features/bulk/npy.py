@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from app.errors import InvalidInput
-from app.features.bulk.tar_stream import PieceReader
+from app.features.tar_stream import PieceReader
 from app.types import Vectors
 
 DTYPES = frozenset({"float16", "float32", "float64"})

@@ -14,13 +14,10 @@ from likeness_client import answers
 from app.errors import InvalidInput
 from app.face.formats import Limits
 from app.face.image import decode
-from app.face.quality import QualityLevel
-from app.features.grouping import group_faces, link_threshold
+from app.features.grouping import USABLE, people_of
 from app.files import replacing
 from app.types import Pixels
 
-USABLE: Final = QualityLevel.LOW.minimum
-"""Quality of a face that is grouped."""
 MARGIN: Final = 0.6
 """Of a face's width and height, on each side of it in its picture: it is found again when it is imported."""
 JPEG_QUALITY: Final = 95
@@ -63,14 +60,12 @@ class Roll:
         """Write a folder for each person; a name that is taken gets a number."""
         if not self._vectors:
             return Grouped([], self._without)
-        vectors = np.asarray(self._vectors, np.float32)
-        labels = group_faces(vectors, link_threshold(points, len(vectors)))
-        largest = np.argsort(-np.bincount(labels), kind="stable")
+        people = people_of(np.asarray(self._vectors, np.float32), points)
         groups = []
-        for number, label in enumerate(largest.tolist(), 1):
-            folder = self._folder / f"person {number:0{len(str(len(largest)))}}"
+        for number, rows in enumerate(people, 1):
+            folder = self._folder / f"person {number:0{len(str(len(people)))}}"
             folder.mkdir()
-            groups.append(_write(folder, (self._pictures[row] for row in np.flatnonzero(labels == label))))
+            groups.append(_write(folder, (self._pictures[row] for row in rows)))
         return Grouped(groups, self._without)
 
 

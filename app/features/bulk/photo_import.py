@@ -21,7 +21,7 @@ from app.features.bulk import json_lines
 from app.features.bulk.imports import Batch, Import, Row
 from app.features.bulk.json_lines import PhotoLine
 from app.features.bulk.rows import BulkSubject
-from app.features.bulk.tar_stream import Entry
+from app.features.tar_stream import Entry
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.jobs.runner import Running
 from app.photo_folders import is_skipped
@@ -74,7 +74,7 @@ def import_photos(core: Components, job: Running) -> None:
         job.checkpoint({"next": 0})
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
-        weighed = _weighed(run, job.saved["next"])
+        weighed = photos_of(run, job.saved["next"])
         for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE, together=_are_of_one_folder):
             good: list[Examined] = []
             for photo, examined in zip(photos, pool.map(examine, photos), strict=True):
@@ -168,7 +168,7 @@ def _photos(run: Import) -> Iterator[tuple[int, Entry]]:
             item += 1
 
 
-def _weighed(run: Import, begin: int) -> Iterator[tuple[Photo, int]]:
+def photos_of(run: Import, begin: int = 0) -> Iterator[tuple[Photo, int]]:
     """Yield the photos from that one on, with the bytes that they hold."""
     most = run.core.limits.image_bytes
     for item, entry in _photos(run):

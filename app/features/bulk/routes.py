@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
+import json
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 
 from app.access.grants import Grant, Scope
-from app.api import body
-from app.api.body import ARCHIVE, TAR_TYPE, BodyLimits, File
+from app.api import schemas
+from app.api.body import ARCHIVE, JSON_TYPE, TAR_TYPE, BodyLimits, File
 from app.api.components import Components, GalleryId, JobId
 from app.api.feature import Feature, Part
 from app.api.operation import GALLERY, NO_JOB
@@ -20,10 +21,12 @@ from app.api.route import Router
 from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
+from app.api.schemas.base import Wire
 from app.concurrency.admission import Admission
 from app.concurrency.pool import WorkerPool
-from app.errors import InvalidInput
-from app.features.bulk.service import BulkService, ExportParams, ImportParams
+from app.errors import InvalidInput, NotFound
+from app.features.bulk.service import GROUP, BulkService, ExportParams, ImportParams
+from app.features.uploads import receive_upload
 from app.jobs.store import JobStore
 
 galleries = Router("galleries")
@@ -60,18 +63,74 @@ async def import_faces(
         raise InvalidInput(message, code="gallery_restricted")
     home, file = await workers.run(lambda: bulk.receive(gallery, query, grant.key_id))
     try:
-        upload = body.read_upload(request, ARCHIVE, limits.seconds)
-        admission.receive()
-        async with aclosing(upload) as pieces:
-            async for piece in pieces:
-                await asyncio.to_thread(file.write, piece)
-        job = await asyncio.to_thread(bulk.begin_import, home, query, file, grant.key_id)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(file.abort))
-        raise
+        begin = partial(bulk.begin_import, home, query, file, grant.key_id)
+        job = await receive_upload(request, ARCHIVE, file, begin, admission=admission, limits=limits)
     finally:
         bulk.end_upload(grant.key_id)
     return job_routes.answer(job)
+
+
+class GroupedFace(Wire):
+    photo: int = Field(examples=[0], description="Its photo's place in the archive, from 0.")
+    name: str = Field(examples=["holiday/0017.jpg"], description="Its photo's name in the archive.")
+    face: int = Field(examples=[0], description="Its index among the photo's faces, as enrollment takes it.")
+    box: schemas.Box
+    quality: float = Field(ge=0, le=100, examples=[81.0])
+
+
+class PhotoGroups(Wire):
+    """What a grouping has found so far: nothing before its job has ended."""
+
+    job: schemas.Job
+    groups: list[list[GroupedFace]] = Field(description="The faces of each person, the one with most first.")
+    without: int = Field(examples=[3], description="Photos without a usable face.")
+
+
+@galleries.operation(
+    "POST", f"{GALLERY}/group", scope=Scope.ENROLL, name="group_photos", changes=True, status=202, upload=ARCHIVE
+)
+async def group_photos(
+    request: Request,
+    bulk: BulkService,
+    admission: Admission,
+    workers: WorkerPool,
+    limits: BodyLimits,
+    grant: Grant,
+    gallery: GalleryId,
+) -> Job:
+    """Group photos by face.
+
+    Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job that puts the faces
+    of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
+    """
+    home, file = await workers.run(lambda: bulk.receive(gallery, ImportParams(), grant.key_id))
+    try:
+        begin = partial(bulk.begin_group, home, file, grant.key_id)
+        job = await receive_upload(request, ARCHIVE, file, begin, admission=admission, limits=limits)
+    finally:
+        bulk.end_upload(grant.key_id)
+    return job_routes.answer(job)
+
+
+@galleries.operation(
+    "GET",
+    f"{GALLERY}/group/{{job}}",
+    scope=Scope.ENROLL,
+    name="show_groups",
+    codes=(*NO_JOB, "result_not_found"),
+)
+def show_groups(bulk: BulkService, jobs: JobStore, grant: Grant, gallery: GalleryId, job: JobId) -> PhotoGroups:
+    """Show the groups of photos.
+
+    How far a grouping of this key is, and at its end the faces of each person: which photo and where in it.
+    """
+    grouping = find_job(jobs, grant, job)
+    if (grouping.kind, grouping.gallery, grouping.who) != (GROUP, gallery, grant.key_id):
+        raise NotFound(f"There is no grouping {job!r}.", code="job_not_found", job=job)
+    found = b"".join(bulk.result(grouping)[1]) if grouping.result else b"{}"
+    return PhotoGroups.model_validate(
+        {"job": job_routes.answer(grouping), "groups": [], "without": 0, **json.loads(found)}
+    )
 
 
 @galleries.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
@@ -89,7 +148,7 @@ def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: A
     f"{JOB}/result",
     scope=Scope.ADMIN,
     name="fetch_result",
-    file=File((TAR_TYPE,), "The file."),
+    file=File((TAR_TYPE, JSON_TYPE), "The file."),
     codes=(*NO_JOB, "result_not_found"),
 )
 def get_result(jobs: JobStore, bulk: BulkService, grant: Grant, job: JobId) -> StreamingResponse:

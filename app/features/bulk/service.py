@@ -17,15 +17,16 @@ from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, Unusable
 from app.features.bulk.archive import export_gallery, import_archive
+from app.features.bulk.grouping import group_photos
 from app.features.bulk.photo_import import import_photos
-from app.features.bulk.sealed_files import SealedWriter, read_sealed
 from app.features.bulk.template_import import import_templates
+from app.features.sealed_files import SealedWriter, read_sealed
 from app.gallery.records import Gallery, package_mismatch, two_packages
 from app.jobs.records import Job, Result
 from app.jobs.runner import Running, Work
 from app.jobs.store import new_job_id
 
-IMPORT, EXPORT = "import", "export"
+IMPORT, EXPORT, GROUP = "import", "export", "group"
 UPLOADS = 2
 """Uploads of one key that may arrive at once."""
 _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {
@@ -80,6 +81,7 @@ class BulkService:
         return {
             IMPORT: lambda job: _IMPORTS[job.params["content"]](self._core, job),
             EXPORT: partial(export_gallery, self._core),
+            GROUP: partial(group_photos, self._core),
         }
 
     def receive(self, gallery_id: str, terms: ImportParams, who: str) -> tuple[Gallery, SealedWriter]:
@@ -95,7 +97,8 @@ class BulkService:
         if terms.content != "photos" and len(gallery.written) > 1:  # photos are embedded with both packages
             raise two_packages(gallery.id)
         files = self._core.files
-        waiting = sum(files.upload_bytes(job_id) for job_id in self._core.jobs.unfinished(IMPORT, who))
+        unfinished = [job_id for kind in (IMPORT, GROUP) for job_id in self._core.jobs.unfinished(kind, who)]
+        waiting = sum(map(files.upload_bytes, unfinished))
         with self._lock:
             if self._arriving[who] >= UPLOADS or waiting >= self._core.limits.upload_bytes:
                 raise Why.UPLOADS.error()
@@ -118,16 +121,23 @@ class BulkService:
 
         Without ``on_conflict`` photos are treated as the gallery says, templates and archives are not looked at.
         """
+        policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
+        params = terms.model_dump() | {"trust": terms.trust or "", "on_conflict": policy}
+        return self._begin(IMPORT, gallery, params, upload, who)
+
+    def begin_group(self, gallery: Gallery, upload: SealedWriter, who: str) -> Job:
+        """Create the job that groups photos. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
+        return self._begin(GROUP, gallery, {}, upload, who)
+
+    def _begin(self, kind: str, gallery: Gallery, params: Mapping[str, object], upload: SealedWriter, who: str) -> Job:
         if not upload.size:
             raise InvalidInput("The upload is empty.", code="empty_upload")
         job_id = new_job_id()
         target = self._core.files.upload(job_id)
         upload.finish(target)
-        policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
-        params = terms.model_dump() | {"trust": terms.trust or "", "on_conflict": policy}
         try:
             return self._core.jobs.create(
-                IMPORT, gallery, params, who=who, place=self._core.files.place, secret=upload.secret, job_id=job_id
+                kind, gallery, params, who=who, place=self._core.files.place, secret=upload.secret, job_id=job_id
             )
         except BaseException:
             target.unlink(missing_ok=True)

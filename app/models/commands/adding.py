@@ -16,6 +16,7 @@ from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
 from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
+from app.models.commands import archives
 from app.models.commands.measuring import NOT_MEASURED
 
 if TYPE_CHECKING:
@@ -177,21 +178,30 @@ def _add_measured(
     )
 
 
-def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
-    from app.models.add import NewPackage  # noqa: PLC0415 - slow to import
-
+def _check_free(name: str, settings: Settings) -> None:
     installed = find_packages(settings.models_dir, settings.data_dir).values()
     if (folder := next((package.folder for package in installed if package.manifest.name == name), None)) is not None:
         raise Unusable(f"There is a package {name} already: {folder}.", code="package_exists", folder=str(folder))
+
+
+def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
+    from app.models.add import NewPackage  # noqa: PLC0415 - slow to import
+
+    _check_free(name, settings)
     return NewPackage(file, name, licence, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
 
 
 def add(
     file: Annotated[
-        Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, a YuNet, or a liveness model.")
+        Path,
+        typer.Argument(
+            help="ONNX file: a face embedder for 112×112 crops, a YuNet, or a liveness model; or the tar of a package."
+        ),
     ],
     *,
-    name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -. The tar of a package has it.")
+    ] = None,
     task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
     licence: Annotated[
         str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
@@ -231,7 +241,7 @@ def add(
     ] = TIME_LIMIT_S,
     as_json: options.AsJson = False,
 ) -> None:
-    """Add an ONNX file as a model package.
+    """Add an ONNX file as a model package, or the tar of an embedder's package: its folder.
 
     State how its input is made (--preset, or --colour, --mean, --std), or give --photos: the preset with which the file
     tells their people apart best is used. A running server finds the package at once. It decides nothing before its
@@ -240,6 +250,11 @@ def add(
     from app.models.commands.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
     from app.models.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
 
+    if archives.is_archive(file):
+        _add_archive(file, load_settings(), time_limit, as_json=as_json)
+        return
+    if name is None:
+        raise typer.BadParameter("an ONNX file does not have one: name the new package", param_hint="--name")
     options.check_name(name, "--name")
     given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
     stated = given.over(PRESETS[preset]) if preset else given
@@ -253,6 +268,23 @@ def add(
         crops = None if photos is None else crops_of_people(photos, settings)
         nothing = photos is not None and stated == Stated()
         _add(new, None if nothing else stated, time_limit, crops=crops, as_json=as_json)
+
+
+def _add_archive(file: Path, settings: Settings, time_limit: float, *, as_json: bool) -> None:
+    """Add the package that a tar holds; its operating points are taken as they are."""
+    from app.models import add as adding  # noqa: PLC0415 - slow to import
+
+    manifest, content = archives.read_package(file)
+    _check_free(manifest.name, settings)
+    made = adding.within(
+        time_limit, adding.add_made, content, manifest, settings.data_dir / OWN_FOLDER, settings.data_dir / "models"
+    )
+    licence = made.manifest.licence.name
+    output.answer(
+        {"model": made.id, "folder": str(made.folder), "licence": licence},
+        f"{made.id}: {made.folder} ({licence}), prepared; its templates are those that its manifest says.",
+        as_json=as_json,
+    )
 
 
 def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:

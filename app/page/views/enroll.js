@@ -22,6 +22,7 @@ const MODES = [
   ["folder", "Each folder is one person, and its name is their id"],
   ["file", "The file names say who: anna_1.jpg and anna_2.jpg are anna"],
   ["one", "All of them show one person"],
+  ["group", "Nobody said: group them by face, and I name the people"],
 ];
 const GATES = [
   ["high", "high"],
@@ -106,6 +107,7 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
 
 /** @param {any} state */
 function leave(state) {
+  state.grouping?.leave();
   for (const url of state.urls) URL.revokeObjectURL(url);
   const run = runOf(state.gallery, state.subject);
   if (run?.ended) discard(run);
@@ -121,6 +123,7 @@ function chosen(state, found) {
   if (run) discard(run);
   state.photos = found.filter(isPhoto);
   state.left = found.length - state.photos.length;
+  state.grouping?.leave();
   state.mode = state.subject
     ? "one"
     : state.photos.some((/** @type {Page.Chosen} */ { name }) => name.includes("/"))
@@ -149,22 +152,24 @@ function subjectOf(state, name) {
 
 /** @param {any} state */
 function showPlan(state) {
-  const go = h("button.primary", { type: "submit" }, `Enroll ${count(state.photos.length, "photo")}`);
+  const go = h("button.primary", { type: "submit" });
   const summary = h("p.small", { role: "status" });
   const place = problemPlace();
   const people = h("ul.planned", { tabindex: "0", "aria-label": "Who will be enrolled" });
   const tally = () => {
+    const unsaid = state.mode === "group";
+    put(go, `${unsaid ? "Group" : "Enroll"} ${count(state.photos.length, "photo")}`);
     const groups = Map.groupBy(state.photos, ({ name }) => subjectOf(state, name));
     const named = [...groups.keys()].filter(Boolean).length;
     const left = state.left ? ` ${count(state.left, "other file")} left out.` : "";
     put(
       summary,
       state.photos.length
-        ? `${count(state.photos.length, "photo")} of ${count(named, "person", "people")}.${left}`
+        ? `${count(state.photos.length, "photo")}${unsaid ? "" : ` of ${count(named, "person", "people")}`}.${left}`
         : `There is no photo among these files.${left}`,
     );
-    put(people, preview(state, groups));
-    go.disabled = !named;
+    put(people, !unsaid && preview(state, groups));
+    go.disabled = unsaid ? !state.photos.length : !named;
   };
   const whose = whoseFields(state, tally);
   const choose = (/** @type {any} */ mode) => {
@@ -274,6 +279,7 @@ function modes(state, choose) {
  * @param {HTMLButtonElement} button
  */
 async function start(state, place, button) {
+  if (state.mode === "group") return showing(place, () => busy(button, () => group(state)));
   const one = state.mode === "one" && !state.subject;
   const who = one ? await showing(place, () => busy(button, state.meant)) : null;
   if (one && !who) return;
@@ -283,6 +289,20 @@ async function start(state, place, button) {
   const names = who?.name ? { [who.id]: who.name } : {};
   put(state.plan);
   show(state, begin({ gallery: state.gallery, subject: state.subject, photos, names, gate: state.gate }));
+}
+
+/**
+ * Has the server group the photos; those that get a name are then enrolled.
+ * @param {any} state
+ */
+async function group(state) {
+  const { grouping } = await import("./grouping.js");
+  state.grouping = grouping(state, (photos, names) => {
+    put(state.plan);
+    show(state, begin({ gallery: state.gallery, subject: null, photos, names, gate: state.gate }));
+  });
+  put(state.plan);
+  put(state.results, state.grouping.element);
 }
 
 /**

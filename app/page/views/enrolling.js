@@ -43,7 +43,8 @@ export function discardAll() {
 addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) && event.preventDefault());
 
 /**
- * Begins to enroll `photos`, [{file, name, subject}]; `names` has the names of subjects that get one.
+ * Begins to enroll `photos`, [{file, name, subject, face}], where `face` may say which one is meant; `names` has
+ * the names of subjects that get one.
  * @param {any} given
  */
 export function begin({ gallery, subject, photos, names, gate }) {
@@ -118,7 +119,13 @@ async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
   photo.file = await fitted(photo.file);
   const answer = await patiently(
-    () => sendPhotos(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal),
+    () =>
+      sendPhotos(
+        `${where}/faces`,
+        [["images", photo.file]],
+        { quality: run.gate, face: photo.face, ...query },
+        run.stop.signal,
+      ),
     run.stop.signal,
   );
   const liveness = verdict(answer.enrolled[0]);

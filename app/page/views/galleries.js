@@ -37,7 +37,7 @@ function all() {
   const body = h("div", {});
   const create =
     session.mayEverything() &&
-    h("button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
+    h("button.primary", { type: "button", onclick: () => newGallery() }, icon("plus"), "New gallery");
   const element = h(
     "div",
     {},

@@ -86,7 +86,7 @@ function first(galleries) {
     session.mayEverything() &&
     h(
       galleries.length ? "button" : "button.primary",
-      { type: "button", onclick: newGallery },
+      { type: "button", onclick: () => newGallery() },
       icon("plus"),
       "New gallery",
     );

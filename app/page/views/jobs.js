@@ -78,7 +78,7 @@ function card(job, again, place) {
       "div.row",
       {},
       job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
-      job.has_result && session.may("admin") ? fetching(job, place) : null,
+      job.has_result && job.kind === "export" && session.may("admin") ? fetching(job, place) : null,
       isOpen(job) && session.may("admin")
         ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel")
         : null,

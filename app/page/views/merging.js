@@ -1,7 +1,7 @@
 /** Two people who are one: all faces go to one of them. */
 
 import { get, path, post, sendPhoto } from "../api.js";
-import { captioned, coverOf, forget, portrait } from "../crops.js";
+import { captioned, forget, portrait, portraitPath } from "../crops.js";
 import { confirm, h, newId, put, select, toast } from "../dom.js";
 import { request } from "../parts.js";
 import * as session from "../session.js";
@@ -129,7 +129,7 @@ function compareAll(gallery, subjects, into, place) {
  * @param {string} gallery
  * @param {Api.Subject} subject
  */
-const picture = (gallery, subject) => captioned(nameOf(subject), portrait(gallery, subject, true));
+const picture = (gallery, subject) => captioned(nameOf(subject), portrait(gallery, subject));
 
 const PEOPLE = { known: "one person", uncertain: "perhaps one person", unknown: "two people" };
 
@@ -142,7 +142,7 @@ const PEOPLE = { known: "one person", uncertain: "perhaps one person", unknown: 
 async function compare(gallery, subject, into) {
   if (!session.may("recognize")) return { decision: null, words: "Your key may not compare the two." };
   try {
-    const crop = await coverOf(gallery, subject);
+    const crop = portraitPath(gallery, subject);
     if (!crop) return { decision: null, words: "No picture is kept, so the two can't be compared." };
     const picture = await get(crop, {}, { as: "blob" });
     const answer = await sendPhoto(`${pathOf(gallery, into.id)}/verify`, picture, { quality: "none" });

@@ -1,12 +1,18 @@
 /** Model cards: what each package is, where it comes from, and how its thresholds were measured. */
 
+import { MODELS_PARTS } from "../additions.js";
 import { biasCard } from "../biascard.js";
 import { chart } from "../charts.js";
-import { h } from "../dom.js";
+import { everyGallery } from "../choosing.js";
+import { h, put, select } from "../dom.js";
 import { loadModels } from "../models.js";
 import { facts, head } from "../parts.js";
-import { filling, problemPlace } from "../problem.js";
-import { oneIn, percent, power, score } from "../words.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
+import { go } from "../router.js";
+import * as session from "../session.js";
+import { list, oneIn, percent, power, score } from "../words.js";
+import { newGallery } from "./newgallery.js";
+import { moveGallery } from "./settings.js";
 
 /** @type {Record<string, any>} */
 const TASKS = { detect: "finds faces", embed: "makes templates" };
@@ -16,18 +22,24 @@ const LEAST_DENSITY = 1e-7;
 export function models() {
   const place = problemPlace();
   const body = h("div.stack", {});
+  const added = h("div.stack", {});
   const element = h(
     "div",
     {},
     head("Models", "The model packages of this server: where they come from, and what was measured with them."),
     place.element,
+    added,
     body,
   );
-  const ready = filling(place, body, async () => {
-    const { models: found, skipped } = await loadModels();
-    return [skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card)];
-  });
-  return { element, ready };
+  const load = () =>
+    filling(place, body, async () => {
+      const { models: found, skipped } = await loadModels();
+      const galleries = session.mayEverything() ? await everyGallery() : [];
+      const ordered = [...found].sort((a, b) => b.loaded - a.loaded);
+      return [skipped.map(warning), ordered.map((model) => card(model, galleries))];
+    });
+  const parts = async () => put(added, await Promise.all(MODELS_PARTS.map((make) => make(load))));
+  return { element, ready: Promise.all([load(), parts()]) };
 }
 
 /**
@@ -43,8 +55,11 @@ function warning({ folder, problem }) {
   );
 }
 
-/** @param {any} model */
-function card(model) {
+/**
+ * @param {any} model
+ * @param {Api.Gallery[]} galleries
+ */
+function card(model, galleries) {
   const { text, url, figures, ...rest } = model.provenance;
   const known = [
     ["Package", h("code", {}, model.id)],
@@ -71,10 +86,47 @@ function card(model) {
       h(
         "div.halves",
         {},
-        h("div.stack", {}, h("p", {}, model.description), facts(known), figuresOf({ ...figures, ...rest })),
+        h(
+          "div.stack",
+          {},
+          h("p", {}, model.description),
+          facts(known),
+          model.task === "embed" && session.mayEverything() && usage(model, galleries),
+          figuresOf({ ...figures, ...rest }),
+        ),
         model.task === "embed" ? measured(model) : null,
       ),
     ),
+  );
+}
+
+/**
+ * How an embedder is put into use: by a new gallery, or by one that moves to it.
+ * @param {any} model
+ * @param {Api.Gallery[]} galleries
+ */
+function usage(model, galleries) {
+  const place = problemPlace();
+  const users = galleries.filter((gallery) => gallery.embedder === model.id);
+  const others = galleries.filter((gallery) => gallery.embedder !== model.id);
+  const names = others.map((gallery) => [gallery.id, gallery.id]);
+  const wanted = select([["", "Choose a gallery"], ...names], "", () => {}, { "aria-label": "Gallery to move" });
+  const move = h("button", { type: "button", onclick: () => showing(place, () => busy(move, begin)) }, "Move it here");
+  const begin = async () => {
+    const gallery = others.find((one) => one.id === wanted.value);
+    if (gallery && (await moveGallery(gallery, model))) go("galleries", gallery.id, "settings");
+  };
+  return h(
+    "div.stack",
+    {},
+    h("p", {}, users.length ? `Used by ${list(users.map((gallery) => gallery.id))}.` : "No gallery uses it."),
+    h(
+      "div.row",
+      {},
+      h("button", { type: "button", onclick: () => newGallery(model) }, "New gallery with it"),
+      others.length > 0 && [wanted, move],
+    ),
+    place.element,
   );
 }
 

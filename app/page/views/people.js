@@ -197,7 +197,7 @@ const found = (known, done) => `${known.toLocaleString("en")}${done ? "" : " or 
  */
 function cell(gallery, subject, state) {
   const inside = [
-    portrait(gallery.id, subject, gallery.store === "crop"),
+    portrait(gallery.id, subject),
     h("span.name", {}, nameOf(subject)),
     h("span.small", {}, count(subject.face_count, "face")),
   ];

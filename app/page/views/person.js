@@ -50,25 +50,19 @@ export function person(galleryId, subjectId) {
 /** @param {any} state */
 async function load(state) {
   await showing(state.place, async () => {
-    const asked = [
-      get(path("galleries", state.galleryId)),
-      get(state.where),
-      get(`${state.where}/corrections`),
-      state.faces.load(),
-    ];
-    const [gallery, subject, { corrections }] = await Promise.all(asked);
+    const asked = [get(state.where), get(`${state.where}/corrections`), state.faces.load()];
+    const [subject, { corrections }] = await Promise.all(asked);
     state.subject = subject;
     showWrong(state, corrections);
-    showHead(state, gallery);
+    showHead(state);
     showAbout(state);
   });
 }
 
 /**
  * @param {any} state
- * @param {any} gallery
  */
-function showHead(state, gallery) {
+function showHead(state) {
   const { subject } = state;
   const heading = h("h1", {}, nameOf(subject));
   put(
@@ -76,7 +70,7 @@ function showHead(state, gallery) {
     h(
       "div.who",
       {},
-      portrait(state.galleryId, subject, gallery.store === "crop"),
+      portrait(state.galleryId, subject),
       h(
         "div",
         {},

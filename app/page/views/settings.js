@@ -129,9 +129,8 @@ async function modelBody(gallery, home) {
   ];
   const wanted = select(choices, first, () => {}, { "aria-label": "Other model" });
   const start = act("Move the gallery to it", () =>
-    begin(
+    moveGallery(
       gallery,
-      where,
       others.find((/** @type {any} */ one) => one.id === wanted.value),
     ),
   );
@@ -146,12 +145,11 @@ async function modelBody(gallery, home) {
 }
 
 /**
- * Ask, and begin to move the gallery to a model. What is said of the model is accepted with the dialog.
+ * Ask, and begin to move the gallery to a model; false if not. What is said of the model is accepted with the dialog.
  * @param {any} gallery
- * @param {string} where
  * @param {Api.Model} model
  */
-async function begin(gallery, where, model) {
+export async function moveGallery(gallery, model) {
   if (!model) return false;
   const { name, non_commercial: research } = model.licence;
   const unmeasured = !model.calibrations.length;
@@ -166,7 +164,11 @@ async function begin(gallery, where, model) {
     .join(" ");
   const action = research || unmeasured ? "Move it anyway" : "Move it";
   if (!(await confirm({ title: `Move ${gallery.id} to ${model.id}?`, text, action }))) return false;
-  return post(where, { embedder: model.id, force: unmeasured, accept_non_commercial: research });
+  return post(path("galleries", gallery.id, "reembed"), {
+    embedder: model.id,
+    force: unmeasured,
+    accept_non_commercial: research,
+  });
 }
 
 /**

@@ -407,6 +407,14 @@ class GroupRate(Answer):
     high: float
 
 
+class GroupedFace(Answer):
+    photo: int
+    name: str
+    face: int
+    box: Box
+    quality: float
+
+
 class Health(Answer):
     status: str
     warnings: list[str] = []
@@ -638,6 +646,14 @@ class OwnKey(Answer):
     galleries: list[str] | None
 
 
+class PhotoGroups(Answer):
+    """What a grouping has found so far: nothing before its job has ended."""
+
+    job: Job
+    groups: list[list[GroupedFace]]
+    without: int
+
+
 class PopulationWarning(Answer):
     """Why a stated rate does not hold for a declared group of people; the figures have a 95 %
     interval."""
@@ -648,6 +664,26 @@ class PopulationWarning(Answer):
     fmr_found: float | None
     fmr_found_low: float | None
     fmr_found_high: float | None
+
+
+class PullableFile(Answer):
+    url: str
+    sha256: str | None
+
+
+class PullableModel(Answer):
+    """A model that this version can pull by name."""
+
+    name: str
+    installed: bool
+    licence: Licence
+    accuracy: str | None
+    max_bytes: int
+    files: list[PullableFile]
+
+
+class PullableModels(Answer):
+    models: list[PullableModel]
 
 
 class Quality(Answer):
@@ -875,6 +911,7 @@ class Subject(Answer):
     expires_at: datetime | None
     consent: GivenConsent | None
     cover: str | None = None
+    portrait: str | None = None
 
 
 class SubjectPage(Answer):

@@ -468,6 +468,29 @@ def models() -> Call[answers.ModelList]:
     return call("GET", "/v1/models", answers.ModelList)
 
 
+def add_model(
+    tar: Tar,
+    *,
+    name: str | None = None,
+    preset: str | None = None,
+    licence: str | None = None,
+    non_commercial: bool | None = None,
+) -> Call[answers.Job]:
+    """Add a model.
+
+    Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model
+    package: its folder with `manifest.json` and the file that this names. Answers with the job that
+    checks it, in a process of its own with a limit of memory and time, and adds it. An archive's
+    operating points are taken as they are."""
+    return call(
+        "POST",
+        "/v1/models",
+        answers.Job,
+        params=given(name=name, preset=preset, licence=licence, non_commercial=non_commercial),
+        content=tar_of(tar),
+    )
+
+
 def server_key() -> Call[answers.ServerKey]:
     """Show the server's public key.
 
@@ -917,12 +940,51 @@ def import_faces(
     )
 
 
+def group_photos(gallery: str, tar: Tar) -> Call[answers.Job]:
+    """Group photos by face.
+
+    Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job
+    that puts the faces of each person together, by the gallery's model. Nobody is enrolled: name
+    the groups, and enroll those you want."""
+    return call("POST", "/v1/galleries/{gallery}/group", answers.Job, gallery=gallery, content=tar_of(tar))
+
+
+def groups(gallery: str, job: str) -> Call[answers.PhotoGroups]:
+    """Show the groups of photos.
+
+    How far a grouping of this key is, and at its end the faces of each person: which photo and
+    where in it."""
+    return call("GET", "/v1/galleries/{gallery}/group/{job}", answers.PhotoGroups, gallery=gallery, job=job)
+
+
 def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.Job]:
     """Export a gallery.
 
     Answers with the job that writes the gallery, as it is when the job begins, to one signed
     archive. Fetch it from `/v1/jobs/{job}/result`."""
     return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))
+
+
+def pullable() -> Call[answers.PullableModels]:
+    """List the models that can be pulled.
+
+    The models that this version knows by name: licence, what was measured, size, and where their
+    files are."""
+    return call("GET", "/v1/models/pullable", answers.PullableModels)
+
+
+def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: str | None = None) -> Call[answers.Job]:
+    """Pull a model.
+
+    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A
+    server without a way to the network says in the job's `error` which files to bring. Galleries
+    choose it as their `embedder`."""
+    return call(
+        "POST",
+        "/v1/models/pull",
+        answers.Job,
+        json=given(name=name, accept_non_commercial=accept_non_commercial, sha256=sha256),
+    )
 
 
 def tell_sighting(

@@ -329,6 +329,18 @@ export class Client {
   }
 
   /**
+   * Add a model.
+   *
+   * Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its
+   * folder with `manifest.json` and the file that this names. Answers with the job that checks it, in a process
+   * of its own with a limit of memory and time, and adds it. An archive's operating points are taken as they
+   * are.
+   */
+  addModel(tar: Blob | ReadableStream<Uint8Array>, query: { name?: string | null; preset?: "insightface" | "adaface" | "sface" | "facenet" | "imagenet" | "unit" | "opencv" | null; licence?: string | null; non_commercial?: boolean } = {}): Promise<T.Job> {
+    return this.send({ method: "POST", path: "/v1/models", body: tar, query });
+  }
+
+  /**
    * Show the server's public key.
    *
    * Keep it to check anywhere what this server has signed. All servers of one database have the same key.
@@ -688,6 +700,26 @@ export class Client {
   }
 
   /**
+   * Group photos by face.
+   *
+   * Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job that puts the
+   * faces of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those
+   * you want.
+   */
+  groupPhotos(gallery: string, tar: Blob | ReadableStream<Uint8Array>): Promise<T.Job> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/group", { gallery }), body: tar });
+  }
+
+  /**
+   * Show the groups of photos.
+   *
+   * How far a grouping of this key is, and at its end the faces of each person: which photo and where in it.
+   */
+  groups(gallery: string, job: string): Promise<T.PhotoGroups> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/group/{job}", { gallery, job }) });
+  }
+
+  /**
    * Export a gallery.
    *
    * Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it
@@ -695,6 +727,26 @@ export class Client {
    */
   exportGallery(gallery: string, query: { crops?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/export", { gallery }), query });
+  }
+
+  /**
+   * List the models that can be pulled.
+   *
+   * The models that this version knows by name: licence, what was measured, size, and where their files are.
+   */
+  pullable(): Promise<T.PullableModels> {
+    return this.send({ method: "GET", path: "/v1/models/pullable" });
+  }
+
+  /**
+   * Pull a model.
+   *
+   * Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A server without
+   * a way to the network says in the job's `error` which files to bring. Galleries choose it as their
+   * `embedder`.
+   */
+  pullModel(body: T.PullParams): Promise<T.Job> {
+    return this.send({ method: "POST", path: "/v1/models/pull", json: { ...body } });
   }
 
   /**

@@ -748,6 +748,17 @@ export interface GroupRate {
   high: number;
 }
 
+export interface GroupedFace {
+  /** Its photo's place in the archive, from 0. */
+  photo: number;
+  /** Its photo's name in the archive. */
+  name: string;
+  /** Its index among the photo's faces, as enrollment takes it. */
+  face: number;
+  box: Box;
+  quality: number;
+}
+
 export interface Health {
   status: "ok" | "starting" | "draining" | "index_unavailable" | "storage_unavailable" | "audit_unavailable";
   /**
@@ -1129,6 +1140,15 @@ export interface OwnKey {
   galleries: Array<string> | null;
 }
 
+/** What a grouping has found so far: nothing before its job has ended. */
+export interface PhotoGroups {
+  job: Job;
+  /** The faces of each person, the one with most first. */
+  groups: Array<Array<GroupedFace>>;
+  /** Photos without a usable face. */
+  without: number;
+}
+
 export type PopulationCode = "population_rate_exceeded" | "population_not_measured" | (string & {});
 
 /** Why a stated rate does not hold for a declared group of people; the figures have a 95 % interval. */
@@ -1140,6 +1160,38 @@ export interface PopulationWarning {
   fmr_found: number | null;
   fmr_found_low: number | null;
   fmr_found_high: number | null;
+}
+
+export interface PullParams {
+  /** One of `GET /v1/models/pullable`. */
+  name: string;
+  /** Take a model whose licence forbids commercial use: yours is another. */
+  accept_non_commercial?: boolean;
+  /** The file's SHA-256, which you confirm, for a model whose hash nobody published. */
+  sha256?: string | null;
+}
+
+export interface PullableFile {
+  url: string;
+  /** null: nobody published it; give `sha256` to confirm the file's. */
+  sha256: string | null;
+}
+
+/** A model that this version can pull by name. */
+export interface PullableModel {
+  name: string;
+  installed: boolean;
+  licence: Licence;
+  /** What was measured with it; null: nothing. */
+  accuracy: string | null;
+  /** Of its files, at most. */
+  max_bytes: number;
+  /** Where they are fetched from. */
+  files: Array<PullableFile>;
+}
+
+export interface PullableModels {
+  models: Array<PullableModel>;
 }
 
 export interface Quality {
@@ -1494,6 +1546,8 @@ export interface Subject {
   consent: GivenConsent | null;
   /** The id of the face that shows it, if one was chosen. */
   cover?: string | null;
+  /** The id of the face whose crop shows it: its cover, or the first one; null: no crop. */
+  portrait?: string | null;
 }
 
 export interface SubjectCreate {

@@ -19,8 +19,8 @@ from app.db import signing
 from app.errors import InvalidInput
 from app.features.bulk import json_lines
 from app.features.bulk.json_lines import DismissalLine
-from app.features.bulk.tar_stream import TAR_END, header, padding
 from app.features.review.records import Kind
+from app.features.tar_stream import TAR_END, header, padding
 from app.gallery.records import decode_crop
 from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving

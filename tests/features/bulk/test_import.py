@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.errors import InvalidInput
+from app.features import tar_stream
 from app.features.bulk import command as transfer
-from app.features.bulk import json_lines, photo_import, tar_stream
+from app.features.bulk import json_lines, photo_import
 from app.features.bulk.imports import Import
 from app.features.bulk.npy import RowReader
-from app.features.bulk.tar_stream import PieceReader
+from app.features.tar_stream import PieceReader
 from app.gallery.store import Store
 from tests.conftest import PROJECT
 from tests.support import packages

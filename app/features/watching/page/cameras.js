@@ -16,6 +16,7 @@ const USABLE = 0.2;
 /** Narrower faces are too small to be compared. */
 const NARROW = 30;
 const SILENT = "Its watcher is silent: is likeness watch running, and does it reach this server?";
+const UNTOLD = "Sightings come, but nobody tells of the camera itself: where Frigate watches, its own page shows it.";
 const GONE = "check its address, its password and the network. It is tried again.";
 const NO_FACES = "No face was seen in the last hour. If people came by: move the camera, or use the main stream.";
 /** @type {Record<string, string>} */
@@ -114,7 +115,7 @@ const facesOf = ({ faces = 0, usable = 0, width }) =>
  */
 function stateOf(gallery, camera) {
   const { told_at: told, problem, faces = 0, usable = 0, visits, known } = camera;
-  if (!told) return ["no report", "uncertain"];
+  if (!told) return ["no report", "uncertain", UNTOLD];
   if (Date.now() - Date.parse(told) > SILENT_MS) return ["silent", "bad", `${SILENT} Last heard of ${moment(told)}.`];
   if (problem) return ["no pictures", "bad", `No pictures come (${problem}): ${GONE}`];
   if (!faces) return ["watching", "known", NO_FACES];

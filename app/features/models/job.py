@@ -1,0 +1,199 @@
+"""Adds model packages in jobs: `likeness models pull` and `likeness models add`, each in a process of its own.
+
+A package may be anybody's file. The server never opens it before the child has added it: the child has a limit of
+memory and of time, and is the first to be ended where the memory of a container runs out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from app.api.components import Components
+from app.concurrency.overload import Why
+from app.db.encryption import Sealer, new_key
+from app.errors import InvalidInput, Unusable
+from app.features.sealed_files import SealedWriter, read_sealed
+from app.inference.manifest import DEFAULT_MAX_BYTES
+from app.jobs.records import Job
+from app.jobs.runner import Running
+from app.jobs.store import new_job_id
+from app.machine import limit_memory, memory_limit
+
+PULL, ADD = "pull_model", "add_model"
+LONGEST_S: Final = 2 * 3600.0
+"""Of one child: downloads may take an hour, and checking a file 15 minutes."""
+LIST_S: Final = 60.0
+LOOK_S: Final = 0.2
+"""Between looks whether the child has ended, or the job is cancelled."""
+UNPACKED: Final = ".model-"
+"""Beginning of the names of folders for uploads, in the data folder."""
+SAID_BYTES: Final = 1024**2
+"""Read of what a child prints: a list of models takes some 10 kB."""
+
+
+class ModelAdder:
+    """Lists the models that can be pulled, and creates and does the jobs that add packages. Safe to share between
+    threads."""
+
+    def __init__(self, core: Components, data_dir: Path, models_dir: Path) -> None:
+        self._core = core
+        self._data_dir = data_dir
+        self._environment = {"LIKENESS_DATA_DIR": str(data_dir), "LIKENESS_MODELS_DIR": str(models_dir)}
+        self._arriving = threading.Lock()
+        self._lock = threading.Lock()
+        self._known: list[dict[str, Any]] | None = None
+        for stale in data_dir.glob(f"{UNPACKED}*"):  # of a killed server
+            if time.time() - stale.stat().st_mtime > LONGEST_S:
+                shutil.rmtree(stale, ignore_errors=True)
+
+    def known(self) -> Sequence[Mapping[str, Any]]:
+        """Return the models that can be pulled, as `likeness models pull --json` prints them.
+
+        Raises Unusable if the command fails.
+        """
+        with self._lock:
+            if self._known is None:  # the list is a part of this version
+                self._known = self._run(["pull"], LIST_S)
+            return self._known
+
+    def begin_pull(self, params: Mapping[str, Any], who: str) -> Job:
+        """Create the job that pulls a model."""
+        return self._core.jobs.create(PULL, None, params, who=who, place=self._core.files.place)
+
+    def receive(self, who: str) -> SealedWriter:
+        """Begin to receive an upload; call `end_upload` after it.
+
+        Raises Overloaded while another one arrives, or one of the key waits for its job; Unusable ``upload_not_kept``.
+        """
+        if self._core.jobs.unfinished(ADD, who) or not self._arriving.acquire(blocking=False):
+            raise Why.UPLOADS.error()
+        try:
+            most = min(self._core.limits.upload_bytes, DEFAULT_MAX_BYTES)
+            return SealedWriter(self._core.files.draft(), new_key(), most)
+        except OSError as error:
+            self.end_upload()
+            raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
+
+    def end_upload(self) -> None:
+        """Note that the upload has arrived, or will not."""
+        self._arriving.release()
+
+    def begin_add(self, params: Mapping[str, Any], upload: SealedWriter, who: str) -> Job:
+        """Create the job that adds the uploaded file. Raises InvalidInput ``empty_upload``."""
+        if not upload.size:
+            raise InvalidInput("The upload is empty.", code="empty_upload")
+        job_id = new_job_id()
+        target = self._core.files.upload(job_id)
+        upload.finish(target)
+        place = self._core.files.place
+        try:
+            return self._core.jobs.create(ADD, None, params, who=who, place=place, secret=upload.secret, job_id=job_id)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+
+    def pull(self, job: Running) -> None:
+        """Do a job of PULL. Raises Unusable with the codes of `likeness models pull`."""
+        words = ["pull", job.params["name"]]
+        if job.params["accept_non_commercial"]:
+            words.append("--accept-non-commercial")
+        if job.params["sha256"]:
+            words += ["--sha256", job.params["sha256"]]
+        self._do(job, words)
+
+    def add(self, job: Running) -> None:
+        """Do a job of ADD. Raises Unusable with the codes of `likeness models add`."""
+        with tempfile.TemporaryDirectory(prefix=UNPACKED, dir=self._data_dir) as folder:
+            file = Path(folder) / "upload"
+            with file.open("wb") as written:
+                sealed = read_sealed(self._core.files.upload(job.job.id), Sealer([job.secret]))
+                written.writelines(sealed)
+            words = ["add", str(file)]
+            given = ((name, job.params[name]) for name in ("name", "licence", "preset"))
+            words += [f"--{name}={value}" for name, value in given if value]
+            if job.params["non_commercial"]:
+                words.append("--non-commercial")
+            self._do(job, words)
+
+    def _do(self, job: Running, words: Sequence[str]) -> None:
+        job.progress(0, 1)
+        self._run(words, LONGEST_S, lambda: job.cancelled)
+        if not job.cancelled:
+            job.counts["added"] = 1
+            job.progress(1)
+            job.checkpoint({})
+
+    def _run(
+        self, words: Sequence[str], seconds: float, ends: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Return the lines of JSON that `likeness models` prints for these words; fewer if it ``ends`` early.
+
+        Raises Unusable with the command's code, ``model_too_slow`` after so many ``seconds``, ``model_check_failed`` if
+        the process died.
+        """
+        command = [sys.executable, "-m", "app", "models", *words, "--json"]
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | self._environment
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+            child = subprocess.Popen(  # noqa: S603 - this interpreter; the words are no options but those given above
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=complained,
+                env=environment,
+                start_new_session=True,
+            )
+            try:
+                limit_memory(memory_limit(), child.pid)
+                code = _wait(child, time.monotonic() + seconds, ends)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # and what the child has started
+                child.wait()
+            if code == 0:
+                return _lines(said)
+            if ends():
+                return []
+            raise _failure(code, _lines(complained), seconds)
+
+
+def _wait(child: subprocess.Popen[bytes], until: float, ends: Callable[[], bool]) -> int | None:
+    """Return the child's exit code; None if it has not ended."""
+    while time.monotonic() < until and not ends():
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(LOOK_S)
+    return child.poll()
+
+
+def _lines(file: IO[bytes]) -> list[dict[str, Any]]:
+    """Return the lines that are JSON objects."""
+    file.seek(0)
+    found = []
+    for line in file.read(SAID_BYTES).splitlines():
+        with suppress(ValueError):
+            if isinstance(value := json.loads(line), dict):
+                found.append(value)
+    return found
+
+
+def _failure(code: int | None, complaints: Sequence[Mapping[str, Any]], seconds: float) -> Unusable:
+    if code is None:
+        message = f"The model was not added within {seconds:g} s, so its process was ended."
+        return Unusable(message, code="model_too_slow", seconds=seconds)
+    for complaint in reversed(complaints):
+        if isinstance(error := complaint.get("error"), dict) and {"code", "message"} <= error.keys():
+            return Unusable(str(error["message"]), code=str(error["code"]))
+    message = f"The process that added the model ended with code {code}; it may need more memory."
+    return Unusable(message, code="model_check_failed")

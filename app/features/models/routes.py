@@ -1,0 +1,145 @@
+"""Adding model packages: those that can be pulled by name, and files that are uploaded."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from fastapi import Query, Request
+from pydantic import Field
+
+from app.access.grants import Grant, Scope
+from app.api import schemas
+from app.api.body import GZIP_TYPES, RAW_TYPE, TAR_TYPE, BodyLimits, File
+from app.api.components import Components
+from app.api.feature import Feature, Part
+from app.api.route import Router
+from app.api.routes import jobs
+from app.api.schemas.base import Example, Params, Wire
+from app.concurrency.admission import Admission
+from app.concurrency.pool import WorkerPool
+from app.features.models.job import ADD, PULL, ModelAdder
+from app.features.uploads import receive_upload
+
+router = Router("server")
+
+MODELS = "/v1/models"
+MODEL_FILE = File(
+    (TAR_TYPE, *GZIP_TYPES, RAW_TYPE, "multipart/form-data"),
+    "The tar (or tar.gz) of a model package, or an ONNX file.",
+    field="file",
+)
+_NAME = r"^[a-z0-9][a-z0-9._-]*$"
+
+
+class PullableFile(Wire):
+    url: str
+    sha256: str | None = Field(description="null: nobody published it; give `sha256` to confirm the file's.")
+
+
+class PullableModel(Wire):
+    """A model that this version can pull by name."""
+
+    example: ClassVar[Example] = {"name": "best"}
+    name: str
+    installed: bool
+    licence: schemas.Licence
+    accuracy: str | None = Field(description="What was measured with it; null: nothing.")
+    max_bytes: int = Field(description="Of its files, at most.")
+    files: list[PullableFile] = Field(description="Where they are fetched from.")
+
+
+class PullableModels(Wire):
+    models: list[PullableModel]
+
+
+class PullParams(Params):
+    example: ClassVar[Example] = {"name": "best"}
+    name: str = Field(pattern=_NAME, max_length=100, description="One of `GET /v1/models/pullable`.")
+    accept_non_commercial: bool = Field(
+        default=False, description="Take a model whose licence forbids commercial use: yours is another."
+    )
+    sha256: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{64}$",
+        description="The file's SHA-256, which you confirm, for a model whose hash nobody published.",
+    )
+
+
+class NewModelParams(Params):
+    """What an ONNX file doesn't say. The archive of a package says it itself."""
+
+    name: str | None = Field(default=None, pattern=_NAME, max_length=100, description="ONNX: name of the new package.")
+    preset: Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"] | None = Field(
+        default=None, description="ONNX: whose input the file takes, as for `likeness models add`."
+    )
+    licence: str | None = Field(
+        default=None, min_length=1, max_length=100, description="ONNX: licence of the weights, an SPDX identifier."
+    )
+    non_commercial: bool = Field(default=False, description="ONNX: the licence forbids commercial use.")
+
+
+@router.operation("GET", f"{MODELS}/pullable", scope=Scope.ADMIN, unrestricted=True, name="list_pullable_models")
+def list_pullable(model_adder: ModelAdder, components: Components) -> PullableModels:
+    """List the models that can be pulled.
+
+    The models that this version knows by name: licence, what was measured, size, and where their files are.
+    """
+    installed = {model.id.partition("@")[0] for model in components.models()}
+    known = [model | {"installed": model["name"] in installed} for model in map(dict, model_adder.known())]
+    return PullableModels(models=[PullableModel.model_validate(model) for model in known])
+
+
+@router.operation(
+    "POST", f"{MODELS}/pull", scope=Scope.ADMIN, unrestricted=True, name="pull_model", changes=True, status=202
+)
+def pull_model(model_adder: ModelAdder, grant: Grant, wanted: PullParams) -> schemas.Job:
+    """Pull a model.
+
+    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A server without a way
+    to the network says in the job's `error` which files to bring. Galleries choose it as their `embedder`.
+    """
+    return jobs.answer(model_adder.begin_pull(wanted.model_dump(), grant.key_id))
+
+
+@router.operation(
+    "POST",
+    MODELS,
+    scope=Scope.ADMIN,
+    unrestricted=True,
+    name="add_model",
+    changes=True,
+    status=202,
+    upload=MODEL_FILE,
+)
+async def add_model(
+    request: Request,
+    model_adder: ModelAdder,
+    admission: Admission,
+    workers: WorkerPool,
+    limits: BodyLimits,
+    grant: Grant,
+    query: Annotated[NewModelParams, Query()],
+) -> schemas.Job:
+    """Add a model.
+
+    Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its folder
+    with `manifest.json` and the file that this names. Answers with the job that checks it, in a process of its own with
+    a limit of memory and time, and adds it. An archive's operating points are taken as they are.
+    """
+    file = await workers.run(lambda: model_adder.receive(grant.key_id))
+    try:
+        begin = partial(model_adder.begin_add, query.model_dump(), file, grant.key_id)
+        job = await receive_upload(request, MODEL_FILE, file, begin, admission=admission, limits=limits)
+    finally:
+        model_adder.end_upload()
+    return jobs.answer(job)
+
+
+def _start(core: Components, data_dir: Path, models_dir: Path) -> Part:
+    adder = ModelAdder(core, data_dir, models_dir)
+    return Part({"model_adder": adder}, {PULL: adder.pull, ADD: adder.add})
+
+
+FEATURE = Feature([router], _start, settings=("data_dir", "models_dir"), page=Path(__file__).parent / "page")

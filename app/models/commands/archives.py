@@ -1,0 +1,77 @@
+"""A model package in one file: the tar of its folder, which may be anybody's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from app.errors import InvalidInput, Unusable
+from app.features import tar_stream
+from app.inference.manifest import DEFAULT_MAX_BYTES, FileSource, Manifest
+from app.inference.package import MANIFEST_NAME, load_package
+
+GZIP, USTAR = tar_stream.GZIP_MAGIC, b"ustar"
+USTAR_PLACE: Final = 257
+"""Where a tar's first header has USTAR (POSIX.1-1988)."""
+MANIFEST_BYTES: Final = 4 * 1024**2
+"""A manifest with all its cards has some 60 kB."""
+PIECE_BYTES: Final = 1024**2
+
+
+def is_archive(file: Path) -> bool:
+    """Return whether the file begins as a tar or tar.gz does. Raises OSError."""
+    with file.open("rb") as opened:
+        head = opened.read(tar_stream.BLOCK)
+    return head.startswith(GZIP) or head[USTAR_PLACE:].startswith(USTAR)
+
+
+def read_package(file: Path) -> tuple[Manifest, bytes]:
+    """Return a package's manifest, as one whose file lies beside it, and the content of its model file.
+
+    Nothing of the archive is written but the manifest, to a folder of its own. Raises InvalidInput
+    (``invalid_archive``, ``payload_too_large``), Unusable (``package_manifest_invalid``, ``package_wrong_task``,
+    ``package_too_large``).
+    """
+    entry = _find(file, MANIFEST_NAME)
+    if entry.size > MANIFEST_BYTES:
+        raise _too_large(MANIFEST_NAME, MANIFEST_BYTES)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / MANIFEST_NAME).write_bytes(entry.read())
+        manifest = load_package(Path(folder)).manifest
+    if manifest.task != "embed":
+        message = f"{manifest.id} is a package for `{manifest.task}`: only embedders are added as archives."
+        raise Unusable(message, code="package_wrong_task", package=manifest.id)
+    if not isinstance(manifest.source, FileSource):
+        message = f"{manifest.id} names a file elsewhere: an archive holds the package's own file."
+        raise Unusable(message, code="package_file_missing", package=manifest.id)
+    model = _find(file, entry.name.removesuffix(MANIFEST_NAME) + manifest.source.path)
+    if model.size > DEFAULT_MAX_BYTES:
+        raise _too_large(model.name, DEFAULT_MAX_BYTES)
+    return manifest.model_copy(update={"source": FileSource()}), model.read()
+
+
+def _find(file: Path, name: str) -> tar_stream.Entry:
+    """Return the first entry of that name, or in a folder at the top where it is MANIFEST_NAME."""
+    most = DEFAULT_MAX_BYTES + 2 * MANIFEST_BYTES
+    for entry in tar_stream.entries(partial(_pieces, file), most):
+        if entry.problem is not None:
+            message = f"The archive holds something else than files below its own folder ({entry.problem})."
+            raise InvalidInput(message, code="invalid_archive")
+        plain = entry.name.removeprefix("./")
+        if plain == name or (name == MANIFEST_NAME and plain.split("/")[1:] == [name]):
+            entry.name = plain
+            return entry
+    raise InvalidInput(f"The archive has no {name}.", code="invalid_archive")
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(PIECE_BYTES):
+            yield piece
+
+
+def _too_large(name: str, most: int) -> Unusable:
+    return Unusable(f"{name} is larger than {most} bytes.", code="package_too_large", max_bytes=most)

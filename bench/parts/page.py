@@ -1,0 +1,210 @@
+"""The web page over a gallery of 100,000 people, in a real Chromium: what each step takes until what was asked for is
+shown, and what a first view fetches.
+
+Milliseconds need a quiet machine. Requests, bytes, elements and the server's processor time are much the same on a
+machine that has other work, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.errors import Unusable
+from bench import galleries
+from bench.figures import Figure, Goal
+from bench.run import Run
+from bench.server import Server
+from training.evaluation.speed import Spread
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PART, GALLERY = "page", "bench"
+MOST_PEOPLE = 100_000
+WANTED_MS, WANTED_KB = 200.0, 150.0
+"""Of each step, and of the page's files in a first view."""
+WAIT_MS = 120_000
+SIZE = {"width": 1280, "height": 860}
+CHROMIUM = "chromium", "chromium-browser", "google-chrome"
+
+# Notes when the first view is there: what is fetched after that nobody has waited for.
+_BEGIN = """
+performance.setResourceTimingBufferSize(100000);
+new MutationObserver((_, watching) => {
+  if (!document.querySelector("main ol.steps")) return;
+  window.firstShown = performance.now();
+  watching.disconnect();
+}).observe(document, { childList: true, subtree: true });
+"""
+_FIRST = """() => {
+  const fetched = performance.getEntriesByType("resource").filter((one) => one.startTime < window.firstShown);
+  const own = fetched.filter((one) => new URL(one.name).pathname.startsWith("/page/"));
+  const files = [...performance.getEntriesByType("navigation"), ...own];
+  return {
+    ms: window.firstShown,
+    requests: files.length,
+    bytes: files.reduce((sum, one) => sum + one.transferSize, 0),
+    elements: document.querySelectorAll("*").length,
+  };
+}"""
+# Does a step, and says what it took until its outcome was drawn.
+_STEP = """async () => {{
+  const before = performance.getEntriesByType("resource").length;
+  const begin = performance.now();
+  {act}
+  while (!({shown})) {{
+    if (performance.now() - begin > 60000) throw new Error("it was not shown");
+    await new Promise(requestAnimationFrame);
+  }}
+  return {{ ms: performance.now() - begin, before }};
+}}"""
+# What was fetched since, once nothing has been for a while.
+_FETCHED = """async (before) => {
+  for (let seen = -1; ; ) {
+    const found = performance.getEntriesByType("resource").slice(before);
+    if (found.length === seen)
+      return {
+        requests: found.length,
+        bytes: found.reduce((sum, one) => sum + one.transferSize, 0),
+        elements: document.querySelectorAll("*").length,
+      };
+    seen = found.length;
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+}"""
+_SHOWN = """(() => {
+  const all = [...document.querySelectorAll(".cell")];
+  const seen = all.map((one) => [one, one.getBoundingClientRect()]);
+  const sight = seen.filter(([, { top, bottom }]) => bottom > 0 && top < innerHeight);
+  return sight.length > 9 && sight.every(([one]) => one.querySelector(".name"));
+})()"""
+_HEADING = "document.querySelector('main h1')?.textContent === '{}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a person does: its script, and the expression that holds once its outcome is shown."""
+
+    name: str
+    act: str
+    shown: str
+
+
+def steps(people: int) -> list[Step]:
+    """Return what is done, one after the other, from the overview on."""
+    far, near = f"person-{galleries.KNOWN - 1}", f"stranger-{people - galleries.KNOWN - 1}"
+    search = (
+        "const field = document.querySelector('main input[type=search]'); field.value = '{}'; "
+        "field.dispatchEvent(new Event('input', {{ bubbles: true }}));"
+    )
+    found = (
+        "document.querySelectorAll('.cell').length === 1 && document.querySelector('.cell .name')?.textContent === '{}'"
+    )
+    jump = "scrollTo(0, document.documentElement.scrollHeight * {});"
+    moved = "scrollY > document.documentElement.scrollHeight * {} && {}"
+    return [
+        Step("the list of galleries", "location.hash = '#/galleries'", "document.querySelector('a.card.gallery h2')"),
+        Step("a gallery", f"location.hash = '#/galleries/{GALLERY}'", _SHOWN),
+        Step("a search that finds the last one", search.format(near), found.format(near)),
+        Step("a search that finds an early one", search.format(far), found.format(far)),
+        Step("everybody again", search.format(""), _SHOWN),
+        Step("a jump to the middle", jump.format(0.5), moved.format(0.4, _SHOWN)),
+        Step("a jump to the end", jump.format(0.98), moved.format(0.9, _SHOWN)),
+        Step(
+            "a person far down",
+            "[...document.querySelectorAll('.cell a')].at(-9).click()",
+            "location.hash.includes('/people/') && document.querySelector('main h1')?.textContent.startsWith('str')",
+        ),
+        Step("the way back, far down", "history.back()", moved.format(0.9, _SHOWN)),
+        Step("identify", "location.hash = '#/identify'", _HEADING.format("Identify")),
+        Step("the overview", "location.hash = '#/overview'", "document.querySelector('main ol.steps')"),
+    ]
+
+
+def measure(run: Run) -> None:
+    people = min(run.effort.faces, MOST_PEOPLE)
+    with run.server() as server:
+        run.say(f"{people} people are enrolled")
+        _fill(run, server, people)
+        taken: dict[str, list[dict[str, float]]] = {}
+        for number in range(run.effort.rounds):
+            run.say(f"round {number + 1}")
+            with _window() as open_page:
+                _walk(server, open_page, people, taken)
+    for name, rounds in taken.items():
+        run.add(_figure(f"{name}, of {people}", rounds))
+    _tell_first(run, taken["the first view"])
+
+
+def _fill(run: Run, server: Server, people: int) -> None:
+    photos = run.stages.photos[: galleries.KNOWN]
+    with server.client() as client:
+        galleries.create(client, GALLERY, store="crop")
+        galleries.enroll_photos(client, GALLERY, [photos[place % len(photos)] for place in range(galleries.KNOWN)])
+        package = client.get(f"/v1/galleries/{GALLERY}").raise_for_status().json()
+        templates = galleries.people(people - galleries.KNOWN, run.stages.dimension)
+        galleries.enroll_strangers(client, GALLERY, package["embedder"], templates)
+
+
+@contextmanager
+def _window() -> Iterator[Callable[[], Page]]:
+    """Yield what opens a tab of a browser without a cache. Raises Unusable ``bench_failed`` where there is none."""
+    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    try:
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the environment for tests
+    except ImportError:
+        path = None
+    if path is None:
+        raise Unusable("needs Chromium and Playwright: make test, and Debian's `chromium`", code="bench_failed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            context = browser.new_context(viewport=SIZE, reduced_motion="reduce")  # type: ignore[arg-type]  # a TypedDict
+            context.set_default_timeout(WAIT_MS)
+            yield context.new_page
+        finally:
+            browser.close()
+
+
+def _walk(server: Server, open_page: Callable[[], Page], people: int, taken: dict[str, list[dict[str, float]]]) -> None:
+    with server.client() as client:
+        code = client.post("/v1/sign-in-codes").raise_for_status().json()["code"]
+    page = open_page()
+    page.add_init_script(_BEGIN)
+    page.goto(f"{server.url}/#code={code}")
+    page.wait_for_function("() => window.firstShown")
+    taken.setdefault("the first view", []).append(page.evaluate(_FIRST))
+    page.wait_for_load_state("networkidle")  # the other views' files
+    for step in steps(people):
+        before = server.processor_s()
+        done: dict[str, Any] = page.evaluate(_STEP.format(act=step.act + ";", shown=step.shown))
+        fetched = page.evaluate(_FETCHED, done["before"])
+        spent = 1000 * (server.processor_s() - before)
+        taken.setdefault(step.name, []).append({"ms": done["ms"], **fetched, "processor_ms": spent})
+
+
+def _figure(work: str, rounds: list[dict[str, float]]) -> Figure:
+    middle = {name: float(np.median([each[name] for each in rounds])) for name in rounds[0]}
+    words = f"{middle['requests']:.0f} requests, {middle['bytes'] / 1000:.0f} kB, {middle['elements']:.0f} elements"
+    if "processor_ms" in middle:
+        words += f", server {middle['processor_ms']:.0f} ms"
+    taken = np.array([each["ms"] for each in rounds])
+    goal = Goal(1.0, at_most=True)
+    against = f"{WANTED_MS:g} ms"
+    return Figure(
+        PART, f"{work} ({words})", middle["ms"], "ms", against, Spread.of(taken / WANTED_MS), goal, {"rounds": rounds}
+    )
+
+
+def _tell_first(run: Run, rounds: list[dict[str, float]]) -> None:
+    kilobytes = np.array([each["bytes"] for each in rounds]) / 1000
+    goal = Goal(1.0, at_most=True)
+    against = f"{WANTED_KB:g} kB"
+    share = Spread.of(kilobytes / WANTED_KB)
+    run.add(Figure(PART, "a first view's files", float(np.median(kilobytes)), "kB", against, share, goal))
