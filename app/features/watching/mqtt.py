@@ -217,7 +217,7 @@ def _person_topics(person: Row[Any]) -> dict[str, str]:
     seen = {"name": "Last seen", "device_class": "timestamp", "value_template": "{{ value_json.seen_at }}"}
     where = {"name": "Camera", "icon": "mdi:cctv", "value_template": "{{ value_json.camera }}"}
     return {
-        topic: _json(state),
+        topic: json.dumps(state),
         **entity("binary_sensor", "present", present),
         **entity("sensor", "seen", seen),
         **entity("sensor", "where", where),
@@ -231,7 +231,7 @@ def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
     who = {"name": "Who is there", "icon": "mdi:account-group", "value_template": "{{ value_json.who | join(', ') }}"}
     event = {"name": "Faces", "event_types": list(KINDS), "state_topic": f"{ROOT}/cameras/{token}/event"}
     return {
-        topic: _json({"camera": camera, "who": there, "count": len(there)}),
+        topic: json.dumps({"camera": camera, "who": there, "count": len(there)}),
         **entity("sensor", "who", who),
         **entity("event", "event", event),
     }
@@ -248,13 +248,9 @@ def _entities(token: str, device: str, topic: str) -> Callable[[str, str, State]
             "availability_topic": STATUS,
             "device": {"identifiers": [f"{ROOT}_{token}"], "name": device, "manufacturer": "Likeness"},
         }
-        return {f"{DISCOVERY}/{kind}/{unique}/config": _json(common | dict(fields))}
+        return {f"{DISCOVERY}/{kind}/{unique}/config": json.dumps(common | dict(fields))}
 
     return entity
-
-
-def _json(value: State) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _token(text: str) -> str:

@@ -24,9 +24,7 @@ from app.api.route import Router
 from app.db.secrets import SecretStore
 from app.errors import NotFound
 from app.features.watching import schemas
-from app.features.watching.rows import Filter
-from app.features.watching.service import Watching
-from app.features.watching.store import Retention
+from app.features.watching.service import TABLES, Watching
 from app.features.watching.streaming import Listeners
 from app.features.watching.webhooks import Sender, Webhooks
 from app.gallery.records import Gallery
@@ -101,7 +99,7 @@ def list_sightings(
 
     Who was before which camera and from when to when, the newest first, page by page.
     """
-    page = watching.sightings.page(gallery, _filter(query), query.cursor, query.limit)
+    page = watching.sightings.page(gallery, query)
     return schemas.SightingPage.of(page, sightings=list(page.items))
 
 
@@ -113,7 +111,7 @@ def delete_sightings(
 
     Those that the parameters name, without any all of the gallery, with their crops and events.
     """
-    return schemas.Deleted(deleted=watching.sightings.delete(gallery, _filter(query)))
+    return schemas.Deleted(deleted=watching.sightings.delete(gallery, query))
 
 
 @router.operation("GET", SIGHTING, scope=Scope.READ, name="show_sighting", codes=NO_SIGHTING)
@@ -169,8 +167,6 @@ def say_who(
     Nobody is enrolled from a sighting unless this says so.
     """
     entry.subject = fit_id(asked.subject)
-    if asked.subject is None:
-        return watching.say_not(gallery, sighting)
     return watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll)
 
 
@@ -363,10 +359,6 @@ def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
     return webhooks.resume(webhook)
 
 
-def _filter(query: schemas.FilterParams) -> Filter:
-    return Filter(**{name: getattr(query, name) for name in Filter.__dataclass_fields__})
-
-
 def _start(
     core: Components,
     *,
@@ -378,10 +370,10 @@ def _start(
     mqtt: SecretStr | None,
 ) -> Part:
     kept = [timedelta(days=days) for days in (sightings_days, min(unknown_days, sightings_days), stranger_days)]
-    watching = Watching(core, Retention(*kept))
+    watching = Watching(core, *kept)
     database = core.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
-    core.erasures.reach("sightings", watching.erase_like, watching.tables)
+    core.erasures.reach("sightings", watching.erase_like, TABLES)
     running = ExitStack()
     if mqtt is not None:
         from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have

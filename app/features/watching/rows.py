@@ -10,12 +10,11 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.choices import Decision
 from app.db.engine import in_parts
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
-from app.features.watching.schemas import Sighting
+from app.features.watching.schemas import FilterParams, Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes
 from app.types import Template
@@ -40,33 +39,6 @@ ROWS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """Which sightings of a gallery are wanted; None: any. Times are UTC, ISO 8601."""
-
-    camera: str | None = None
-    decision: Decision | None = None
-    subject: str | None = None
-    stranger: str | None = None
-    since: str | None = None
-    until: str | None = None
-
-    def sql(self) -> sa.ColumnElement[bool]:
-        """Return the condition on a row of ROWS."""
-        equal = {
-            SIGHTINGS.c.camera: self.camera,
-            SIGHTINGS.c.decision: self.decision,
-            SUBJECTS.c.id: self.subject,
-            STRANGERS.c.id: self.stranger,
-        }
-        wanted = [column == value for column, value in equal.items() if value is not None]
-        if self.since is not None:
-            wanted.append(SIGHTINGS.c.last_at >= self.since)
-        if self.until is not None:
-            wanted.append(SIGHTINGS.c.first_at <= self.until)
-        return sa.and_(sa.true(), *wanted)
-
-
-@dataclass(frozen=True, slots=True)
 class Stored:
     """A sighting with what identifies the person, as far as that is still kept."""
 
@@ -77,13 +49,26 @@ class Stored:
     """JPEG of the aligned crop."""
 
 
-def is_of(gallery: Gallery, sighting_id: str) -> sa.ColumnElement[bool]:
-    return (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.id == sighting_id)
+def fits(wanted: FilterParams) -> sa.ColumnElement[bool]:
+    """Return the condition on a row of ROWS."""
+    equal = {
+        SIGHTINGS.c.camera: wanted.camera,
+        SIGHTINGS.c.decision: wanted.decision,
+        SUBJECTS.c.id: wanted.subject,
+        STRANGERS.c.id: wanted.stranger,
+    }
+    conditions = [column == value for column, value in equal.items() if value is not None]
+    if wanted.since is not None:
+        conditions.append(SIGHTINGS.c.last_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(SIGHTINGS.c.first_at <= wanted.until)
+    return sa.and_(sa.true(), *conditions)
 
 
 def find_row(connection: Connection, gallery: Gallery, sighting_id: str) -> Row[Any]:
     """Return the row of ROWS. Raises NotFound ``sighting_not_found``."""
-    row = connection.execute(ROWS.where(is_of(gallery, sighting_id))).one_or_none()
+    mine = (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.id == sighting_id)
+    row = connection.execute(ROWS.where(mine)).one_or_none()
     if row is None:
         message = f"Gallery {gallery.id!r} has no sighting {sighting_id!r}."
         raise NotFound(message, code="sighting_not_found", gallery=gallery.id, sighting=sighting_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import numpy as np
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from app.errors import Conflict, InvalidInput, NoFace
 from app.features.watching.cameras import Cameras
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
-from app.features.watching.store import Retention, Sightings
+from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject, templates_of
@@ -25,6 +26,8 @@ MOST_PHOTOS = 8
 """Of a track: fused probes were measured with so many (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Crops of a stranger that are enrolled when a person names the stranger, the best first."""
+TABLES = (SIGHTINGS, STRANGERS, EVENTS)
+"""Those that hold what is about people."""
 LOOKED_THROUGH = 4_000
 """Sightings of unknown people that a search back looks through, the newest first."""
 
@@ -32,17 +35,13 @@ LOOKED_THROUGH = 4_000
 class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
-    def __init__(self, core: Components, retention: Retention) -> None:
+    def __init__(self, core: Components, sightings: timedelta, unknown: timedelta, strangers: timedelta) -> None:
+        """How long each is kept after it was last heard of; zero: there are no strangers."""
         self._core = core
         store = core.store
-        self.strangers = Strangers(store, retention.strangers, core.operations.thresholds_in)
-        self.sightings = Sightings(store, retention, self.strangers.group)
-        self.cameras = Cameras(store.database, retention.sightings)
-
-    @property
-    def tables(self) -> list[sa.Table]:
-        """The tables that hold what is about people."""
-        return [SIGHTINGS, STRANGERS, EVENTS]
+        self.strangers = Strangers(store, strangers, core.operations.thresholds_in)
+        self.sightings = Sightings(store, sightings, unknown, self.strangers.group)
+        self.cameras = Cameras(store.database, sightings)
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, photos: Sequence[bytes]) -> Sighting:
         """Decide whom the photos of a track show, as `identify` with ``track=true`` does, and store it.
@@ -57,28 +56,20 @@ class Watching:
             raise NoFace("No photo shows a face that is good enough to compare.")
         return self.sightings.tell(gallery, sighting_id, told, found)
 
-    def say_who(self, gallery: Gallery, sighting_id: str, subject: str, *, enroll: bool) -> Sighting:
+    def say_who(self, gallery: Gallery, sighting_id: str, subject: str | None, *, enroll: bool) -> Sighting:
         """Note that the sighting shows the subject; ``enroll``: add its crop to the subject, which is made if missing.
+        None: that it does not show whom it was taken for; a correction is recorded, so that it isn't again.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``; Conflict ``sighting_without_face``.
         """
         stored = self.sightings.find(gallery, sighting_id)
-        if enroll:
+        wrong = stored.sighting.subject
+        if subject is not None and enroll:
             self._enroll(gallery, subject, [stored])
+        elif subject is None and wrong is not None and (stored.template or stored.crop):
+            self._core.corrections.add(gallery, wrong, *self._faces(gallery, wrong, [stored]))
         with self._core.store.change(gallery) as change:
             (settled,) = self.sightings.settle(change, [sighting_id], subject)
-        return settled
-
-    def say_not(self, gallery: Gallery, sighting_id: str) -> Sighting:
-        """Note that the sighting does not show its subject, and record a correction, so that the face isn't taken for
-        the subject again. Raises NotFound ``sighting_not_found``."""
-        stored = self.sightings.find(gallery, sighting_id)
-        subject = stored.sighting.subject
-        if subject is not None and (stored.template is not None or stored.crop is not None):
-            (face,) = self._faces(gallery, subject, [stored])
-            self._core.corrections.add(gallery, subject, face)
-        with self._core.store.change(gallery) as change:
-            (settled,) = self.sightings.settle(change, [sighting_id], None)
         return settled
 
     def resembling(self, gallery: Gallery, stranger_id: str) -> list[Resembling]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -18,17 +17,17 @@ from app.features.watching.events import write_event
 from app.features.watching.rows import (
     NOBODY,
     ROWS,
-    Filter,
     Stored,
     about,
     delete_sightings,
     drop_empty_strangers,
     find_row,
+    fits,
     said_of,
     to_sighting,
     to_stored,
 )
-from app.features.watching.schemas import Sighting, SightingParams
+from app.features.watching.schemas import FilterParams, Sighting, SightingParams, SightingsParams
 from app.gallery.change import Change
 from app.gallery.records import Gallery, brief_subjects, encode_crop, find_subject, to_bytes
 from app.gallery.store import Store
@@ -49,26 +48,17 @@ _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold",
 """The columns that say who it is; the others tell of the track itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long sightings are kept after they were last heard of."""
-
-    sightings: timedelta
-    unknown: timedelta
-    """Crops and templates of people who are neither known nor strangers."""
-    strangers: timedelta
-    """Strangers, after their last sighting; zero: none are kept."""
-
-
 class Sightings:
     """Keeps sightings. Safe to share between threads, the database between servers.
 
     Every call may raise what `Database` does; those that name a gallery NotFound ``gallery_not_found``.
     """
 
-    def __init__(self, store: Store, retention: Retention, group: Group) -> None:
+    def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Group) -> None:
+        """``kept``: how long after they were last heard of; ``unknown``: crops and templates of people who are neither
+        known nor strangers."""
         self.store = store
-        self.retention = retention
+        self._kept, self._unknown = kept, unknown
         self.database = store.database
         self._group = group
 
@@ -108,18 +98,19 @@ class Sightings:
         with self.database.read() as connection:
             return to_stored(find_row(connection, gallery, sighting_id), self.store.blobs)
 
-    def page(self, gallery: Gallery, wanted: Filter, cursor: str | None, limit: int) -> Page[Sighting]:
+    def page(self, gallery: Gallery, wanted: SightingsParams) -> Page[Sighting]:
         """Return a page of the gallery's sightings, newest first. Raises InvalidInput ``invalid_cursor``."""
-        query, key = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, wanted.sql()), SIGHTINGS.c.key
-        listing = f"sightings/{gallery.key}/{wanted}"
+        query, key = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, fits(wanted)), SIGHTINGS.c.key
+        cursor, limit, others = wanted.cursor, wanted.limit, wanted.model_dump(exclude={"cursor", "limit"})
+        listing = f"sightings/{gallery.key}/{others}"
         return read_page(
             self.database, query, key, to_sighting, listing=listing, cursor=cursor, limit=limit, newest_first=True
         )
 
-    def delete(self, gallery: Gallery, wanted: Filter) -> int:
+    def delete(self, gallery: Gallery, wanted: FilterParams) -> int:
         """Delete sightings with their crops and events; return how many."""
         with self.store.change(gallery) as change:
-            query = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, wanted.sql()).with_only_columns(SIGHTINGS.c.key)
+            query = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, fits(wanted)).with_only_columns(SIGHTINGS.c.key)
             return delete_sightings(change, change.connection.execute(query).scalars())
 
     def drop(self, gallery: Gallery, sighting_id: str) -> None:
@@ -141,7 +132,7 @@ class Sightings:
                 "stranger_key": None,
                 "decision": "unknown" if subject is None else "known",
                 "settled": True,
-                "crop_until": None if subject is not None else utc_now(self.retention.unknown),
+                "crop_until": None if subject is not None else utc_now(self._unknown),
             }
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
             settled.append(_say(change, row.key, row.said, ended_before=bool(row.ended)))
@@ -225,8 +216,8 @@ class Sightings:
             "last_at": last_at,
             "ended": told.ended,
             "heard_at": utc_now(),
-            "expires_at": utc_now(self.retention.sightings),
-            "crop_until": None if decision == "known" else utc_now(self.retention.unknown),
+            "expires_at": utc_now(self._kept),
+            "crop_until": None if decision == "known" else utc_now(self._unknown),
             "package": template.package,
             "template": change.blobs.pack("sighting", sighting_id, to_bytes(template)),
             "crop": None if crop is None else change.blobs.pack("sighting_crop", sighting_id, crop),

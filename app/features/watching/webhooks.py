@@ -82,7 +82,8 @@ class Webhooks:
         ``webhook_refused``.
         """
         self.address_of(asked["url"])
-        webhook_id, secret, now = uuid.uuid4().hex, _new_secret(), utc_now()
+        webhook_id, now = uuid.uuid4().hex, utc_now()
+        secret = PREFIX + base64.b64encode(random_secrets.token_bytes(SECRET_BYTES))
         values = {"id": webhook_id, "state": ACTIVE, "not_before": now, "created_at": now}
         for name, value in asked.items():
             values[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
@@ -123,7 +124,8 @@ class Webhooks:
         """
         now = utc_now()
         free = (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= now)
-        query = sa.select(WEBHOOKS.c.id).where(free & (WEBHOOKS.c.cursor < _newest()))
+        newest = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
+        query = sa.select(WEBHOOKS.c.id).where(free & (WEBHOOKS.c.cursor < newest))
         taken = []
         for webhook_id in self._database.column(query):
             if webhook_id in busy:
@@ -307,14 +309,6 @@ def _wants(webhook: Webhook, event: Event) -> bool:
     """Return whether the event is of a kind, a gallery and a camera that were asked for."""
     wanted = {"event": webhook.kinds, "gallery": webhook.galleries, "camera": webhook.cameras}
     return all(some is None or event[name] in some for name, some in wanted.items())
-
-
-def _new_secret() -> bytes:
-    return PREFIX + base64.b64encode(random_secrets.token_bytes(SECRET_BYTES))
-
-
-def _newest() -> sa.ScalarSelect[Any]:
-    return sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
 
 
 def _webhook(row: Row[Any]) -> Webhook:

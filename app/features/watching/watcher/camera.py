@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -131,23 +133,21 @@ def _snapshots(source: str, fps: float) -> Iterator[Frame]:
 
 
 class Newest:
-    """One place for a frame: a newer one replaces one that nobody has taken. Safe to share between threads."""
+    """One place for a frame: a newer one replaces one that nobody has taken. One thread puts, another takes."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._frame: Frame | None = None
+        self._place = Queue[Frame](1)
 
     def put(self, frame: Frame) -> None:
-        with self._changed:
-            self._frame = frame
-            self._changed.notify()
+        with suppress(Empty):
+            self._place.get_nowait()
+        self._place.put(frame)
 
     def take(self, timeout_s: float) -> Frame | None:
         """Return the newest frame, once; None if there is none in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._frame is not None, timeout_s)
-            frame, self._frame = self._frame, None
-            return frame
+        with suppress(Empty):
+            return self._place.get(timeout=timeout_s)
+        return None
 
 
 class Camera:

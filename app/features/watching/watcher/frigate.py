@@ -225,22 +225,19 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
     """
     now = time.time()
     if topic == FACES:  # Frigate's own face recognition sees a face now
-        is_face = said.get("type") == "face"
-        return _Said(str(said["id"]), _camera(said), now, now, snapshot=True, ended=False) if is_face else None
+        if said.get("type") != "face":
+            return None
+        return _Said(str(said["id"]), str(said["camera"])[:NAME_LENGTH], now, now, snapshot=True, ended=False)
     after = said["after"]
     if after["label"] != "person" or after.get("false_positive"):
         return None
     began, ended = float(after.get("start_time") or now), said["type"] == "end"
     at, zones = float(after.get("end_time") or now), after.get("current_zones") or after.get("entered_zones")
     zone, snapshot = str(zones[-1])[:NAME_LENGTH] if zones else None, bool(after.get("has_snapshot"))
-    return _Said(str(after["id"]), _camera(after), began, at, snapshot, ended, zone)
+    return _Said(str(after["id"]), str(after["camera"])[:NAME_LENGTH], began, at, snapshot, ended, zone)
 
 
 def _problems(stats: dict[str, Any]) -> dict[str, str | None]:
     """Return why each camera has no pictures, None if it has some, by Frigate's statistics. Raises as `_read` does."""
     fps = {str(name)[:NAME_LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
     return {name: None if fps[name] else "no pictures in Frigate" for name in list(fps)[:MOST_CAMERAS]}
-
-
-def _camera(said: dict[str, Any]) -> str:
-    return str(said["camera"])[:NAME_LENGTH]

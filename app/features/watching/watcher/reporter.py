@@ -41,6 +41,12 @@ class Report:
     zone: str | None = None
     """The camera's, in which the face was last."""
 
+    def after(self, other: Report) -> Report:
+        """Return this report with what an earlier one of the track has beside it."""
+        began, ended = min(self.began, other.began), self.ended or other.ended
+        looks, zone = self.looks or other.looks, self.zone or other.zone
+        return replace(self, began=began, ended=ended, looks=looks, zone=zone)
+
 
 class Reporter:
     """A thread that tells the service what is due. Safe to share between threads."""
@@ -66,9 +72,7 @@ class Reporter:
         with self._changed:
             waiting = self._due.pop(report.track, None)
             if waiting is not None:
-                looks = report.looks or waiting.looks
-                ended, zone = report.ended or waiting.ended, report.zone or waiting.zone
-                report = replace(report, looks=looks, ended=ended, zone=zone)
+                report = report.after(waiting)
             self._due[report.track] = report
             if len(self._due) > MOST:
                 self._due.popitem(last=False)
@@ -133,9 +137,7 @@ class Reporter:
     def _put_back(self, report: Report) -> None:
         with self._changed:
             newer = self._due.pop(report.track, None)
-            if newer is not None:
-                report = replace(newer, looks=newer.looks or report.looks, began=min(newer.began, report.began))
-            self._due[report.track] = report
+            self._due[report.track] = report if newer is None else newer.after(report)
             self._due.move_to_end(report.track, last=False)
             self._busy = False
 

@@ -49,6 +49,11 @@ class Track:
     """Mean direction of the recent usable looks' vectors."""
     sure_until: float = 0.0
     """Until when a face alone in its place is this person's."""
+    told: int = 0
+    """Usable looks when the service was asked to decide."""
+    told_at: float = 0.0
+    settled: bool = False
+    """Whether it has decided twice."""
 
     def add(self, look: Look) -> None:
         self.last = look

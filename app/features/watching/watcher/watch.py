@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -55,15 +54,6 @@ WHOLE: Final = Area(0.0, 0.0, 1.0, 1.0)
 NO_ZONES: Final[Mapping[str, Area]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class _Told:
-    """Keep what was reported of a track, and when, in the camera's seconds."""
-
-    at: float
-    looks: int
-    final: bool = False
-
-
 class Watch:
     """Follows people before one camera, and reports them. Not safe to share between threads."""
 
@@ -85,7 +75,6 @@ class Watch:
         self._looker, self._tracker, self._reporter = looker, tracker, reporter
         self._roi, self._zones, self._began = roi, zones, began
         self._gate = MotionGate()
-        self._told: dict[str, _Told] = {}
         self._now, self._narrow_at = 0.0, 0.0
 
     def see(self, frame: Frame) -> None:
@@ -120,22 +109,18 @@ class Watch:
             self._end(track)
 
     def _tell(self, track: Track, at: float) -> None:
-        told = self._told.get(track.id)
-        if told is None:
-            self._told[track.id] = _Told(at, 1)
+        """Ask for a decision at the first look and once more, and say now and then that the track goes on."""
+        is_due = not track.told or at - track.told_at >= AGAIN_S or len(track.best) == KEPT
+        if is_due and track.usable > track.told and not track.settled:
+            track.settled = track.told > 0
+            track.told, track.told_at = track.usable, at
             self._report(track, track.best)
-        elif not told.final and (at - told.at >= AGAIN_S or len(track.best) == KEPT) and track.usable > told.looks:
-            self._told[track.id] = _Told(at, track.usable, final=True)
-            self._report(track, track.best)
-        elif at - told.at >= HEARD_S:
-            self._told[track.id] = _Told(at, told.looks, told.final)
+        elif at - track.told_at >= HEARD_S:
+            track.told_at = at
             self._report(track, [])
 
     def _end(self, track: Track) -> None:
-        told = self._told.pop(track.id, None)
-        if told is None:
-            return
-        better = track.usable > told.looks and not told.final
+        better = track.usable > track.told and not track.settled
         self._report(track, track.best if better else [], ended=True)
 
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
