@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -25,6 +27,7 @@ from app.features.watching import webhooks as sending
 from app.features.watching.webhooks import Webhooks
 from app.timestamps import utc_now
 from tests.api.test_statements import counted
+from tests.conftest import PROJECT
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
 from tests.support.sighted import events_of, told
@@ -258,15 +261,28 @@ def closing_port() -> Any:
 
 def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
     """Of this service: others of the same process may have some."""
-    own = {"webhooks", "mqtt"}
+    tasks = ("silent tracks", "sightings", "cameras", "templates of sightings", "strangers")
+    own = {"webhooks", "mqtt", *(f"background {name}" for name in tasks)}
 
     def started(**settings: Any) -> set[str]:
         before = set(threading.enumerate())
         with running(tmp_path / "data", **settings):
             return {thread.name for thread in threading.enumerate() if thread not in before} & own
 
-    assert started(watching="on") == {"webhooks"}
+    assert started(watching="on") == own - {"mqtt"}
     assert not started()
+
+
+def test_nothing_of_it_is_imported_while_it_is_off(tmp_path: Path) -> None:
+    """But its setting, and how it is loaded."""
+    code = (
+        "import sys; from pathlib import Path; from tests.support.service import running\n"
+        "with running(Path(sys.argv[1])) as api: api.get('/v1/galleries').raise_for_status()\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('app.features.watching', 'paho', 'av.'))))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "data")]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["app.features.watching", "app.features.watching.feature"]
 
 
 def test_every_turn_that_is_taken_is_used() -> None:
