@@ -67,7 +67,8 @@ class Watching:
         if subject is not None and enroll:
             self._enroll(gallery, subject, [stored])
         elif subject is None and wrong is not None and (stored.template or stored.crop):
-            self._core.corrections.add(gallery, wrong, *self._faces(gallery, wrong, [stored]))
+            (face,) = self._faces(gallery, wrong, [stored])
+            self._core.corrections.add(gallery, wrong, face)
         with self._core.store.change(gallery) as change:
             (settled,) = self.sightings.settle(change, [sighting_id], subject)
         return settled
