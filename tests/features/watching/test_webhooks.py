@@ -137,7 +137,8 @@ def test_while_a_webhook_is_dead_nothing_else_does_more(
     until(lambda: shown(home, made)["attempts"] == 1 and threads() == idle)
     with counted() as dead:
         told(home, AGAIN)
-    assert dead == before
+    for table in ("webhooks", "event_numbers", "events", "sightings", "galleries"):  # the audit log writes as it will
+        assert dead[table] == before[table], table
     assert (shown(home, made)["attempts"], threads()) == (1, idle)
     looked: list[str] = []
     with closing(Database(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as database:
