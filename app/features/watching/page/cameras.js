@@ -16,7 +16,7 @@ const USABLE = 0.2;
 /** Narrower faces are too small to be compared. */
 const NARROW = 30;
 const SILENT = "Its watcher is silent: is likeness watch running, and does it reach this server?";
-const UNTOLD = "Sightings come, but nobody tells of the camera itself: where Frigate watches, its own page shows it.";
+const UNTOLD = "Sightings come, but nobody tells of the camera itself: is its watcher of an older version?";
 const GONE = "check its address, its password and the network. It is tried again.";
 const NO_FACES = "No face was seen in the last hour. If people came by: move the camera, or use the main stream.";
 /** @type {Record<string, string>} */

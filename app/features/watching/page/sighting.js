@@ -99,6 +99,7 @@ function aboutOf(gallery, sighting) {
   const reached = sighting.score === null ? "below every operating point" : score(sighting.score);
   return facts([
     ["Camera", sighting.camera],
+    ["Zone", sighting.zone],
     ["From", when(sighting.first_at, true)],
     ["To", sighting.ended ? when(sighting.last_at, true) : "still here"],
     ["Score", `${reached}; ${score(threshold)} is enough, which ${oneIn(sighting.fpir)} visits of others reach`],
