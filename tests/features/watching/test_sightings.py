@@ -197,7 +197,7 @@ def test_erasure_leaves_no_byte_of_a_face(home: httpx.Client, data_dir: Path) ->
 
 def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
     second = 1 / 86_400
-    days: dict[str, Any] = {"sightings_days": 8 * second, "unknown_days": 3 * second}
+    days: dict[str, Any] = {"sightings_days": 15 * second, "unknown_days": 10 * second}
     with running(data_dir, watching="on", expiry_seconds=0.2, **days) as api:
         api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
         seen = told(api, HOPPER, HOPPER)
