@@ -45,7 +45,7 @@ OF_WATCHING = {one.name for one in own_operations() if one.changes and re.search
 MADE = "made"
 """Stands for the id of what the operation makes."""
 OF_JOBS = (
-    {"calibrate_gallery", "cancel_job", "import", "export"}
+    {"calibrate_gallery", "cancel_job", "import", "export", "group_photos", "add_model", "pull_model"}
     | OF_REVIEWS
     | {name for name in CHANGES if "reembed" in name}
 )
@@ -409,13 +409,15 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         client.post("/v1/galleries", json={"id": "g/1"}).raise_for_status()
         client.post("/v1/galleries/g%2F1/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
 
-        def do(name: str, method: str, path: str, target: str | None = None, **given: Any) -> Any:
+        def do(
+            name: str, method: str, path: str, target: str | None = None, about: str | None = "g/1", **given: Any
+        ) -> Any:
             answer = client.request(method, path, headers={"x-api-key": secret}, **given)
             assert answer.is_success, answer.text
             row = entry_of(client, answer)
             assert (row["key"], row["operation"], row["status"]) == ("desk", name, answer.status_code)
             assert (row["subject"], row["target"]) == (None, target)
-            assert row["gallery"] == "g/1", name
+            assert row["gallery"] == about, name
             done.add(name)
             return answer.json() if answer.content else None
 
@@ -446,6 +448,10 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         do("reembed", "POST", reembed, json={"embedder": "small"})
         comes_to("switched")
         do("finish_reembedding", "POST", f"{reembed}/finish")
+        do("group_photos", "POST", f"{gallery}/group", files={"archive": tar_of({"1.jpg": COLLINS})})
+        do("add_model", "POST", "/v1/models?name=x", about=None, files={"file": b"no ONNX"})
+        pulled = do("pull_model", "POST", "/v1/models/pull", about=None, json={"name": "best"})["id"]
+        do("cancel_job", "POST", f"/v1/jobs/{pulled}/cancel", pulled, about=None)
     assert done == OF_JOBS
 
 

@@ -180,4 +180,4 @@ def test_settings_come_from_a_recipe_and_unknown_ones_are_answered_with_the_near
     for value in (1.5, -0.1, float("nan"), "0.5", True):
         with pytest.raises(InvalidInput, match=r"augment\.jpeg"):
             parse_recipe(recipe | {"augment": {"jpeg": value}})
-    assert list(CHANGES) == list(Augmentation.model_fields)
+    assert [*CHANGES, "own"] == list(Augmentation.model_fields)
