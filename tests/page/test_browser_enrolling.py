@@ -297,7 +297,7 @@ def test_a_photo_that_the_browser_cannot_show_is_named_and_not_broken(
     assert page.evaluate("() => [...document.images].every((one) => !one.complete || one.naturalWidth > 0)")
 
 
-def test_photos_without_names_are_grouped_to_be_named(visitor: Visitor, api: httpx.Client) -> None:
+def test_photos_without_names_are_grouped_named_merged_and_skipped(visitor: Visitor, api: httpx.Client) -> None:
     api.post("/galleries", json={"id": "roll"}).raise_for_status()
     visitor.sign_in(where="#/galleries/roll/enroll")
     page = visitor.page
@@ -306,6 +306,23 @@ def test_photos_without_names_are_grouped_to_be_named(visitor: Visitor, api: htt
     page.get_by_label("Nobody said").check()
     page.get_by_role("button", name="Group 4 photos").click()
     groups = page.get_by_role("region", name="Faces by person")
-    expect(groups.get_by_text("5 faces of 2 people")).to_be_visible()
-    expect(groups.get_by_label("Name of person 1")).to_be_visible()
+    expect(groups.get_by_role("status")).to_contain_text("5 faces of 2 people")
+    expect(groups.locator("canvas")).to_have_count(5)
+    visitor.look("grouping")
     assert api.get("/galleries/roll").json()["subjects"] == 0
+    first, second = (groups.get_by_label(f"Name of person {number}") for number in (1, 2))
+    first.fill("Eileen Collins")
+    left_out = groups.get_by_role("group", name="Faces of person 1").get_by_role("button").last
+    left_out.click()
+    expect(left_out).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("button", name="Enroll those who have a name").click()
+    page.get_by_role("heading", name="Done").wait_for()
+    (made,) = api.get("/galleries/roll/subjects").json()["subjects"]
+    assert (made["name"], made["face_count"]) == ("Eileen Collins", 2)
+    page.locator("input[multiple]").first.set_input_files([SAMPLES / f"{name}.jpg" for name in ("collins", "hopper")])
+    page.get_by_label("Nobody said").check()
+    page.get_by_role("button", name="Group 2 photos").click()
+    groups.get_by_label("Person 1 is").select_option(label="Person 2")
+    expect(groups.get_by_role("heading", name="Person 2: 2 faces")).to_be_visible()
+    expect(second).to_be_focused()
+    expect(first).to_have_count(0)
