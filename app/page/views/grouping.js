@@ -201,7 +201,7 @@ class Group {
     return h(
       "li.card",
       {},
-      h("h3", {}, `Person ${this.number}: ${count(this.faces.length, "face")}`),
+      h("h2", {}, `Person ${this.number}: ${count(this.faces.length, "face")}`),
       this.pictures,
       this.who.element,
       others.length > 0 && same,
