@@ -127,6 +127,14 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield exported
     job_ended(client, exported.json()["id"])
     yield client.get(f"/v1/jobs/{exported.json()['id']}/result")
+    grouped = client.post(f"{gallery}/group", files={"archive": (f"{MARK}.tar", upload)})
+    yield grouped
+    job_ended(client, grouped.json()["id"])
+    yield client.get(f"{gallery}/group/{grouped.json()['id']}")
+    yield client.post("/v1/models", params={"name": "mine", "licence": MARK}, files={"file": (MARK, MARK.encode())})
+    pulled = client.post("/v1/models/pull", json={"name": "best"})
+    yield pulled
+    yield client.post(f"/v1/jobs/{pulled.json()['id']}/cancel")
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})

@@ -314,6 +314,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
 WRITER = """
 import sys
 from pathlib import Path
+from app.search.snapshots import Snapshots
 from tests.support.following import quiet
 from tests.support.galleries import enroll
 galleries = quiet(sys.argv[1], Snapshots(Path(sys.argv[2]), min_faces=1))

@@ -22,7 +22,9 @@ PIECE_BYTES: Final = 1024**2
 
 
 def is_archive(file: Path) -> bool:
-    """Return whether the file begins as a tar or tar.gz does. Raises OSError."""
+    """Return whether the file begins as a tar or tar.gz does; one that is no regular file doesn't. Raises OSError."""
+    if not file.is_file():
+        return False
     with file.open("rb") as opened:
         head = opened.read(tar_stream.BLOCK)
     return head.startswith(GZIP) or head[USTAR_PLACE:].startswith(USTAR)

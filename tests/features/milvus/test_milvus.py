@@ -213,6 +213,8 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 
 KILLED = """
 import os, signal, sys
+from app.features.milvus.client import Milvus, parse_address
+from app.gallery.subjects import delete_subject
 from tests.support.changing import changed
 from tests.support.galleries import enroll
 from tests.support.milvus import remote
