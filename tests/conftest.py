@@ -89,6 +89,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why a test was run once more: it may not fail again for weeks."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first run of {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         ready.end()
