@@ -123,7 +123,7 @@ def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: boo
 
 
 class _Look(NamedTuple):
-    """What an upright view of a face shows."""
+    """A face as an upright view of it shows it."""
 
     face: Detection
     """With the landmarks measured there."""

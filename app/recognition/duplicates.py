@@ -55,7 +55,7 @@ class Resemblance:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the check found about a new face.
+    """Faces that speak against enrolling a new one.
 
     ``duplicate`` is an enrolled face of the same photo, ``conflict`` a matching face of another subject, ``unlike`` the
     nearest of its own subject's faces if it looks like none of them.

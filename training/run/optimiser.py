@@ -90,7 +90,10 @@ def build_optimizer(
 
 
 def _own(groups: list[dict[str, object]], config: Optimizer, *, by_row: bool) -> torch.optim.Optimizer:
-    """Raises InvalidInput (`invalid_recipe`) if the name is of no optimiser, or classes are sampled."""
+    """Make an optimiser of one's own.
+
+    Raises InvalidInput (`invalid_recipe`) if the name is of no optimiser, or classes are sampled.
+    """
     kind: Any = named("optimiser", config.name)
     is_one = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
     if by_row or not is_one:

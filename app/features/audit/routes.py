@@ -83,7 +83,7 @@ def _reading(app: FastAPI) -> frozenset[str]:
 
 
 def _start(core: Components, audit_sink: str | None) -> Part:
-    """Raises Unusable (``audit_sink_unusable``)."""
+    """Open the audit log's sink, if there is one. Raises Unusable (``audit_sink_unusable``)."""
     core.audit.sink = AuditSink(audit_sink) if audit_sink else None
     return Part()
 

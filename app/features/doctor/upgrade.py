@@ -28,7 +28,7 @@ REMOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the database holds, whatever its schema's version."""
+    """Galleries and keys that the database holds, whatever its schema's version."""
 
     galleries: Sequence[tuple[str, str, int]] = ()
     """Id, `store` and number of faces of each gallery with faces."""

@@ -10,7 +10,7 @@ from app.api.feature import Feature, Part
 
 
 def _start(core: Components, keys_file: Path | None) -> Part:
-    """Raises Unusable (``keys_file_invalid``)."""
+    """Declare the keys that the file names, if there is one. Raises Unusable (``keys_file_invalid``)."""
     if keys_file is not None:
         from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - brings a YAML reader, for few starts
 
