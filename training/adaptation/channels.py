@@ -33,7 +33,7 @@ class Pruned:
 
 
 def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
-    """Indices of the `count` inputs that together explain most of weight @ x.
+    """Return the indices of the `count` inputs that together explain most of weight @ x.
 
     `weight` (O, C) float64, `gram` (C, C) the second moments of x about its mean. Each step takes the input whose
     residual brings the largest drop of the outputs' summed squares.
@@ -53,8 +53,8 @@ def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
 
 
 def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
-    """(O, K) weights and (O,) offsets of the least squares fit outputs ≈ weights @ inputs + offsets, and the share of
-    the outputs' variance that it misses. `inputs` (K, N), `outputs` (O, N), float64."""
+    """Return the (O, K) weights and (O,) offsets of the least squares fit outputs ≈ weights @ inputs + offsets, and the
+    share of the outputs' variance that it misses. `inputs` (K, N), `outputs` (O, N), float64."""
     mean_in, mean_out = inputs.mean(1, keepdim=True), outputs.mean(1, keepdim=True)
     x, y = inputs - mean_in, outputs - mean_out
     gram = x @ x.T
@@ -66,7 +66,7 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
 
 @torch.no_grad()
 def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
-    """A MobileNet of these widths, fitted layer by layer on (N, 3, 112, 112) pixels in [-1, 1].
+    """Make a MobileNet of these widths, fitted layer by layer on (N, 3, 112, 112) pixels in [-1, 1].
 
     The teacher is in evaluation mode; its own batch statistics stay in the copy.
     """
@@ -95,7 +95,7 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
 
 
 def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list[list[int]]:
-    """The channels to keep of each width."""
+    """Return the channels to keep of each width."""
     kept: list[list[int]] = []
     x = pixels
     for number, each in enumerate(teacher.layers()):
@@ -150,12 +150,12 @@ def _norm(each: nn.Sequential) -> nn.BatchNorm2d:
 
 
 def _places(x: Tensor, seed: int) -> Tensor:
-    """Random flat places of (N, h, w), at most `SAMPLES`."""
+    """Draw random flat places of (N, h, w), at most `SAMPLES`."""
     total = x.shape[0] * x.shape[2] * x.shape[3]
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(total, generator=generator)[:SAMPLES].to(x.device)
 
 
 def _sampled(x: Tensor, places: Tensor) -> Tensor:
-    """(C, places) float64 of (N, C, h, w)."""
+    """Return (C, places) float64 of (N, C, h, w)."""
     return x.permute(1, 0, 2, 3).reshape(x.shape[1], -1)[:, places].double()

@@ -116,7 +116,7 @@ def _watched(network: MobileNet, blocks: Mapping[int, Tensor]) -> dict[int, Tens
 
 
 def map_loss(own: Tensor, wanted: Tensor) -> Tensor:
-    """Squared difference of two (B, C, h, w) maps over the second's variance, mean over channels."""
+    """Return the squared difference of two (B, C, h, w) maps over the second's variance, mean over channels."""
     wanted, own = wanted.float(), own.float()
     missed = (own - wanted).square().mean((0, 2, 3))
     return (missed / wanted.var((0, 2, 3)).clamp(min=1e-6)).clamp(max=4).mean()

@@ -95,7 +95,7 @@ def prune_package(
 
 
 def load_mobilenet(package: Package) -> MobileNet:
-    """The package's network as a MobileNet for pixels in [-1, 1]. Raises Unusable (`not_a_mobilenet`)."""
+    """Return the package's network as a MobileNet for pixels in [-1, 1]. Raises Unusable (`not_a_mobilenet`)."""
     model = import_package(package, CACHE)
     form = model.form
     if form.changes_values or (form.layout, form.dtype, form.colour) != ("nchw", "float32", "rgb"):
@@ -128,7 +128,7 @@ def pixel_range(model: ImportedModel) -> float:
 
 
 def read_widths(text: str) -> list[int]:
-    """The channel counts. Raises InvalidInput (`invalid_widths`)."""
+    """Parse the channel counts. Raises InvalidInput (`invalid_widths`)."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(WIDTHS) or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InvalidInput(f"--widths takes {len(WIDTHS)} numbers above 0, not {text!r}.", code="invalid_widths")

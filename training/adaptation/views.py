@@ -149,12 +149,12 @@ def covers(draw: Draw, side: int) -> Tensor:
 
 
 def uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
-    """Even draws on the generator's device."""
+    """Draw evenly from low to high, on the generator's device."""
     return torch.rand(*shape, generator=generator, device=generator.device) * (high - low) + low
 
 
 def happens(generator: torch.Generator, probability: float, count: int) -> Tensor:
-    """(count, 1, 1, 1) bool."""
+    """Draw (count, 1, 1, 1) bool that are true with this probability."""
     return torch.rand(count, 1, 1, 1, generator=generator, device=generator.device) < probability
 
 
@@ -173,7 +173,7 @@ class Views:
     # ------------------------------------------------------------------------------------------- shared views
 
     def fresh(self, first: Tensor, second: Tensor, config: ViewConfig, generator: torch.Generator) -> Tensor:
-        """A view of each first crop, blended with the second where the lot says so; rounded to levels of 0-255."""
+        """Return a view of each first crop, some blended with the second; rounded to levels of 0-255."""
         count = len(first)
         blended = happens(generator, config.blend, count)
         x = torch.where(blended, self.blend(first, second, generator), first)
@@ -186,7 +186,7 @@ class Views:
         return self._spoilt(x, config, generator).clamp(0, 255).round()
 
     def blend(self, first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
-        """Mixed evenly all over, or by a smooth mask; the second takes on the first's mean colour before."""
+        """Mix two crops evenly all over, or by a smooth mask; the second takes on the first's mean colour before."""
         count = len(first)
         matched = second + first.mean((2, 3), keepdim=True) - second.mean((2, 3), keepdim=True)
         even = uniform(generator, *SHARES, count, 1, 1, 1)
@@ -195,7 +195,7 @@ class Views:
         return first + share * (matched - first)
 
     def moved(self, x: Tensor, config: ViewConfig, generator: torch.Generator, warped: Tensor) -> Tensor:
-        """Mirrored half the time, slightly turned, zoomed and shifted; blends are gently warped too."""
+        """Mirror half of the crops; turn, zoom and shift all slightly, and gently warp blends."""
         count = len(x)
         angle = torch.randn(count, generator=generator, device=self.device) * math.radians(config.turn / 2)
         scale = 1 + uniform(generator, -config.zoom, config.zoom, count)
@@ -212,7 +212,7 @@ class Views:
         return moved
 
     def coloured(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Brightness, contrast and saturation times 0.5-1.5 each."""
+        """Multiply brightness, contrast and saturation by 0.5-1.5 each."""
         light, contrast, saturation = uniform(generator, 0.5, 1.5, 3, len(x), 1, 1, 1)
         x = x * light
         mean = grey(x).mean((1, 2, 3), keepdim=True)
@@ -224,7 +224,7 @@ class Views:
     # --------------------------------------------------------------------------------------------- conditions
 
     def degraded(self, x: Tensor, config: ConditionConfig, generator: torch.Generator) -> Tensor:
-        """Worse copies: dark, out of focus, noisy, covered, small and compressed at their small size."""
+        """Make worse copies: dark, out of focus, noisy, covered, small and compressed at their small size."""
         count = len(x)
         light = uniform(generator, *config.light, count, 1, 1, 1)
         y = self._worn(x, config.mask, mask, generator)
@@ -255,19 +255,19 @@ class Views:
     def small_file(
         self, x: Tensor, sides: Tensor, quality: Tensor, pressed: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Reduced to (B,) `sides` pixels, through JPEG of (B,) `quality` at that size where `pressed`, enlarged."""
+        """Shrink crops to (B,) `sides` pixels, there through JPEG of (B,) `quality` where `pressed`; enlarge them."""
         small = self._separable(x, self._resize[0][sides])  # in the upper left corner, the rest repeats the edge
         files = torch.where(pressed, self.jpeg(small.clamp(0, 255).round(), quality), small)
         way = torch.where(uniform(generator, 0, 1, len(x)) < 0.7, 1, 2)
         return self._separable(files, self._resize[way, sides])
 
     def shrunk(self, x: Tensor, sides: Tensor, generator: torch.Generator) -> Tensor:
-        """Reduced to (B,) `sides` pixels by averaging, and enlarged by bilinear or bicubic interpolation."""
+        """Reduce crops to (B,) `sides` pixels by averaging, and enlarge them by bilinear or bicubic interpolation."""
         way = torch.where(uniform(generator, 0, 1, len(x)) < 0.5, 1, 2)
         return self._separable(x, self._resize[way, sides] @ self._resize[0][sides])
 
     def jpeg(self, x: Tensor, quality: Tensor) -> Tensor:
-        """Quantised as JPEG does with (B,) `quality` 1-100, colour at half resolution; S a multiple of 16."""
+        """Quantise crops as JPEG does with (B,) `quality` 1-100, colour at half resolution; S a multiple of 16."""
         percent = torch.where(quality < 50, 5000 / quality, 200 - 2 * quality)[:, None, None, None]
         tables = ((self._tables * percent + 50) / 100).floor().clamp(1, 255)  # (B, 2, 8, 8)
         ycc = torch.einsum("ij,bjhw->bihw", self._ycc, x)
@@ -281,7 +281,7 @@ class Views:
     # ------------------------------------------------------------------------------------------------ helpers
 
     def _spoilt(self, x: Tensor, config: ViewConfig | ConditionConfig, generator: torch.Generator) -> Tensor:
-        """Out of focus, noisy, covered."""
+        """Put some crops out of focus, make some noisy, cover some."""
         count = len(x)
         if config.blur:
             width = uniform(generator, *config.sigma, count)
@@ -295,18 +295,18 @@ class Views:
         return x
 
     def _gaussian(self, sigma: Tensor) -> Tensor:
-        """(B, S, S) matrices that blur along one axis."""
+        """Return (B, S, S) matrices that blur along one axis."""
         places = torch.arange(self.side, device=self.device, dtype=torch.float32)
         weights = torch.exp(-((places[:, None] - places[None]) ** 2) / (2 * sigma[:, None, None] ** 2))
         return weights / weights.sum(2, keepdim=True)
 
     def _separable(self, x: Tensor, matrices: Tensor) -> Tensor:
-        """The same (B, S, S) matrix along height and width."""
+        """Apply the same (B, S, S) matrix along height and width."""
         changed: Tensor = matrices[:, None] @ x @ matrices[:, None].transpose(2, 3)
         return changed
 
     def _rectangle(self, generator: torch.Generator, count: int) -> Tensor:
-        """(B, 1, S, S) bool: inside a rectangle of 2 to 25 % of the area."""
+        """Return (B, 1, S, S) bool: inside a rectangle of 2 to 25 % of the area."""
         area = uniform(generator, 0.02, 0.25, count, 1, 1, 1) * self.side**2
         ratio = torch.exp(uniform(generator, -math.log(3), math.log(3), count, 1, 1, 1))
         tall, wide = (area * ratio).sqrt(), (area / ratio).sqrt()
@@ -317,13 +317,13 @@ class Views:
         return (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
 
     def _smooth(self, generator: torch.Generator, count: int, channels: int) -> Tensor:
-        """(count, channels, S, S), about normally distributed, changing slowly from place to place."""
+        """Draw (count, channels, S, S), about normally distributed, changing slowly from place to place."""
         grid = torch.randn(count, channels, PATCHES, PATCHES, generator=generator, device=self.device)
         return F.interpolate(grid, size=(self.side, self.side), mode="bicubic", align_corners=False)
 
 
 def grey(x: Tensor) -> Tensor:
-    """Luma in all three channels."""
+    """Put the luma into all three channels."""
     luma = torch.tensor(LUMA, device=x.device).view(1, 3, 1, 1)
     return (x * luma).sum(1, keepdim=True).expand_as(x)
 
@@ -345,7 +345,7 @@ def resize_tables(side: int) -> Tensor:
 
 
 def block_dct(side: int) -> Tensor:
-    """(side, side): the orthonormal DCT-II of each block of 8 along one axis; `side` a multiple of 8."""
+    """Return (side, side): the orthonormal DCT-II of each block of 8 along one axis; `side` a multiple of 8."""
     k, n = torch.arange(BLOCK, dtype=torch.float64)[:, None], torch.arange(BLOCK, dtype=torch.float64)[None]
     one = torch.cos(math.pi * (2 * n + 1) * k / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     one[0] /= math.sqrt(2)
@@ -353,7 +353,7 @@ def block_dct(side: int) -> Tensor:
 
 
 def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:
-    """(B, C, S, S) through the DCT, rounded to multiples of (B, 1, 8, 8) `tables`, and back."""
+    """Take (B, C, S, S) through the DCT, rounded to multiples of (B, 1, 8, 8) `tables`, and back."""
     blocks = dct.shape[0] // BLOCK
     steps = tables.repeat(1, 1, blocks, blocks)
     coefficients = ((dct @ x @ dct.T) / steps).round() * steps

@@ -39,11 +39,11 @@ class Construction:
         self._values[name] = value
 
     def constant(self, name: str) -> Array | None:
-        """The constant of this name; None for a value that is computed."""
+        """Return the constant of this name; None for a value that is computed."""
         return self._constants.get(name)
 
     def value(self, name: str) -> Value:
-        """A value to compute with, constants included."""
+        """Return a value to compute with, constants included."""
         if name not in self._values:
             self._values[name] = self._attribute(name)
         return self._values[name]
@@ -59,21 +59,21 @@ class Construction:
         return self.graph.get_attr(own)
 
     def module(self, node: NodeProto, layer: nn.Module, source: Any) -> Value:
-        """The output of a layer that is added to the network."""
+        """Add a layer to the network and return its output."""
         own = self._own(node.name or node.output[0])
         self.root.add_module(own, layer)
         return self.graph.call_module(own, (source,))
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Value:
-        """The result of a function."""
+        """Return the result of a function."""
         return self.graph.call_function(function, arguments, options)
 
     def shape(self, name: str) -> list[int | None] | None:
-        """The shape that ONNX infers, None for a free axis; None where the rank is unknown."""
+        """Return the shape that ONNX infers, None for a free axis; None where the rank is unknown."""
         return self._shapes.get(name)
 
     def _own(self, name: str) -> str:
-        """An attribute's name like the ONNX name that nothing has yet."""
+        """Return an attribute's name like the ONNX name, which no other has."""
         base = re.sub(r"\W+", "_", name).strip("_") or "constant"
         base = f"_{base}" if base[0].isdigit() else base
         count, own = 0, base
@@ -88,7 +88,7 @@ Builder: TypeAlias = Callable[[Construction, NodeProto], Value]
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """The attribute's value, text as str; the default where the node doesn't have it."""
+    """Return the attribute's value, text as str; the default where the node doesn't have it."""
     found = next((each for each in node.attribute if each.name == name), None)
     if found is None:
         return default
@@ -97,13 +97,13 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 
 def unsupported(node: NodeProto, why: str) -> Unusable:
-    """The error for a node that cannot be imported: says which one and why."""
+    """Return the error for a node that cannot be imported; it says which one and why."""
     name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     return Unusable(f"Node {node.name!r} ({name}): {why}", code="operator_unsupported", operator=name)
 
 
 def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
-    """The constant that an input has to be."""
+    """Return the constant that an input has to be."""
     value = graph.constant(node.input[place])
     if value is None:
         raise unsupported(node, f"input {place} must be a constant, {node.input[place]!r} is computed.")
@@ -111,7 +111,7 @@ def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
 
 
 def optional_constant(graph: Construction, node: NodeProto, place: int) -> Array | None:
-    """The same for an input that may be left out."""
+    """Return the constant of an input that may be left out, None without it."""
     return constant_input(graph, node, place) if has_input(node, place) else None
 
 
@@ -126,7 +126,7 @@ def integers(array: Array) -> list[int]:
 def padded(
     graph: Construction, node: NodeProto, source: Value, kernel: Sequence[int], fill: float
 ) -> tuple[Value, tuple[int, ...]]:
-    """The source and the padding that the layer adds itself; uneven padding is added to the source here."""
+    """Return the source and the padding that the layer adds itself; uneven padding is added to the source here."""
     dimensions = len(kernel)
     pads = list(attribute(node, "pads", [0] * (2 * dimensions)))
     automatic = attribute(node, "auto_pad", "NOTSET")
@@ -142,7 +142,7 @@ def padded(
 
 
 def _same_padding(graph: Construction, node: NodeProto, kernel: Sequence[int], *, upper: bool) -> list[int]:
-    """Padding for auto_pad=SAME_*: outputs = ceil(inputs / stride)."""
+    """Return the padding for auto_pad=SAME_*: outputs = ceil(inputs / stride)."""
     shape = graph.shape(node.input[0])
     if shape is None or None in shape[2:]:
         raise unsupported(node, "auto_pad needs the input's size, which the graph does not fix.")

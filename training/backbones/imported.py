@@ -73,7 +73,7 @@ class ImportedModel(nn.Module):
 
 
 def import_package(package: Package, cache_dir: Path, *, channels_last: bool = False) -> ImportedModel:
-    """The package's embedder in evaluation mode, from its source file.
+    """Return the package's embedder in evaluation mode, from its source file.
 
     Raises Unusable: `operator_unsupported`, which names the operator, and what `locate` raises.
     """
@@ -109,7 +109,7 @@ def _form_of(model: ModelProto) -> SourceInput:
 
 
 def import_graph(model: ModelProto) -> fx.GraphModule:
-    """The graph's network: what the graph takes -> its one output, for any batch size.
+    """Return the graph's network: what the graph takes -> its one output, for any batch size.
 
     Raises Unusable with code `operator_unsupported`, naming the first node that cannot be imported, or
     `package_not_preparable` where there is not one input and one output.
@@ -126,7 +126,7 @@ def import_graph(model: ModelProto) -> fx.GraphModule:
 
 
 def _refuse_unknown(model: ModelProto) -> None:
-    """Names the first operator that has no builder and does not depend on constants alone."""
+    """Raise Unusable for the first operator that has no builder and does not depend on constants alone."""
     known = {each.name for each in model.graph.initializer} | {""}
     for node in model.graph.node:
         if all(name in known for name in node.input):

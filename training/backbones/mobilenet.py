@@ -54,8 +54,8 @@ class MobileNet(nn.Module):
 
 
 def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
-    """An imported network's weights in this module, where it is such a chain (27 times convolution, BN, PReLU; BN,
-    linear, BN), for pixels in [-1, 1]; `scale` is the value that the network itself makes of 1.
+    """Return an imported network's weights in this module, where it is such a chain (27 times convolution, BN, PReLU;
+    BN, linear, BN), for pixels in [-1, 1]; `scale` is the value that the network itself makes of 1.
 
     Raises ValueError where the layers differ.
     """

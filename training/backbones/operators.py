@@ -57,7 +57,7 @@ def convolution(graph: Construction, node: NodeProto) -> Value:
 
 
 def _fill(layer: nn.Module, **values: Array | None) -> None:
-    """Copies arrays into a layer's parameters and buffers of these names."""
+    """Copy arrays into a layer's parameters and buffers of these names."""
     with torch.no_grad():
         for name, value in values.items():
             if value is not None:
