@@ -35,14 +35,14 @@ class Engine:
         self._deadline = deadline
 
     def left(self) -> float:
-        """Seconds; raises subprocess.TimeoutExpired where there are none."""
+        """Return the seconds left. Raises subprocess.TimeoutExpired when time is up."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise subprocess.TimeoutExpired("everything", 0)
         return left
 
     def allow(self, seconds: float) -> None:
-        """That much more, for cleaning up."""
+        """Leave at least this many seconds, for cleaning up."""
         self._deadline = max(self._deadline, time.monotonic() + seconds)
 
     def run(self, *command: str, check: bool = True, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ class Engine:
         return done
 
     def __call__(self, *command: str, check: bool = True) -> str:
-        """What `docker …` prints."""
+        """Run `docker …`; return what it prints."""
         return self.run(self.docker, *command, check=check).stdout.strip()
 
     def compose(self, *command: str, folder: Path, check: bool = True) -> str:
@@ -132,7 +132,7 @@ class Engine:
 
 @contextmanager
 def engine(deadline: float, environ: Mapping[str, str], *, start: bool) -> Iterator[Engine]:
-    """The engine that answers; where none does and it may (`start`, as root), one of its own until the end.
+    """Yield the engine that answers. Where none does and ``start`` allows it (as root), start one for the block.
 
     Raises Unavailable.
     """
@@ -169,7 +169,7 @@ def engine(deadline: float, environ: Mapping[str, str], *, start: bool) -> Itera
 
 
 def _client() -> str:
-    """A docker that can build with BuildKit: newer ones need a plugin for it. Raises Unavailable."""
+    """Return a docker that can build with BuildKit, for which newer ones need a plugin. Raises Unavailable."""
     folders = dict.fromkeys([*os.environ.get("PATH", "").split(os.pathsep), "/usr/bin"])
     found = [path for folder in folders if (path := shutil.which("docker", path=folder))]
     for path in found:

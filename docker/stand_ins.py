@@ -116,7 +116,7 @@ def _digest(text: str) -> str:
 
 
 def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) -> None:
-    """Makes the image; the packages of several that are made of the same ones are fetched once.
+    """Make the image; the packages of several that are made of the same ones are fetched once.
 
     Raises subprocess.TimeoutExpired where they were not fetched within `seconds`, CalledProcessError.
     """

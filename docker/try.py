@@ -141,13 +141,13 @@ class Trial:
         return self.compose("ps", "-q", "likeness").split()
 
     def address(self, container: str) -> str:
-        """A replica's own, on the network that it shares with the proxy."""
+        """Return a replica's own address, on the network that it shares with the proxy."""
         form = "{{range $name, $one := .NetworkSettings.Networks}}{{$name}}={{$one.IPAddress}} {{end}}"
         found = dict(pair.split("=") for pair in self.docker("inspect", "--format", form, container).split())
         return f"http://{next(ip for name, ip in found.items() if name.endswith('_service'))}:8000"
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = READY_S) -> float:
-        """Waits for it; how long that took."""
+        """Wait until this holds; return the seconds that it took."""
         begun = time.monotonic()
         while not condition():
             if time.monotonic() - begun > seconds:
@@ -163,7 +163,7 @@ class Trial:
             return False
 
     def healthy(self) -> bool:
-        """Whether the engine says so of every container that has a check."""
+        """Return whether the engine calls every container healthy that has a check."""
         found = [self.docker("inspect", "--format", "{{json .State}}", one) for one in self.compose("ps", "-q").split()]
         states = [json.loads(one) for one in found]
         return all(state["Health"]["Status"] == "healthy" for state in states if "Health" in state)
@@ -177,7 +177,7 @@ class Trial:
         self.client.post(f"{base or self.base}{GALLERY}/subjects/{subject}/faces", files=files).raise_for_status()
 
     def known(self, photo: str, base: str | None = None) -> set[str]:
-        """Who is found in the photo."""
+        """Return who is found in the photo."""
         files = {"image": (SAMPLES / photo).read_bytes()}
         answer = self.client.post(f"{base or self.base}{GALLERY}/identify", files=files).raise_for_status().json()
         return {face["candidates"][0]["subject"] for face in answer["faces"] if face["decision"] == "known"}
@@ -214,7 +214,7 @@ def is_confined(trial: Trial) -> str:
 
 
 def nameserver() -> str:
-    """An address outside that this machine reaches (by TCP, at port 53); empty without one."""
+    """Return an address outside that this machine reaches (by TCP, at port 53); empty without one."""
     for address in re.findall(r"^nameserver ([0-9.]+)$", Path("/etc/resolv.conf").read_text(), re.MULTILINE):
         with suppress(OSError), socket.create_connection((address, 53), 3):
             return str(address)
@@ -276,7 +276,9 @@ def stops_in_time(trial: Trial) -> str:
 
 
 def upgrades_the_schema(trial: Trial) -> str:
-    """The service is stopped. Earlier versions used the database's superuser: there is no role, the tables are its."""
+    """Upgrade a database of an earlier version, which used the superuser: it has no role, and owns no table.
+
+    The service must be stopped."""
     trial.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "likeness", "-c", OLDEST)
     database = trial.compose("ps", "-q", "database")
     trial.docker("exec", database, "psql", "-h", "/run/postgresql", "-U", "likeness", "-c", AS_SUPERUSER)
@@ -296,7 +298,7 @@ def scales_to_two(trial: Trial) -> str:
 
 
 def seen_by_the_other(trial: Trial, here: str, there: str) -> float:
-    """Seconds until what was enrolled here is found there; and it is deleted there, and forgotten here."""
+    """Enroll by one replica, find and delete by the other; return the seconds until it was found there."""
     trial.enroll("grace", "hopper.jpg", here)
     seconds = trial.until("the other knows", lambda: "grace" in trial.known("hopper.jpg", there), FOLLOW_S)
     trial.client.delete(f"{there}{GALLERY}/subjects/grace").raise_for_status()
@@ -322,7 +324,7 @@ def asked_of(trial: Trial, prometheus: str, path: str, **query: str) -> dict[str
 
 
 def is_watched(trial: Trial) -> str:
-    """Prometheus sees both replicas, and understands every question of the dashboard and the alerts."""
+    """Check that Prometheus sees both replicas and understands every query of the dashboard and the alerts."""
     trial.compose("up", "-d", "--no-build", "--no-deps", "--scale", "likeness=2", "likeness", "prometheus")
     prometheus = trial.compose("ps", "-q", "prometheus")
 
@@ -342,7 +344,7 @@ def is_watched(trial: Trial) -> str:
 
 
 def watches_a_camera(trial: Trial) -> str:
-    """A camera by RTSP, the watcher and Mosquitto: who is before the camera is told over MQTT."""
+    """Check that MQTT tells who stands before a camera: by RTSP, the watcher and Mosquitto."""
     trial.docker.environ |= {"LIKENESS_WATCHING": "on", "LIKENESS_MQTT": "mqtt://mosquitto:1883"}
     trial.docker.environ |= {"WATCH_GALLERY": "crew", "MQTT_PUBLISH": free_address()}
     begun = time.monotonic()
@@ -371,7 +373,7 @@ def watches_a_camera(trial: Trial) -> str:
 
 
 def tells_nothing(trial: Trial) -> str:
-    """Neither logs nor what `inspect` shows hold a secret."""
+    """Check that neither logs nor `inspect` show a secret."""
     secrets = [trial.client.headers["x-api-key"]]
     database = trial.compose("ps", "-q", "database")
     secrets.append(trial.docker("exec", database, "cat", "/run/likeness/database/password"))
@@ -385,7 +387,7 @@ def tells_nothing(trial: Trial) -> str:
 
 
 def alerts_somebody(trial: Trial) -> str:
-    """A stopped replica and the backup that nobody made reach a web hook. Waiting times are cut."""
+    """Check that alerts of a stopped replica and of a missing backup reach a webhook, with shorter waiting times."""
     told: list[str] = []
     quick_one = f"{trial.name}-quick"
 
@@ -460,7 +462,7 @@ STEPS: tuple[Callable[[Trial], str], ...] = (
 
 
 def base_images() -> list[str]:
-    """What has to be there before anything can be built or started, but for the GPU."""
+    """Return the images that must be there before anything is built or started, without the GPU's."""
     compose = (PROJECT / "docker-compose.yml").read_text()
     dockerfiles = [(PROJECT / "docker" / name).read_text() for name in ("Dockerfile", "camera.Dockerfile")]
     found = re.findall(r"^ARG (?:PYTHON|DEBIAN)_IMAGE=(\S+)", "\n".join(dockerfiles), re.MULTILINE)
@@ -469,7 +471,7 @@ def base_images() -> list[str]:
 
 
 def build(docker: Engine) -> str:
-    """The image, by the package index and certificates that pip uses on this machine."""
+    """Build the image, with the package index and certificates that pip uses on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "pip.conf"
         asked = subprocess.run(
