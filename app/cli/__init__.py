@@ -49,7 +49,7 @@ def is_installed(module: str) -> bool:
 
 
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
-_NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR
+_NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST
 UNWRITABLE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full") | dict.fromkeys(_NOT_WRITABLE, "not_writable")
 """Error codes for failures of the file system that one sentence explains."""
 ENTRIES = {

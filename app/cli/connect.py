@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import httpx
 from likeness_client import ApiError, Client, Unreachable
 
+from app.cli import output
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
 from app.server import data_folder
@@ -156,6 +157,9 @@ def _in_process(data: Data) -> Iterator[Client]:
     settings = load_settings()
     if data is Data.EXISTING:
         require_data(settings)
+    if data is Data.CREATED and not has_data(settings):
+        folder = settings.data_dir.absolute()
+        output.warn(f"{folder} is a new data folder: --server or LIKENESS_DATA_DIR names the one that you have.")
     with ExitStack() as ending:
         if data is Data.UNUSED and not has_data(settings):
             settings = _temporary(settings, ending.enter_context(tempfile.TemporaryDirectory(prefix="likeness-")))

@@ -211,7 +211,7 @@ class Galleries:
         searches don't."""
         with self.indexes.inspecting(gallery.index_specs) as index:
             difference, indexed = index.compare()
-        counts = self.store.counts(gallery)
+        counts = self.store.counts(gallery, expired=True)
         examples = self.store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
         return CheckReport(
             gallery=gallery.id,

@@ -25,7 +25,7 @@ from tests.support import packages
 from tests.support.commands import run as likeness
 from tests.support.images import encoded
 from tests.support.live import LiveServer, environment
-from tests.support.ready import give_models
+from tests.support.ready import give_database, give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
 COLLINS, HOPPER = SAMPLES / "collins.jpg", SAMPLES / "hopper.jpg"
@@ -80,6 +80,21 @@ class TestWithoutADataFolder:
             assert str(folder) in done.stderr
             assert "likeness serve" in done.stderr
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_command_that_stores_something_says_which_folder_is_new(self, tmp_path: Path) -> None:
+        words = ("keys", "create", "--id", "door", "--scope", "read")
+        made, again = (likeness(tmp_path / "data", *words[:3], name, *words[4:]) for name in ("door", "gate"))
+        assert (made.returncode, again.returncode) == (0, 0)
+        assert f"{tmp_path / 'data'} is a new data folder" in made.stderr
+        assert "new data folder" not in again.stderr
+
+    def test_a_file_in_place_of_a_folder_is_named(self, tmp_path: Path) -> None:
+        give_models(tmp_path)
+        give_database(tmp_path)
+        (tmp_path / "snapshots").write_text("")
+        done = likeness(tmp_path, "galleries", "create", "staff")
+        assert done.returncode == 4
+        assert f"{tmp_path / 'snapshots'} can't be written: File exists. (not_writable)" in done.stderr
 
     def test_a_folder_of_prepared_models_is_no_data_either(self, tmp_path: Path) -> None:
         give_models(tmp_path)

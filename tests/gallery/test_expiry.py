@@ -23,7 +23,7 @@ from app.features.erasure.checking import check_receipt
 from app.features.listing import count_people, face_ids, placed_faces, subject_ids
 from app.gallery.change import Change
 from app.gallery.erasure import Erasures
-from app.gallery.records import Consent, Move, Terms
+from app.gallery.records import Consent, Counts, Move, Terms, Totals
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, dissolve_subject, edit_subject, move_faces, rename_subject
@@ -140,6 +140,23 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
     ]
     assert lists == [["grace"], [], *[["grace"]] * 4]
     assert count_people(store, gallery) == 1
+    assert store.counts(gallery) == Counts(1, 1)
+    assert store.counts(gallery, expired=True) == Counts(2, 2)
+    assert store.totals() == Totals(1, 1, 1)
+
+
+def test_who_expires_while_nothing_else_happens_counts_no_more(
+    galleries: Galleries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts are cached until the database changes."""
+    store, gallery = galleries.store, galleries.store.gallery("staff")
+    for seed, name in enumerate(("eileen", "grace")):
+        galleries.enroll(gallery, name, [face(seed)], terms=Terms(expires_at=LATER if seed else None))
+    assert store.counts(gallery) == Counts(2, 2)
+    monkeypatch.setattr("app.gallery.store.utc_now", lambda: LATER)
+    assert store.counts(gallery) == Counts(1, 1)
+    assert store.counts(gallery, expired=True) == Counts(2, 2)
+    assert store.totals() == Totals(1, 1, 1)
 
 
 def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:

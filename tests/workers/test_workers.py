@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ from tests.conftest import PROJECT
 from tests.face.test_image import avif_bomb
 from tests.face.test_memory import PHOTOS
 from tests.support.images import encoded
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux")
 LIMITS, MEMORY = Limits(max_bytes=1 << 30), 2**31
@@ -158,13 +160,20 @@ def test_a_small_photo_waits_for_no_costly_one(parent: Parent) -> None:
 def ended_at_work(
     workers: PhotoWorkers, processes: Callable[[PhotoWorkers], list[int]], image: bytes, by: int = signal.SIGKILL
 ) -> Photo:
-    """Stop the worker, wait until it has the photo, end it, and return what the photo is answered with."""
+    """Stop the worker, wait until the photo is its, end it, and return what the photo is answered with."""
     (process,) = processes(workers)
     os.kill(process, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool:
+    crew = workers._small if processes is small_ones else workers._costly
+    given = threading.Event()  # an idle worker that has ended is replaced before it is given a photo
+    checking = crew._checking
+
+    def give() -> Callable[[], None]:
+        given.set()
+        return checking()
+
+    with ThreadPoolExecutor(1) as pool, patch.object(crew, "_checking", give):
         asked = pool.submit(workers.detect, image)
-        crew = workers._small if processes is small_ones else workers._costly
-        until(lambda: not crew._idle and not crew.turns.free)
+        assert given.wait(PATIENCE_S)
         os.kill(process, by)
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)

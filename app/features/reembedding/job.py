@@ -183,7 +183,7 @@ class Reembedder:
 
     def _clear(self, running: Running, gallery: Gallery) -> None:
         after: int = running.saved.get("after", 0)
-        running.progress(running.done, self._store.counts(gallery).faces)
+        running.progress(running.done, self._store.counts(gallery, expired=True).faces)
         while not running.cancelled:
             keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:
