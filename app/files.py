@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,33 +59,6 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty draft of a folder, which becomes ``path`` when the block ends without an error.
-
-    After an error or a kill there is no folder of that name; the draft's starts with a dot, and the next call in the
-    same folder removes it. One call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
-        for stale in path.parent.glob(f".*{DRAFT}"):
-            shutil.rmtree(stale, ignore_errors=True)
-        draft = path.with_name(f".{path.name}{DRAFT}")
-        draft.mkdir()
-        try:
-            yield draft
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            draft.rename(path)
-            os.fsync(parent)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    finally:
-        os.close(parent)
 
 
 @contextmanager

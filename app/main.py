@@ -59,7 +59,6 @@ from app.features.review.routes import FEATURE as REVIEW
 from app.features.sign_in.routes import FEATURE as SIGN_IN
 from app.features.vault.feature import FEATURE as VAULT
 from app.features.watching.feature import FEATURE as WATCHING
-from app.gallery.erasure import Erasures
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package
 from app.inference.embedders import Embedder, Embedders
@@ -232,7 +231,6 @@ def _build(
         reader,
         embedders,
         galleries,
-        storage.corrections,
         gates=gates,
         fmr=settings.fmr,
         fpir=settings.fpir,
@@ -247,8 +245,6 @@ def _build(
 
     # Background work
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=timedelta(days=settings.job_days))
-    drop_like = partial(storage.corrections.drop_like, least=embedders.most_lenient)
-    erasures = Erasures(galleries, storage.signer, drop_like, partial(audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
     galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
     stack.callback(runner.close)
@@ -281,8 +277,6 @@ def _build(
         audit=audit,
         sealer=storage.sealer,
         signer=storage.signer,
-        erasures=erasures,
-        corrections=storage.corrections,
         jobs=storage.jobs,
         runner=runner,
         files=storage.files,
@@ -291,15 +285,13 @@ def _build(
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
     _start_features(core, settings, scheduler, stack)
-    _schedule(core, storage, settings, scheduler)
+    _schedule(core, storage, scheduler)
     return core
 
 
-def _schedule(core: Components, storage: Storage, settings: Settings, scheduler: Scheduler) -> None:
+def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
     """Begin the core's own work in the background, once the features are there."""
     for seconds, name, work in (  # what deletes by age
-        (settings.expiry_seconds, "expiry", core.erasures.sweep),
-        (settings.expiry_seconds, "corrections", core.corrections.prune),
         (PRUNE_CHANGES_S, "change log", core.store.prune_changes),
         (PRUNE_JOBS_S, "old jobs", core.runner.keep),
     ):
@@ -326,6 +318,8 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
             core.gallery_changed.append(part.gallery_changed)
         if part.session_key:
             core.session_keys.append(part.session_key)
+        if part.erased_too:
+            core.erased_too.append(part.erased_too)
         for task in part.tasks:
             scheduler.every(task.seconds, task.name, core.clock.guarded(task.call), at_once=task.at_once)
     core.runner.start(works, scheduler)

@@ -19,12 +19,4 @@ def _version() -> str:
         return str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
 
 
-def requirements() -> list[str]:
-    """Return what serving requires, as pip writes it, with the extras' requirements marked by ``extra ==``."""
-    try:
-        return metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return list(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])
-
-
 VERSION = _version()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.files import PRIVATE, PUBLIC, new_folder, replacing, write_new
+from app.files import PRIVATE, PUBLIC, replacing, write_new
+from app.models.packages import new_folder
 
 
 @pytest.mark.parametrize("mode", [PRIVATE, PUBLIC, 0o640])

@@ -34,13 +34,12 @@ from app.inference.manifest import (
     Provenance,
     Rewrite,
     RunAsIs,
-    contract_output,
 )
-from app.inference.package import write_manifest
 from app.inference.session import Session
 from app.models.calibration import operating_points
 from app.models.calibration.fusion import measure_fusion
 from app.models.graph import tidy
+from app.models.packages import contract_output, write_manifest
 from app.models.prepare import check_prepared, rewrite
 from app.models.quantize import outside_network, quantize
 from app.types import Pixels, Vectors

@@ -86,8 +86,6 @@ MIN_SECRET = 32
 CACHE_S = 1.0
 """How long a checked key is cached: a key that another process revoked works no longer than this."""
 CACHE_SIZE = 10_000
-ACCESS_KEY_PREFIX = "LKIA_"
-_ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
 _KEPT_AS = "signing/{}"
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
 _NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
@@ -178,7 +176,7 @@ class Keys:
         """
         now = self._clock()
         secret = secrets.token_urlsafe(SECRET_BYTES)
-        signing = self._kept(key_id)
+        signing = self.signing_secrets(key_id)
         changes: dict[str, Any] = {"digest": digest_of(secret), "rotated_at": utc_text(now)}
         with self._database.write() as connection:
             old_key = _find(connection, key_id, lock=True)
@@ -261,21 +259,14 @@ class Keys:
                 self._cache.popitem(last=False)
         return checked.grant
 
-    def signing_tokens(self, access_key: str) -> list[str]:
-        """Return the tokens whose secrets may sign requests for an AWS access key id, the newest first.
-
-        Reads the database. `check` tells whether a token is still valid.
-        """
-        key_id = key_id_of(access_key)
-        return [] if key_id is None else [token_of(key_id, secret) for secret in self._kept(key_id)]
+    def signing_secrets(self, key_id: str) -> list[str]:
+        """Return the secrets that may sign requests for a key, the newest first, valid or not. Reads the database."""
+        kept = None if self._secrets is None else self._secrets.get(_KEPT_AS.format(key_id))
+        return kept.decode().split("\n") if kept else []
 
     def _keep(self, key_id: str, kept: list[str]) -> None:
         if self._secrets is not None:
             self._secrets.put(_KEPT_AS.format(key_id), "\n".join(kept).encode())
-
-    def _kept(self, key_id: str) -> list[str]:
-        kept = None if self._secrets is None else self._secrets.get(_KEPT_AS.format(key_id))
-        return kept.decode().split("\n") if kept else []
 
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()
@@ -348,18 +339,6 @@ def digest_of(secret: str) -> bytes:
 def token_of(key_id: str, secret: str) -> str:
     """Return what the holder of a key sends."""
     return f"{PREFIX}{key_id}_{secret}"
-
-
-def access_key_of(key_id: str) -> str:
-    """Return the AWS access key id of a key: capitals, digits and underscores. `key_id_of` is the inverse."""
-    return ACCESS_KEY_PREFIX + key_id.upper().replace("-", "_")
-
-
-def key_id_of(access_key: str) -> str | None:
-    """Return the id of a key by its AWS access key id; None if it can't be one."""
-    if not _ACCESS_KEY.fullmatch(access_key):
-        return None
-    return access_key.removeprefix(ACCESS_KEY_PREFIX).lower().replace("_", "-")
 
 
 def _split(token: str) -> tuple[str, str]:

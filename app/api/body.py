@@ -11,7 +11,7 @@ import binascii
 import io
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,11 +71,6 @@ class File:
     description: str
     field: str | None = None
     """A body's name in a multipart form."""
-
-
-ARCHIVE = File(
-    (TAR_TYPE, *GZIP_TYPES, "application/octet-stream", "multipart/form-data"), "A tar, or tar.gz.", field="archive"
-)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -159,7 +154,7 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         _too_large(limit)
-    if _is_compressed(request):
+    if is_compressed(request):
         raise InvalidInput("Compressed bodies are not read.", code="unsupported_media_type")
     data = io.BytesIO()  # whose value is its buffer, not a copy of it
     try:
@@ -171,20 +166,20 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
                 data.write(chunk)
     except TimeoutError:
         raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
-    return Body(data.getvalue(), *_content_type(request))
+    return Body(data.getvalue(), *content_type(request))
 
 
-def _content_type(request: Request) -> tuple[str, bytes]:
+def content_type(request: Request) -> tuple[str, bytes]:
     """Return the media type in lower case, and a form's boundary."""
     media_type, options = parse_options_header(request.headers.get("content-type"))
     return media_type.decode("latin-1").lower(), options.get(b"boundary", b"")
 
 
-def _is_compressed(request: Request) -> bool:
+def is_compressed(request: Request) -> bool:
     return request.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}
 
 
-def _unsupported(supported: Sequence[str]) -> InvalidInput:
+def unsupported(supported: Sequence[str]) -> InvalidInput:
     message = f"Send one of {', '.join(supported)}." if len(supported) > 1 else f"Send {supported[0]}."
     return InvalidInput(message, code="unsupported_media_type", supported=list(supported))
 
@@ -214,7 +209,7 @@ def parse_images(
         raise EmptyImage("The body is empty.")
     else:
         kinds = [FORM_TYPE, JSON_TYPE] + ([RAW_TYPE, "image/*"] if wanted.raw else [])
-        raise _unsupported(kinds)
+        raise unsupported(kinds)
     _check_images(parts.images, wanted, limits)
     return parts
 
@@ -253,7 +248,7 @@ class Sent(Generic[Params]):
 def parse_json(body: Body, model: type[Model]) -> Model:
     """Read a JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images` does."""
     if body.media_type != JSON_TYPE:
-        raise _unsupported([JSON_TYPE])
+        raise unsupported([JSON_TYPE])
     load = load_json if issubclass(model, RootModel) else _load_object
     return validate(model, load(body.data), "body", strict=True)
 
@@ -417,41 +412,6 @@ def _form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
         parts[index][1].append(data)
     reader.finish()
     return [(name, b"".join(pieces)) for name, pieces in parts]
-
-
-async def read_upload(request: Request, upload: File, seconds: float) -> AsyncGenerator[bytes, None]:
-    """Yield an uploaded file, sent as the body or as a form's only part, as it arrives.
-
-    Each piece must arrive within ``seconds``; the whole may take any time.
-
-    Raises InvalidInput (``unsupported_media_type``, ``body_timeout``, ``invalid_multipart``).
-    """
-    media_type, boundary = _content_type(request)
-    if media_type not in upload.media_types or _is_compressed(request):
-        raise _unsupported(upload.media_types)
-    form = FormReader(boundary) if media_type == FORM_TYPE else None
-    stream = request.stream()
-    while True:
-        try:
-            data = await asyncio.wait_for(anext(stream, None), seconds)
-        except TimeoutError:
-            raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
-        if data is None:
-            break
-        for piece in form.feed(data) if form else [(0, upload.field, data)]:
-            if content := _content_of(upload, *piece):
-                yield content
-    if form:
-        form.finish()
-
-
-def _content_of(upload: File, index: int, name: str | None, data: bytes) -> bytes:
-    if index:
-        raise InvalidInput(f"A form has one part here, `{upload.field}`.", code="invalid_multipart")
-    if name != upload.field:
-        message = f"There is no such field: the file goes into {upload.field}"
-        raise invalid_request([{"loc": (name,), "msg": message}], "body")
-    return data
 
 
 # ---------------------------------------------------------------- JSON

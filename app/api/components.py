@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from fastapi import Path
 from pydantic import BeforeValidator
+from sqlalchemy import Table
 from starlette.datastructures import State
 from starlette.types import Scope
 
@@ -25,8 +26,7 @@ from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import LikenessError
-from app.gallery.corrections import Corrections
-from app.gallery.erasure import Erasures
+from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -39,10 +39,22 @@ from app.recognition.operations import Operations
 from app.workers.queue import PhotoWorkers
 from app.workers.threads import PhotoThreads
 
+Drop: TypeAlias = Callable[[Change, str], int]
+"""Deletes a feature's data of a subject, given by its id, and data that may show it; returns how much."""
 GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
 """Takes the gallery, and the id of the key that has changed it."""
 SessionKey: TypeAlias = Callable[[Scope], Awaitable[str | None]]
 """Returns the key that a request stands for which sends none, as one of a browser that is signed in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Data of a feature that an erasure of a subject reaches: its receipt gives the count as ``name``, and clears the
+    ``tables`` from the disk."""
+
+    name: str
+    drop: Drop
+    tables: Sequence[Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +78,6 @@ class Components:
     audit: AuditLog
     sealer: Sealer
     signer: Signer
-    erasures: Erasures
-    corrections: Corrections
     jobs: JobStore
     runner: Runner
     files: JobFiles
@@ -79,6 +89,8 @@ class Components:
     gallery_changed: list[GalleryChanged] = field(default_factory=list)
     """What features do when the settings of a gallery have changed."""
     session_keys: list[SessionKey] = field(default_factory=list)
+    erased_too: list[Reached] = field(default_factory=list)
+    """What else an erasure reaches."""
     parts: dict[str, Any] = field(default_factory=dict)
     """All of these, the whole as `components`, and the features' (`app.api.feature`), by name."""
 

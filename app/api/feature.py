@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from app.api.components import GalleryChanged, SessionKey
+from app.api.components import GalleryChanged, Reached, SessionKey
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.gallery.store import Store
@@ -41,6 +41,7 @@ class Part:
     tasks: Sequence[Task] = ()
     gallery_changed: GalleryChanged | None = None
     session_key: SessionKey | None = None
+    erased_too: Reached | None = None
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
 

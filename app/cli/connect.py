@@ -6,16 +6,14 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
-from likeness_client import ApiError, Client, Unreachable
+from likeness_client import Client, Unreachable
 
 from app.cli import output
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
@@ -29,8 +27,6 @@ IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
 KEY_FILE_VARIABLE = "LIKENESS_KEY_FILE"
 """Environment variable: a file with the API key for the server that --server or LIKENESS_SERVER names."""
-KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
-"""How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
 
 
 class Data(Enum):
@@ -81,7 +77,7 @@ def find_server(server: str | None, key: str | None) -> Client | None:
     url = data_folder.running_at(settings.data_dir)
     if url is None:
         return None
-    return _own_client(settings, url, key or own_key(settings))
+    return own_client(settings, url, key or own_key(settings))
 
 
 def _key_from_file() -> str | None:
@@ -93,7 +89,7 @@ def _key_from_file() -> str | None:
     return read_admin_key(Path(path)) if path else None
 
 
-def _own_client(settings: Settings, url: str, key: str) -> Client:
+def own_client(settings: Settings, url: str, key: str) -> Client:
     """Return a client for a server of this data folder, which trusts its certificate whatever names that has."""
     transport = None
     if settings.tls_cert:
@@ -102,22 +98,6 @@ def _own_client(settings: Settings, url: str, key: str) -> Client:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         transport = httpx.HTTPTransport(verify=context)
     return Client(url, key, timeout_s=TIMEOUT_S, transport=transport)
-
-
-def takes_key(settings: Settings, url: str, key: str) -> bool:
-    """Return whether the server takes the key, after a few attempts if it doesn't; one that is gone or starts does."""
-    with _own_client(settings, url, key) as client:
-        for _ in range(KEY_ATTEMPTS):
-            time.sleep(KEY_PAUSE_S)
-            try:
-                client.server_key()
-            except ApiError as error:
-                if error.status == HTTPStatus.UNAUTHORIZED:
-                    continue
-            except Unreachable:
-                pass
-            return True
-    return False
 
 
 def own_key(settings: Settings) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +16,6 @@ from app.cli.options import Session, command
 from app.cli.output import Exit
 from app.errors import LikenessError
 
-REFUSALS_SHOWN = 10
-"""Refused items that are printed when a job ends; its report has all of them."""
 jobs = typer.Typer(no_args_is_help=True, epilog="Example: likeness jobs list --state running")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -94,19 +91,6 @@ def say(session: Session, job: answers.Job) -> None:
     session.say(job, f"{job.id}: {job.kind} {job.state}, {_progress(job)}" + (f": {counted}" if counted else ""))
     if job.error is not None and not session.as_json:
         output.complain(LikenessError(job.error.message, code=job.error.code))
-
-
-def complain_of_refusals(client: Client, job: answers.Job) -> None:
-    """Print the first items that the job refused to standard error, each with its reason."""
-    refused = job.counts.get("refused", 0)
-    if not refused:
-        return
-    lines = [json.loads(line) for line in client.job_report(job.id).splitlines()]
-    for line in lines[:REFUSALS_SHOWN]:
-        reasons = f": {', '.join(line['reasons'])}" if line.get("reasons") else ""
-        output.complain(LikenessError(f"{line['message']}{reasons}", code=line["code"]), Path(str(line["name"])))
-    if len(lines) > REFUSALS_SHOWN:
-        output.warn(f"... and {len(lines) - REFUSALS_SHOWN} more: likeness jobs report {job.id}")
 
 
 def exit_code(job: answers.Job) -> Exit:

@@ -39,7 +39,7 @@ def check_name(name: str, option: str) -> None:
         raise typer.BadParameter(f"{name!r} must be up to 100 of a-z, 0-9 and . _ -", param_hint=option)
 
 
-def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
+def gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Return the matching galleries of a running server; none where there is no server."""
     try:
         running = find_server(context.params.get("server"), context.params.get("key"))
@@ -112,20 +112,12 @@ Populations: TypeAlias = Annotated[
         "--population", help="Group of people that it is for, as `likeness models show` lists them; may be repeated."
     ),
 ]
-Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 Create: TypeAlias = Annotated[bool, typer.Option("--create", help="Create the gallery if it doesn't exist.")]
 Paths: TypeAlias = Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")]
-Gallery: TypeAlias = Annotated[str, typer.Argument(help="The gallery's id.", autocompletion=_gallery_ids)]
-AnyGallery: TypeAlias = Annotated[
-    str | None, typer.Argument(help="The gallery's id. Default: all galleries.", autocompletion=_gallery_ids)
-]
+Gallery: TypeAlias = Annotated[str, typer.Argument(help="The gallery's id.", autocompletion=gallery_ids)]
 InGallery: TypeAlias = Annotated[
-    str | None, typer.Option("--gallery", help="Only this gallery.", autocompletion=_gallery_ids)
-]
-InGalleries: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=_gallery_ids),
+    str | None, typer.Option("--gallery", help="Only this gallery.", autocompletion=gallery_ids)
 ]
 Subject: TypeAlias = Annotated[str, typer.Argument(help="The person's id.")]
 Package: TypeAlias = Annotated[
@@ -134,10 +126,6 @@ Package: TypeAlias = Annotated[
 Embedder: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Model package. Default: the server's embedder.", autocompletion=model_ids),
-]
-ImportPackage: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--package", help="Templates: the model package that made them.", autocompletion=model_ids),
 ]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Take a package without operating points.")]
 AcceptNonCommercial: TypeAlias = Annotated[

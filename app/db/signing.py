@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-import hmac
-import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
-
-from app.errors import Unusable
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 ALGORITHM: Final = "Ed25519"
 PRIVATE_BYTES = 32
@@ -51,53 +44,9 @@ class Signer:
         return self._private.sign(message(data, purpose))
 
 
-def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:
-    """Check that `signature` is `public_key`'s of `data` for `purpose`. Raises Unusable ``signature_wrong``."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data, purpose))
-    except (InvalidSignature, ValueError):
-        raise Unusable("The signature doesn't match this key and content.", code="signature_wrong") from None
-
-
 def message(data: bytes, purpose: bytes) -> bytes:
     """Return the signed bytes: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
     return _CONTEXT + bytes([len(purpose)]) + purpose + data
-
-
-def canonical(document: Mapping[str, object]) -> bytes:
-    """Return the document's only encoding: JSON in UTF-8 with sorted keys, no white space and no escapes."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-
-
-def signed(document: Mapping[str, object], signer: Signer, purpose: bytes) -> dict[str, Any]:
-    """Return the document with a field `signature` over everything else in it."""
-    return {**document, "signature": _signature(signer.public_key, signer.sign(canonical(document), purpose))}
-
-
-def check_signed(document: Mapping[str, Any], purpose: bytes) -> bytes:
-    """Return the public key that the document names, after checking its signature.
-
-    Raises Unusable ``signature_wrong``, also where the same signature is written in another way.
-    """
-    rest = {name: value for name, value in document.items() if name != "signature"}
-    try:
-        named = document["signature"]
-        public_key, value, content = decode(named["public_key"]), decode(named["value"]), canonical(rest)
-    except (TypeError, KeyError, ValueError):  # ValueError: half a surrogate pair, which has no encoding
-        raise Unusable("It isn't signed.", code="signature_wrong") from None
-    verify(public_key, value, content, purpose)
-    if named != _signature(public_key, value):
-        raise Unusable("The signature has another form than the server's.", code="signature_wrong")
-    return public_key
-
-
-def _signature(public_key: bytes, value: bytes) -> dict[str, str]:
-    return {
-        "algorithm": ALGORITHM,
-        "key_id": public_key_id(public_key),
-        "public_key": encode(public_key),
-        "value": encode(value),
-    }
 
 
 def public_key_id(public_key: bytes) -> str:
@@ -105,38 +54,6 @@ def public_key_id(public_key: bytes) -> str:
     return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
 
 
-def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a public key, hexadecimal, for people to compare."""
-    return hashlib.sha256(public_key).hexdigest()
-
-
-def is_named(public_key: bytes, text: str) -> bool:
-    """Return whether `text` is the key's fingerprint or the key itself as base64."""
-    wanted = text.strip()
-    return hmac.compare_digest(wanted.lower().encode(), fingerprint(public_key).encode()) or hmac.compare_digest(
-        wanted.encode(), encode(public_key).encode()
-    )
-
-
 def encode(data: bytes) -> str:
     """Return a key or signature as base64, for JSON."""
     return base64.b64encode(data).decode()
-
-
-def decode(text: str) -> bytes:
-    """The inverse of `encode`. Raises Unusable ``signature_wrong``."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Unusable("A key or signature is not base64.", code="signature_wrong") from None
-
-
-def read_pem(text: str) -> bytes:
-    """Return the public key, 32 bytes. Raises Unusable ``signature_wrong``."""
-    try:
-        key = load_pem_public_key(text.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise Unusable("This isn't an Ed25519 public key.", code="signature_wrong")
-    return key.public_bytes_raw()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import sqlalchemy as sa
 
+from app.db.engine import select_in
 from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, SUBJECTS
 from app.gallery.records import Gallery, StoredFace, face_query, is_current, is_unnamed_row, to_face
@@ -73,3 +74,11 @@ def face_ids(
     with store.database.read(one_moment=True) as connection:
         rows = connection.execute(query.order_by(FACES.c.key).offset(offset).limit(limit)).all()
         return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
+
+
+def find_faces(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
+    """Return the faces that exist, by id, without their templates and crops."""
+    query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
+    with store.database.read() as connection:
+        rows = list(select_in(connection, query, FACES.c.face_id, face_ids))
+    return {row.face_id: to_face(row, None) for row in rows}

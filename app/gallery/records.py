@@ -241,27 +241,9 @@ class StoredFace:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A request to give a face from one subject, by id, to another."""
-
-    face_id: str
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
     """How much a gallery holds or has lost; subjects without faces count too."""
 
-    subjects: int
-    faces: int
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """How much all galleries hold together."""
-
-    galleries: int
     subjects: int
     faces: int
 
@@ -663,12 +645,6 @@ def encode_crop(crop: Pixels) -> bytes:
 def decode_crop(jpeg: bytes) -> Pixels:
     """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
     return decode(jpeg, CROP_LIMITS).pixels
-
-
-def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the id, the key and the subject's key of each of these faces that exists, by id."""
-    query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
-    return {row.face_id: row for row in select_in(connection, query, FACES.c.face_id, ids)}
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:

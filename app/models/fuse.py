@@ -31,11 +31,11 @@ from app.inference.manifest import (
     Provenance,
     Rewrite,
     SourceInput,
-    contract_output,
 )
-from app.inference.package import Package, locate
+from app.inference.package import Package
 from app.models import graph as steps
 from app.models.add import add_made, check_free
+from app.models.packages import contract_output, locate
 from app.models.reference import keep_data_inputs
 from app.types import Vectors
 

@@ -21,7 +21,8 @@ from app.errors import Unusable
 from app.files import PUBLIC, replacing
 from app.inference.golden import check_crops
 from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
-from app.inference.package import Package, locate
+from app.inference.package import Package
+from app.models.packages import locate
 from app.models.reference import external_tensor, keep_data_inputs, plain_session, run_plain
 from app.types import Pixels, Vectors
 

@@ -13,11 +13,12 @@ import onnx
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
-from app.files import new_folder, sha256_of
+from app.files import sha256_of
 from app.inference import golden
 from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
-from app.inference.package import Package, load_package, locate, write_manifest
+from app.inference.package import Package, load_package
 from app.inference.session import Session
+from app.models.packages import locate, new_folder, write_manifest
 from app.models.prepare import rewrite, unit
 from app.models.reference import run_plain
 from app.types import Pixels, Vectors

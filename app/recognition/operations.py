@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.tasks import check_deadline
-from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace, PackageUnavailable
+from app.errors import AmbiguousFace, InvalidInput, LowQuality, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
-from app.gallery.corrections import Correction, Corrections
+from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
 from app.gallery.service import Galleries
 from app.gallery.subjects import Enrolled
@@ -102,7 +102,6 @@ class Operations:
         reader: Reader,
         embedders: Embedders,
         galleries: Galleries,
-        corrections: Corrections,
         *,
         gates: Gates,
         fmr: float,
@@ -117,7 +116,6 @@ class Operations:
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
         self._galleries, self._store = galleries, galleries.store
-        self._corrections = corrections
         self._gates = gates
         self.defaults = Defaults(fmr, fpir)
         self._own_thresholds = own_thresholds
@@ -187,7 +185,7 @@ class Operations:
                 one, other = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
             else:
                 calls = {
-                    name: partial(self._choose, images[0], name, gates[name], index)
+                    name: partial(self.choose, images[0], name, gates[name], index)
                     for name, (images, index) in sides.items()
                 }
                 one, other = self._embed_live(self._side_by_side(calls), used, gate)
@@ -218,7 +216,7 @@ class Operations:
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
-        with self._used_by(gallery) as used:
+        with self.searched_by(gallery) as used:
             thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
@@ -226,7 +224,7 @@ class Operations:
                 chosen = self._fused(images, "image", quality, used, gate)
             else:
                 (image,) = images
-                (chosen,) = self._embed_live({"image": self._choose(image, "image", gate)}, used, gate)
+                (chosen,) = self._embed_live({"image": self.choose(image, "image", gate)}, used, gate)
             probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
                 (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
@@ -286,7 +284,7 @@ class Operations:
         is live that must be, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
-        with self._used_by(gallery) as used:
+        with self.searched_by(gallery) as used:
             sizes = self._galleries.sizes(gallery)
             thresholds = self._deciding(gallery, used.thresholds)
             sought = fused_sizes(sizes, thresholds)
@@ -324,30 +322,6 @@ class Operations:
         )
         return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings, probes.track)
 
-    def correct(
-        self,
-        gallery: Gallery,
-        subject: str,
-        image: bytes,
-        face: int | None = None,
-        expires_at: str | None = None,
-        *,
-        confirm: bool = False,
-    ) -> Correction:
-        """Record that a face of the photo, by default the most prominent one, is not the subject (`corrections`).
-
-        Without `confirm`, a face that matches the subject at the strictest operating point is refused.
-        Raises NoFace, Unalignable, what `choose_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
-        (``correction_unlikely``).
-        """
-        chosen = self._choose(image, "image", OFF, face)
-        with self._used_by(gallery) as used:
-            (embedded,) = self._embed_chosen([chosen], used)
-        (probe,) = to_store(self._embedders, gallery, [(subject, embedded.face, None)])
-        if not confirm:
-            self._check_doubt(gallery, subject, probe)
-        return self._corrections.add(gallery, subject, probe, expires_at)
-
     def enroll(
         self,
         gallery: Gallery,
@@ -382,7 +356,7 @@ class Operations:
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(gallery.embedder) as used:
-                embedded = dict(zip(taken, self._embed_chosen(taken.values(), used), strict=True))
+                embedded = dict(zip(taken, self.embed_chosen(taken.values(), used), strict=True))
             taken, turned = self._without_unmatched(gallery, subject, embedded, quality, tell=tell)
             rejected += turned
             if not taken:
@@ -502,7 +476,7 @@ class Operations:
         Raises NotLive if the gallery requires liveness and one of the faces is not live.
         """
         gate = self._gates.open("off", gallery.liveness)
-        with self._used_by(gallery) as used:
+        with self.searched_by(gallery) as used:
             photo, _ = self._embed_all(image, used, gate)
         for face in photo.faces:
             gate.check(face)
@@ -570,7 +544,7 @@ class Operations:
         Raises the InvalidInput that `enroll` would reject the photo with otherwise.
         """
         gate = self._gates.open(None, gallery.liveness)
-        with self._used_by(gallery) as used:
+        with self.searched_by(gallery) as used:
             turned = quality is not QualityLevel.HIGH
             chosen = self._choose_enrollable(image, quality, gate, turned=turned)
             (chosen,) = self._embed_live({"image": chosen}, used, gate)
@@ -603,16 +577,7 @@ class Operations:
             return error.message if error.details.get("reason") == "package_changed" else None
         return None
 
-    def _check_doubt(self, gallery: Gallery, subject: str, probe: StoredFace) -> None:
-        """Raise Conflict ``correction_unlikely`` if the probe matches the subject at the strictest operating point."""
-        points = self._embedders.thresholds(gallery.embedder).points
-        if not points or not self._store.subject(gallery, subject).face_count:
-            return
-        if self._galleries.verify(gallery, subject, probe.templates[0]).score >= points[-1].threshold:
-            message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
-            raise Conflict(message, code="correction_unlikely", subject=subject)
-
-    def _used_by(self, gallery: Gallery) -> AbstractContextManager[Model]:
+    def searched_by(self, gallery: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""
         return self._embedders.use(self._galleries.probed_by(gallery))
 
@@ -638,7 +603,7 @@ class Operations:
         if not gallery.corrected or not probes:
             return [(list(ranking), ()) for ranking in rankings]
         near = {candidate.subject for ranking in rankings for candidate in ranking if candidate.score >= floor}
-        wrong = self._corrections.wrong_probes(gallery, probes[0].package, near)
+        wrong = wrong_probes(self._store, gallery, probes[0].package, near)
         return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
 
     # Steps over the photos of a request
@@ -653,7 +618,7 @@ class Operations:
         self._observe(photo.stages)
         return photo, places
 
-    def _choose(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
+    def choose(self, image: bytes, name: str, gate: Gate = OFF, index: int | None = None) -> Chosen:
         """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``.
 
         Raises what `Pipeline.detect` raises, NoFace and Unalignable.
@@ -728,7 +693,7 @@ class Operations:
         which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
         return self._after("liveness", chosen, gate.judged([face.photo for face in chosen], which))
 
-    def _embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
+    def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
         """Embed the chosen faces, and no others, in one batch."""
         which = [[face.choice.index] for face in chosen]
         return self._after("embed", chosen, embed_faces([face.photo for face in chosen], used.embedder, which))
@@ -738,7 +703,7 @@ class Operations:
         judged = self._judge(chosen.values(), gate)
         for name, face in zip(chosen, judged, strict=True):
             gate.check(face.face, image=name)
-        return self._embed_chosen(judged, used)
+        return self.embed_chosen(judged, used)
 
     def _after(self, stage: str, chosen: Collection[Chosen], photos: Sequence[Photo]) -> list[Chosen]:
         """Return the chosen faces in these photos, which have been through one more stage."""

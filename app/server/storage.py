@@ -15,7 +15,6 @@ from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, Rings, SecretStore, load_rings
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
-from app.gallery.corrections import Corrections
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.files import JobFiles
@@ -36,7 +35,6 @@ class Storage:
 
     database: Database
     galleries: Galleries
-    corrections: Corrections
     sealer: Sealer
     secrets: SecretStore
     signer: Signer
@@ -70,7 +68,6 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
     return Storage(
         database=sql.database,
         galleries=galleries,
-        corrections=Corrections(sql, settings.correction_days),
         sealer=rings.secrets,
         secrets=secrets,
         signer=signer,

@@ -11,8 +11,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from app.inference.manifest import Rewrite, SourceInput
-from app.inference.package import locate
 from app.machine import cores
+from app.models.packages import locate
 from app.models.reference import keep_data_inputs, source_input
 from app.types import Pixels
 from bench.callers import side_by_side

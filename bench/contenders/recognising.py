@@ -11,9 +11,9 @@ import faiss
 import numpy as np
 import onnx
 
-from app.inference.package import locate
 from app.machine import cores
 from app.models.graph import optimised
+from app.models.packages import locate
 from app.models.reference import keep_data_inputs
 from app.pipeline import choose_face, crop_of
 from app.types import Face, Photo, Pixels, Vectors

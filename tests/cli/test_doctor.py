@@ -25,8 +25,9 @@ from app.features.doctor.inspection import inspect
 from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
 from app.inference import golden
-from app.inference.package import load_package, write_manifest
+from app.inference.package import load_package
 from app.models.opening import open_embedder
+from app.models.packages import write_manifest
 from app.server.data_folder import load_key
 from tests.conftest import PROJECT
 from tests.support import liveness, packages

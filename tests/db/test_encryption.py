@@ -33,6 +33,7 @@ from app.db.engine import Database
 from app.db.secrets import SecretStore
 from app.db.signing import Signer
 from app.errors import Unusable
+from app.features import signatures
 from app.features.doctor.command import examine
 from tests.support.service import running
 
@@ -219,7 +220,7 @@ def test_secrets_are_sealed_anew_under_a_new_key(database_url: str) -> None:
 def test_signatures_hold_for_what_was_signed_alone(data: bytes, purpose: bytes, place: int) -> None:
     signer, other = Signer(OLD), Signer(NEW)
     signature = signer.sign(data, purpose)
-    signing.verify(signer.public_key, signature, data, purpose)
+    signatures.verify(signer.public_key, signature, data, purpose)
     altered = signature[:place] + bytes([signature[place] ^ 1]) + signature[place + 1 :]
     for key, mark, what, why in (
         (other.public_key, signature, data, purpose),
@@ -230,7 +231,7 @@ def test_signatures_hold_for_what_was_signed_alone(data: bytes, purpose: bytes, 
         (b"short", signature, data, purpose),
     ):
         with pytest.raises(Unusable) as caught:
-            signing.verify(key, mark, what, why)
+            signatures.verify(key, mark, what, why)
         assert code_of(caught) == "signature_wrong"
 
 
@@ -242,9 +243,9 @@ def test_the_signature_is_the_standards_own() -> None:
 
 
 def test_one_document_has_one_canonical_text() -> None:
-    assert signing.canonical({"b": 1, "a": {"d": "é", "c": None}}) == '{"a":{"c":null,"d":"é"},"b":1}'.encode()
+    assert signatures.canonical({"b": 1, "a": {"d": "é", "c": None}}) == '{"a":{"c":null,"d":"é"},"b":1}'.encode()
     with pytest.raises(ValueError, match="Out of range"):
-        signing.canonical({"a": float("nan")})
+        signatures.canonical({"a": float("nan")})
 
 
 def test_the_servers_key_stays_and_a_wrong_or_missing_key_file_ends_the_start(tmp_path: Path) -> None:
@@ -279,4 +280,4 @@ def vault_findings(data: Path) -> list[str]:
 def test_every_key_may_see_the_public_key(api: httpx.Client) -> None:
     made = api.post("/v1/keys", json={"scopes": ["read"], "galleries": ["none"]}).json()
     shown = api.get("/v1/server-key", headers={"x-api-key": made["secret"]}).raise_for_status().json()
-    assert shown["key_id"] == signing.public_key_id(signing.decode(shown["public_key"]))
+    assert shown["key_id"] == signing.public_key_id(signatures.decode(shown["public_key"]))

@@ -16,16 +16,18 @@ from app.errors import NotFound
 from app.features.bulk.rows import write_many
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.store import Calibrations
+from app.features.transfers import merge_subjects, rename_subject
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import delete_subject, merge_subjects, rename_subject
+from app.gallery.subjects import delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
-from app.inference.package import Package, find_packages, write_manifest
+from app.inference.package import Package, find_packages
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.models.packages import write_manifest
 from app.types import Quality, Vectors
 from tests.support import packages
 from tests.support.changing import changed

@@ -16,9 +16,10 @@ from app.db.opening import open_engine
 from app.db.schema import GALLERIES, SUBJECTS
 from app.errors import NotFound, TransactionEnded
 from app.features.listing import subject_ids
+from app.features.transfers import delete_faces, merge_subjects
 from app.gallery.change import Change
 from app.gallery.service import Galleries
-from app.gallery.subjects import delete_faces, delete_subject, merge_subjects
+from app.gallery.subjects import delete_subject
 from app.search.types import GalleryState
 from tests.support.changing import changed
 from tests.support.galleries import enroll, found, staff

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,13 +16,15 @@ from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
 from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
+from app.features import corrected
+from app.features.corrected import MOST, Correction
+from app.features.erasure.erasing import Erasures, drop_like, erase_subject
+from app.features.transfers import merge_subjects
 from app.features.vault.reseal import census, reseal
-from app.gallery.corrections import MOST, Correction, Corrections, Wrong
-from app.gallery.erasure import Erasures
+from app.gallery.corrections import Wrong, wrong_probes
 from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import erase_subject, merge_subjects
 from app.recognition.decisions import cosine, rule_out
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
@@ -31,7 +32,6 @@ from tests.support.changing import changed
 from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, at, enroll, face, staff, template
 
-YEAR = 365.0
 CROP: Pixels = np.full((112, 112, 3), 90, np.uint8)
 angles = st.floats(0, 360, allow_nan=False, width=32)
 
@@ -46,9 +46,9 @@ def galleries(database_url: str) -> Iterator[Galleries]:
     found.close()
 
 
-@pytest.fixture
-def corrections(galleries: Galleries) -> Corrections:
-    return Corrections(galleries.store, YEAR)
+def add(store: Store, subject: str, probe: StoredFace, expires_at: str | None = None) -> Correction:
+    ends = expires_at or utc_now(timedelta(days=365))
+    return corrected.add_correction(store, store.gallery("staff"), subject, probe, ends)
 
 
 @given(
@@ -72,83 +72,80 @@ def test_a_candidate_is_ruled_out_where_every_pair_says_so(
     assert [one.subject for one in kept] == [one.subject for one in ranking if not (expected and one.subject == "ann")]
 
 
-def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries, corrections: Corrections) -> None:
+def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries) -> None:
     assert not staff(galleries).corrected
-    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"]) == {}
-    made = corrections.add(staff(galleries), "ann", face(9, crop=CROP))
+    assert wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann"]) == {}
+    made = add(galleries.store, "ann", face(9, crop=CROP))
     assert staff(galleries).corrected
-    assert corrections.of_subject(staff(galleries), "ann") == [made]
+    assert corrected.corrections_of(galleries.store, staff(galleries), "ann") == [made]
     assert (made.has_crop, made.package) == (True, PACKAGE)
-    found = corrections.wrong_probes(staff(galleries), PACKAGE, ["ann", "bob"])
+    found = wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann", "bob"])
     assert list(found) == ["ann"]
     assert found["ann"].ids == (made.id,)
     np.testing.assert_array_equal(found["ann"].vectors, [template(9).vector])
     with pytest.raises(NotFound) as caught:
-        corrections.delete(staff(galleries), "bob", made.id)
+        corrected.delete_correction(galleries.store, staff(galleries), "bob", made.id)
     assert caught.value.code == "correction_not_found"
-    corrections.delete(staff(galleries), "ann", made.id)
-    assert corrections.of_subject(staff(galleries), "ann") == []
+    corrected.delete_correction(galleries.store, staff(galleries), "ann", made.id)
+    assert corrected.corrections_of(galleries.store, staff(galleries), "ann") == []
     assert not staff(galleries).corrected
 
 
-def test_the_newest_of_a_subject_stay(galleries: Galleries, corrections: Corrections) -> None:
-    made = [corrections.add(staff(galleries), "ann", face(seed)).id for seed in range(MOST + 3)]
-    kept = corrections.add(staff(galleries), "bob", face(1)).id
-    assert [one.id for one in corrections.of_subject(staff(galleries), "ann")] == made[3:]
-    assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
+def test_the_newest_of_a_subject_stay(galleries: Galleries) -> None:
+    made = [add(galleries.store, "ann", face(seed)).id for seed in range(MOST + 3)]
+    kept = add(galleries.store, "bob", face(1)).id
+    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "ann")] == made[3:]
+    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")] == [kept]
 
 
-def test_they_expire(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
+def test_they_expire(galleries: Galleries, database_url: str) -> None:
     with pytest.raises(InvalidInput):
-        corrections.add(staff(galleries), "ann", face(9), utc_now(timedelta(seconds=-1)))
-    corrections.add(staff(galleries), "ann", face(9), utc_now(timedelta(days=1)))
-    late = corrections.add(staff(galleries), "ann", face(8))
+        add(galleries.store, "ann", face(9), utc_now(timedelta(seconds=-1)))
+    add(galleries.store, "ann", face(9), utc_now(timedelta(days=1)))
+    late = add(galleries.store, "ann", face(8))
     assert late.expires_at[:4] > utc_now()[:4]
     with engine_of(database_url).begin() as connection:
         old = CORRECTIONS.c.id != late.id
         connection.execute(sa.update(CORRECTIONS).where(old).values(expires_at="2026-01-01T00:00:00.000000Z"))
-    assert [one.id for one in corrections.of_subject(staff(galleries), "ann")] == [late.id]
-    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"])["ann"].ids == (late.id,)
-    assert corrections.prune() == 1
+    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "ann")] == [late.id]
+    assert wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann"])["ann"].ids == (late.id,)
+    assert corrected.prune_corrections(galleries.store) == 1
 
 
-def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries, corrections: Corrections) -> None:
+def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries) -> None:
     for subject in ("ann", "bob"):
-        corrections.add(staff(galleries), subject, face(9))
+        add(galleries.store, subject, face(9))
     changed(galleries, "staff", merge_subjects, "ann", "bob")
-    assert corrections.of_subject(staff(galleries), "bob") == []
-    corrections.add(staff(galleries), "bob", face(9))
+    assert corrected.corrections_of(galleries.store, staff(galleries), "bob") == []
+    add(galleries.store, "bob", face(9))
     changed(galleries, "staff", erase_subject, "bob")
     assert not staff(galleries).corrected
     with pytest.raises(NotFound):
-        corrections.add(staff(galleries), "bob", face(9))
+        add(galleries.store, "bob", face(9))
 
 
-def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
-    galleries: Galleries, corrections: Corrections
-) -> None:
+def test_others_that_may_show_the_erased_go_with_them_and_are_counted(galleries: Galleries) -> None:
     """Ann's second face, taken for Bob, and a look-alike of hers; not who only looks like Bob."""
     near = template(2).vector + 0.4 * template(3).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
     for vector in (template(2), like, template(3)):
-        corrections.add(staff(galleries), "bob", StoredFace.of("", (vector,), Quality(50, ()), Box(0, 0, 1, 1)))
-    kept = corrections.of_subject(staff(galleries), "bob")[2].id
-    drop = partial(corrections.drop_like, least=lambda _: 0.99)
-    receipt = Erasures(galleries, Signer(bytes(32)), drop).erase("staff", "ann")
+        add(galleries.store, "bob", StoredFace.of("", (vector,), Quality(50, ()), Box(0, 0, 1, 1)))
+    kept = corrected.corrections_of(galleries.store, staff(galleries), "bob")[2].id
+    receipt = Erasures(galleries, Signer(bytes(32)), least=lambda _: 0.99).erase("staff", "ann")
     assert receipt["erased"]["corrections"] == 2
-    assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
-    strict = corrections.add(staff(galleries), "bob", face(3)).id
+    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")] == [kept]
+    strict = add(galleries.store, "bob", face(3)).id
     enroll(galleries, "cid", 3)
     with galleries.change(galleries.store.gallery("staff")) as change:
-        assert corrections.drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
-        assert corrections.drop_like(change, "cid", lambda _: 0.5) == 2
-    assert strict not in [one.id for one in corrections.of_subject(staff(galleries), "bob")]
+        assert drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
+        assert drop_like(change, "cid", lambda _: 0.5) == 2
+    assert strict not in [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")]
 
 
-def test_who_has_expired_takes_none(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
+def test_who_has_expired_takes_none(galleries: Galleries, database_url: str) -> None:
     let_expire(database_url, "ann")
     with pytest.raises(NotFound):
-        corrections.add(staff(galleries), "ann", face(9))
+        add(galleries.store, "ann", face(9))
 
 
 def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
@@ -156,7 +153,7 @@ def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
     plain = Galleries(Store(database_url))
     plain.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(plain, "ann", 1)
-    made = Corrections(plain.store, YEAR).add(staff(plain), "ann", face(9, crop=CROP))
+    made = add(plain.store, "ann", face(9, crop=CROP))
     stored = [stored_probe(database_url)]
     for ring in ([keys[0]], [keys[1], keys[0]]):
         blobs = Blobs(Sealer(ring))
@@ -166,7 +163,7 @@ def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
     plain.close()
     assert [template(9).vector.tobytes() in one for one in stored] == [True, False, False]
     later = Store(database_url, blobs=Blobs(Sealer([keys[1]])))
-    found = Corrections(later, YEAR).wrong_probes(later.gallery("staff"), PACKAGE, ["ann"])
+    found = wrong_probes(later, later.gallery("staff"), PACKAGE, ["ann"])
     assert found["ann"].ids == (made.id,)
     later.close()
 
@@ -176,39 +173,39 @@ def stored_probe(url: str) -> bytes:
         return bytes(connection.execute(sa.select(CORRECTIONS.c.probe)).scalar_one())
 
 
-def test_a_gallery_on_its_way_to_another_package_takes_them_along(
-    galleries: Galleries, corrections: Corrections
-) -> None:
-    with_crop = corrections.add(staff(galleries), "ann", face(9, crop=CROP))
-    corrections.add(staff(galleries), "ann", face(8))
+def test_a_gallery_on_its_way_to_another_package_takes_them_along(galleries: Galleries) -> None:
+    with_crop = add(galleries.store, "ann", face(9, crop=CROP))
+    add(galleries.store, "ann", face(8))
     other = "other@1"
 
     def embed(crops: object) -> list[Template | None]:
         return [template(7, other) for _ in list(crops)]  # type: ignore[call-overload]
 
-    assert corrections.reembed(staff(galleries), other, embed) == (1, 1)
-    assert corrections.reembed(staff(galleries), other, embed) == (0, 1), "none is made twice"
-    assert corrections.wrong_probes(staff(galleries), other, ["ann"])["ann"].ids == (with_crop.id,)
-    assert len(corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"])["ann"].ids) == 2
-    corrections.keep_only(staff(galleries), other)
-    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"]) == {}
-    assert len(corrections.wrong_probes(staff(galleries), other, ["ann"])["ann"].ids) == 1
+    assert corrected.reembed_corrections(galleries.store, staff(galleries), other, embed) == (1, 1)
+    assert corrected.reembed_corrections(galleries.store, staff(galleries), other, embed) == (0, 1), (
+        "none is made twice"
+    )
+    assert wrong_probes(galleries.store, staff(galleries), other, ["ann"])["ann"].ids == (with_crop.id,)
+    assert len(wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann"])["ann"].ids) == 2
+    corrected.drop_other_packages(galleries.store, staff(galleries), other)
+    assert wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann"]) == {}
+    assert len(wrong_probes(galleries.store, staff(galleries), other, ["ann"])["ann"].ids) == 1
 
 
-def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Corrections) -> None:
-    corrections.add(staff(galleries), "ann", face(9, crop=CROP))
-    corrections.add(staff(galleries), "bob", face(8))
-    written = list(corrections.read_all(staff(galleries), crops=True))
+def test_what_is_exported_comes_back_once(galleries: Galleries) -> None:
+    add(galleries.store, "ann", face(9, crop=CROP))
+    add(galleries.store, "bob", face(8))
+    written = list(corrected.read_corrections(galleries.store, staff(galleries), crops=True))
     assert [one.crop is not None for one in written] == [True, False]
-    corrections.restore(staff(galleries), written, lambda _: None)
-    assert len(list(corrections.read_all(staff(galleries), crops=True))) == 2
+    corrected.restore_corrections(galleries.store, staff(galleries), written, lambda _: None)
+    assert len(list(corrected.read_corrections(galleries.store, staff(galleries), crops=True))) == 2
     copy = galleries.create_gallery("copy", PACKAGE, DIMENSION)
     enroll(galleries, "ann", 1, gallery="copy")
     for _ in range(2):
-        corrections.restore(copy, written, lambda _: None)
-    (moved,) = corrections.read_all(galleries.store.gallery("copy"), crops=True)
+        corrected.restore_corrections(galleries.store, copy, written, lambda _: None)
+    (moved,) = corrected.read_corrections(galleries.store, galleries.store.gallery("copy"), crops=True)
     assert (moved.subject, moved.template, moved.crop) == ("ann", written[0].template, written[0].crop)
     assert moved.id != written[0].id
     past = Correction("f" * 32, "ann", PACKAGE, written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
-    corrections.restore(copy, [past], lambda _: None)
-    assert len(list(corrections.read_all(galleries.store.gallery("copy"), crops=True))) == 1
+    corrected.restore_corrections(galleries.store, copy, [past], lambda _: None)
+    assert len(list(corrected.read_corrections(galleries.store, galleries.store.gallery("copy"), crops=True))) == 1

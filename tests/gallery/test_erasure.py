@@ -18,12 +18,14 @@ from app.db import signing
 from app.db.schema import RECEIPTS
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
+from app.features import signatures
 from app.features.erasure.checking import check_receipt, is_about
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
+from tests.support.erasing import erasures
 from tests.support.following import engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
@@ -73,7 +75,7 @@ def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> 
         assert receipt["complete"] is True
         assert "gone" not in json.dumps(receipt)
         assert client.get(f"/v1/receipts/{receipt['id']}").json() == receipt
-        key = signing.decode(client.get("/v1/server-key").json()["public_key"])
+        key = signatures.decode(client.get("/v1/server-key").json()["public_key"])
         assert check_receipt(receipt, key)
         error_of(client.get("/v1/galleries/crew/subjects/gone"), 404, "subject_not_found")
         assert client.get("/v1/galleries/crew/check").json()["ok"]
@@ -283,7 +285,7 @@ def test_commands_erase_and_check_receipts_without_a_server(tmp_path: Path) -> N
 def test_a_reader_delays_the_emptying_of_the_log_and_the_receipt_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.erasure.SCRUB_S", 0.5)
+    monkeypatch.setattr("app.features.erasure.erasing.SCRUB_S", 0.5)
     path = tmp_path / "likeness.db"
     galleries = quiet(f"sqlite:///{path}")
     galleries.create_gallery("staff", PACKAGE, DIMENSION)

@@ -13,25 +13,28 @@ import pytest
 from likeness_client import Client
 
 from app.access.audit import AuditLog, AuditStore
-from app.db import signing
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, NotFound
+from app.features import signatures
 from app.features.audit.reading import AuditFilter
 from app.features.audit.reading import entries as entries_of
 from app.features.bulk.rows import everything
 from app.features.erasure.checking import check_receipt
-from app.features.listing import count_people, face_ids, placed_faces, subject_ids
+from app.features.erasure.erasing import Erasures
+from app.features.listing import count_people, face_ids, find_faces, placed_faces, subject_ids
+from app.features.monitoring.collector import Totals, count_totals
+from app.features.transfers import Move, dissolve_subject, move_faces, rename_subject
 from app.gallery.change import Change
-from app.gallery.erasure import Erasures
-from app.gallery.records import Consent, Counts, Move, Terms, Totals
+from app.gallery.records import Consent, Counts, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, dissolve_subject, edit_subject, move_faces, rename_subject
+from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
 from tests.support.changing import changed, written
+from tests.support.erasing import erasures
 from tests.support.following import PAST, found, let_expire
-from tests.support.galleries import enroll, erasures, face, staff, template
+from tests.support.galleries import enroll, face, staff, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of
 from tests.support.waiting import until
@@ -136,13 +139,13 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
         subject_ids(store, gallery),
         [subject for _, subject in face_ids(store, gallery)[0]],
         [one.subject for one in placed_faces(store, gallery).items],
-        [one.subject for one in store.find_faces(gallery, list(ids.values())).values()],
+        [one.subject for one in find_faces(store, gallery, list(ids.values())).values()],
     ]
     assert lists == [["grace"], [], *[["grace"]] * 4]
     assert count_people(store, gallery) == 1
     assert store.counts(gallery) == Counts(1, 1)
     assert store.counts(gallery, expired=True) == Counts(2, 2)
-    assert store.totals() == Totals(1, 1, 1)
+    assert count_totals(store.database) == Totals(1, 1, 1)
 
 
 def test_who_expires_while_nothing_else_happens_counts_no_more(
@@ -153,10 +156,11 @@ def test_who_expires_while_nothing_else_happens_counts_no_more(
     for seed, name in enumerate(("eileen", "grace")):
         galleries.enroll(gallery, name, [face(seed)], terms=Terms(expires_at=LATER if seed else None))
     assert store.counts(gallery) == Counts(2, 2)
-    monkeypatch.setattr("app.gallery.store.utc_now", lambda: LATER)
+    for module in ("app.gallery.store", "app.features.monitoring.collector"):
+        monkeypatch.setattr(f"{module}.utc_now", lambda: LATER)
     assert store.counts(gallery) == Counts(1, 1)
     assert store.counts(gallery, expired=True) == Counts(2, 2)
-    assert store.totals() == Totals(1, 1, 1)
+    assert count_totals(store.database) == Totals(1, 1, 1)
 
 
 def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:
@@ -248,7 +252,7 @@ def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> Non
     assert client.receipt(receipt.id) == receipt
     assert receipt in list(client.all_receipts())
     assert receipt.signature.public_key == client.server_key().public_key
-    assert check_receipt(receipt.model_dump(mode="json"), signing.decode(client.server_key().public_key))
+    assert check_receipt(receipt.model_dump(mode="json"), signatures.decode(client.server_key().public_key))
 
 
 @pytest.mark.long

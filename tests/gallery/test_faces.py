@@ -13,10 +13,18 @@ import sqlalchemy as sa
 from app.db.schema import DISMISSALS, SUBJECTS
 from app.errors import Conflict, NotFound
 from app.features.listing import count_people
-from app.gallery.change import AlreadyAnswered, keep_answer
-from app.gallery.records import Move, Origin, StoredFace
+from app.features.transfers import (
+    AlreadyAnswered,
+    Move,
+    delete_faces,
+    dissolve_subject,
+    keep_answer,
+    move_faces,
+    recall_answer,
+)
+from app.gallery.records import Origin, StoredFace
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject, delete_faces, dissolve_subject, move_faces
+from app.gallery.subjects import create_subject
 from app.gallery.text import unnamed_id
 from app.types import Box, Quality
 from tests.support.changing import changed, written
@@ -82,6 +90,11 @@ def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) 
     assert agree(one, other)
 
 
+def recalled(galleries: Galleries, operation: str, token: str) -> tuple[bytes, str] | None:
+    with galleries.store.database.read() as connection:
+        return recall_answer(connection, staff(galleries), operation, token)
+
+
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
 
@@ -90,16 +103,16 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
             keep_answer(change, "CreateUser", token, digest, "{}")
             create_subject(change, subject)
 
-    assert one.store.recall_answer(staff(one), "CreateUser", "token") is None
+    assert recalled(one, "CreateUser", "token") is None
     make(one, "ann", "token")
     with pytest.raises(AlreadyAnswered):
         make(other, "bob", "token", b"another")
     assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
-    assert other.store.recall_answer(staff(other), "CreateUser", "token") == (b"digest", "{}")
-    assert other.store.recall_answer(staff(other), "DeleteUser", "token") is None
+    assert recalled(other, "CreateUser", "token") == (b"digest", "{}")
+    assert recalled(other, "DeleteUser", "token") is None
     with pytest.raises(Conflict):
         make(one, "ann", "failed")
-    assert one.store.recall_answer(staff(one), "CreateUser", "failed") is None, "what failed is not answered"
+    assert recalled(one, "CreateUser", "failed") is None, "what failed is not answered"
 
 
 def again(galleries: Galleries, operation: str, verb: Callable[..., object], *args: object) -> None:

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from app.db.schema import ANSWERED_REQUESTS
 from app.errors import Conflict, LikenessError, NotFound
 from app.features.listing import subject_ids
+from app.features.transfers import merge_subjects, rename_subject
 from app.gallery.records import Consent, Terms
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject, delete_face, edit_subject, merge_subjects, rename_subject
+from app.gallery.subjects import create_subject, delete_face, edit_subject
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, let_expire
 from tests.support.galleries import enroll, staff, template

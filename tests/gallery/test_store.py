@@ -26,9 +26,10 @@ from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.features.bulk.rows import BulkSubject, write_many
+from app.features.transfers import rename_subject
 from app.gallery.records import Gallery, Metadata, StoredFace, to_bytes
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject, rename_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written

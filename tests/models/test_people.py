@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from app.errors import Unusable
-from app.inference.package import OwnCalibrations, load_package, own_path, write_manifest, write_own
+from app.inference.package import OwnCalibrations, load_package, own_path
 from app.inference.thresholds import Thresholds
+from app.models.packages import write_manifest, write_own
 from app.models.people import people_for
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness

@@ -24,10 +24,11 @@ from PIL import Image
 from app.errors import Unusable
 from app.inference.golden import check_crops
 from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
+from app.inference.package import Package, find_packages, load_package, select
 from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
+from app.models.packages import locate, write_manifest
 from app.models.prepare import Target, check_prepared, prepared, rewrite, unit
 from app.models.reference import resampling, run_plain
 from app.types import Pixels

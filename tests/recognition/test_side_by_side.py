@@ -50,7 +50,7 @@ def both(room: Room, first: bytes, second: bytes) -> str:
     used = SimpleNamespace(id="toy@1", thresholds=thresholds)
     packages: Any = SimpleNamespace(choose=lambda _: used, use=lambda _: nullcontext(used))
     unused: Any = SimpleNamespace(store=None)
-    operations = Operations(room, packages, unused, unused, gates=Gates(), fmr=1e-4, fpir=0.01)
+    operations = Operations(room, packages, unused, gates=Gates(), fmr=1e-4, fpir=0.01)
     with working(task := Task("key")), pytest.raises((InvalidImage, NoFace)) as caught:
         operations.verify([first], [second])
     assert all(each is task for each in room.tasks)

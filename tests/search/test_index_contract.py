@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict, NotFound
+from app.features.transfers import delete_subjects, rename_subject
 from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject, delete_face, delete_subject, delete_subjects, rename_subject
+from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from app.config import Settings
-from app.gallery.erasure import Erasures
+from app.features.corrected import read_corrections
+from app.features.erasure.erasing import Erasures
 from app.gallery.records import decode_crop
 from app.main import create_app
 from app.search.snapshots import Snapshots
@@ -162,7 +163,9 @@ class Service:
 
     def correction_crop(self, gallery: str, correction: str) -> bytes | None:
         home = self.parts.galleries.store.gallery(gallery)
-        kept: dict[str, bytes | None] = {one.id: one.crop for one in self.parts.corrections.read_all(home, crops=True)}
+        kept: dict[str, bytes | None] = {
+            one.id: one.crop for one in read_corrections(self.parts.store, home, crops=True)
+        }
         return kept[correction]
 
     def receipts(self) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.db.signing import Signer
-from app.gallery.erasure import Erasures
 from app.gallery.records import Gallery, StoredFace, encode_crop
 from app.gallery.service import Galleries
 from app.gallery.subjects import Enrolled
@@ -48,7 +46,3 @@ def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
         candidate.subject
         for candidate in galleries.search(galleries.store.gallery("staff"), [template(seed)], limit)[0]
     ]
-
-
-def erasures(galleries: Galleries) -> Erasures:
-    return Erasures(galleries, Signer(bytes(32)))

@@ -26,7 +26,8 @@ from app.inference.manifest import (
     Tensor,
     liveness_digest,
 )
-from app.inference.package import Package, load_package, write_manifest
+from app.inference.package import Package, load_package
+from app.models.packages import write_manifest
 from tests.support.packages import model_of
 from tests.support.service import AGAIN, COLLINS
 

@@ -23,10 +23,10 @@ from app.inference.manifest import (
     Rewrite,
     RunAsIs,
     UrlSource,
-    contract_output,
 )
-from app.inference.package import Package, load_package, write_manifest
+from app.inference.package import Package, load_package
 from app.inference.thresholds import Thresholds
+from app.models.packages import contract_output, write_manifest
 from tests.conftest import PROJECT
 
 DIMENSION = 8

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 
 from app.concurrency.scheduler import Scheduler
+from app.features.corrected import add_correction
 from app.features.milvus.indexes import MilvusBackend
 from app.features.review.job import KIND, Reviewer
 from app.features.review.records import Kind, Summary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
-from app.gallery.corrections import Corrections
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -24,6 +25,7 @@ from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
 from app.recognition.decisions import Defaults
 from app.search.follower import LocalBackend
+from app.timestamps import utc_now
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed
 from tests.support.milvus import lite
@@ -71,11 +73,9 @@ class Reviewing:
         self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.05)
         described = manifest(dimension=DIMENSION, calibrations=(calibration(MEASURED),))
         self.thresholds = Thresholds(described)
-        self.corrections = Corrections(self.store, days=365)
         self.reviewer = Reviewer(
             self.galleries,
             self.reviews,
-            self.corrections,
             self.jobs,
             lambda _: self.thresholds,
             defaults=Defaults(FMR, FPIR),
@@ -107,7 +107,7 @@ class Reviewing:
         if first is not None:
             self.enroll(subject, [first])
         for probe in probes:
-            self.corrections.add(self.gallery, subject, face(probe))
+            add_correction(self.store, self.gallery, subject, face(probe), utc_now(timedelta(days=365)))
 
     def people(self, numbers: range, photos: int = 3) -> None:
         """Enroll these people in one change."""

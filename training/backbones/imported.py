@@ -16,8 +16,9 @@ from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, locate
+from app.inference.package import Package
 from app.models import graph as rewriting
+from app.models.packages import locate
 from app.models.reference import keep_data_inputs, resampling
 from training.backbones.construction import Construction, unsupported
 from training.backbones.operators import BUILDERS

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from app.inference.cards import ConditionCard
-from app.inference.package import load_package, write_manifest
+from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from app.models.calibration.intervals import Bools, Ints
+from app.models.packages import write_manifest
 from app.models.stages import pixels_of
 from app.types import Vector
 from training.commands import options

@@ -17,13 +17,13 @@ import typer
 from rich.console import Console
 
 from app.face.align import align
-from app.inference import golden
 from app.inference.manifest import Calibration, Manifest
-from app.inference.package import load_package, write_manifest
+from app.inference.package import load_package
 from app.machine import cores
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.opening import open_embedder
+from app.models.packages import with_golden, write_manifest
 from app.models.stages import Stages, pixels_of
 from training.commands import options
 from training.commands.cards import conditions, groups, turned
@@ -228,7 +228,7 @@ def operating_points(
             fusion = measure_fusion(vectors, people, same=same or points.NOBODY)
             new = points.calibration(used, **facts, default=default, fusion=fusion)
             package = load_package(way.folder)
-            manifest = golden.with_golden(
+            manifest = with_golden(
                 package.manifest, lambda crops: open_embedder(package, way.cache, way.device).run(crops)
             )
             write_manifest(way.folder, with_calibration(manifest, new))

@@ -22,6 +22,6 @@ async def show_own_key(grant: Grant) -> schemas.OwnKey:
 def own_key(grant: Grant) -> schemas.OwnKey:
     return schemas.OwnKey(
         id=grant.key_id,
-        scopes=sorted(scope.value for scope in grant.scopes),
+        scopes=sorted(grant.scopes),
         galleries=None if grant.galleries is None else sorted(grant.galleries),
     )

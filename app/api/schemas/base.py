@@ -8,9 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from app.access.grants import Scope
 from app.choices import IndexKind
 from app.gallery.text import MAX_CONSENT, MAX_TEXT, to_nfc
 from app.timestamps import utc_text
@@ -18,11 +19,9 @@ from app.timestamps import utc_text
 MAX_ID_LENGTH = MAX_TEXT
 ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 """Of an id that callers choose: no control characters. `app.gallery.text` refuses a few more."""
-KEY_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 MAX_NOTE_LENGTH = MAX_CONSENT
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
-MAX_GRACE_S = 30 * 24 * 3600
 FIRST_YEAR, LAST_YEAR = 1970, 9998
 # Values in examples
 TIME = "2026-01-31T12:00:00Z"
@@ -86,23 +85,6 @@ Note: TypeAlias = Annotated[
 Time: TypeAlias = Annotated[
     str, BeforeValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"}, mode="validation")
 ]
-KeyIdText: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=KEY_ID_PATTERN,
-        max_length=63,
-        description="A key's id: 1 to 63 of a-z, 0-9 and inner hyphens.",
-        examples=["door"],
-    ),
-]
-RateText: TypeAlias = Annotated[
-    str,
-    Field(
-        max_length=32,
-        description="Requests per second or minute, and optionally a burst: `10/s`, `600/m:20`, or `unlimited`.",
-        examples=["10/s"],
-    ),
-]
 
 
 def words(closed_set: type[StrEnum]) -> WithJsonSchema:
@@ -110,8 +92,8 @@ def words(closed_set: type[StrEnum]) -> WithJsonSchema:
     return WithJsonSchema({"enum": [word.value for word in closed_set], "type": "string"})
 
 
-ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates"]
-"""The values of `app.access.grants.Scope`, once more: strictly read JSON has no enums."""
+ScopeWord: TypeAlias = Annotated[Scope, Strict(strict=False), words(Scope)]
+"""A scope by its name: JSON that is read strictly would refuse it, since JSON has no enums."""
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."

@@ -27,14 +27,14 @@ from app.choices import LivenessMode
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
-from app.features import dismissals
+from app.features import dismissals, signatures
 from app.features.bulk import json_lines, npy
 from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.features.bulk.rows import BulkSubject, everything
+from app.features.corrected import Correction, read_corrections, restore_corrections
 from app.features.sealed_files import SealedWriter, read_sealed
 from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
-from app.gallery.corrections import Correction
 from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, decode_crop, is_unit
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
@@ -150,7 +150,7 @@ def _write_parts(
                 return None
         job.counts["subjects"], job.counts["faces"] = contents.counts.subjects, contents.counts.faces
         job.counts["left_out"] = contents.left_out
-    corrections = map(_correction_line, core.corrections.read_all(contents.gallery, crops=crops))
+    corrections = map(_correction_line, read_corrections(core.store, contents.gallery, crops=crops))
     right = map(asdict, dismissals.read(core.store.database, contents.gallery))
     for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(right))):
         if lines:
@@ -331,7 +331,7 @@ def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any])
         times = parsed.created_at, parsed.expires_at
         some.append(Correction(parsed.id, parsed.subject, gallery.embedder, template, kept, *times))
     run.job.counts["corrections"] += len(some)
-    run.core.corrections.restore(gallery, some, partial(run.job.checkpoint, saved))
+    restore_corrections(run.core.store, gallery, some, partial(run.job.checkpoint, saved))
 
 
 def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
@@ -382,14 +382,14 @@ def _verify(run: Import, trust: str) -> Manifest:
     entries = run.entries()
     manifest, raw, signed = read_manifest(entries)
     try:
-        public_key, signature = signing.decode(signed.public_key), signing.decode(signed.signature)
-        signing.verify(public_key, signature, raw, PURPOSE)
+        public_key, signature = signatures.decode(signed.public_key), signatures.decode(signed.signature)
+        signatures.verify(public_key, signature, raw, PURPOSE)
     except Unusable as error:
         raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
-    if not (hmac.compare_digest(public_key, run.core.signer.public_key) or signing.is_named(public_key, trust)):
+    if not (hmac.compare_digest(public_key, run.core.signer.public_key) or signatures.is_named(public_key, trust)):
         message = (
-            f"The archive was signed by another server, whose key has the SHA-256 {signing.fingerprint(public_key)}. "
-            "If you trust it, give that as `trust`."
+            "The archive was signed by another server, whose key has the SHA-256 "
+            f"{signatures.fingerprint(public_key)}. If you trust it, give that as `trust`."
         )
         raise InvalidInput(message, code="unknown_signer")
     for member in manifest.members:

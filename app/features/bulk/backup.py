@@ -37,6 +37,7 @@ from app.db.secrets import IS_SECRET, SIGNING_KEY, FoundRings, purpose_of
 from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
+from app.features import signatures
 from app.features.bulk.copying import replacing_sqlite
 from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
@@ -98,9 +99,9 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
             head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "made_by": version, "created_at": created_at}
             head |= {"rows": rows, "sha256": sums}
             if signer is not None:
-                head = signing.signed(head, signer, PURPOSE)
+                head = signatures.signed(head, signer, PURPOSE)
             with tarfile.open(fileobj=file, mode="w") as tar:
-                content = signing.canonical(head)
+                content = signatures.canonical(head)
                 for name, at in {HEAD: io.BytesIO(content), **kept}.items():
                     member = tarfile.TarInfo(name)
                     member.mode, member.size = PRIVATE, at.seek(0, os.SEEK_END)
@@ -109,7 +110,7 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise Unusable(f"{path}: {why}", code="backup_not_written") from None
-    return Summary(created_at, rows, signing.fingerprint(signer.public_key) if signer else None)
+    return Summary(created_at, rows, signatures.fingerprint(signer.public_key) if signer else None)
 
 
 def _copy(source: Path, copy: Path) -> dict[str, int]:
@@ -158,14 +159,14 @@ def restore(
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
         head, kept = unpack(path, draft, own)
         try:
-            signer = signing.check_signed(head, PURPOSE) if "signature" in head else None
+            signer = signatures.check_signed(head, PURPOSE) if "signature" in head else None
         except Unusable as error:
             raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
         stack.enter_context(_put(data_dir, kept))
         _check(draft, find_rings(), signer, trust=trust)
         stack.enter_context(_put_own(data_dir, own, replace=replace))
     rows = {str(name): int(number) for name, number in head["rows"].items()}
-    return Summary(str(head["created_at"]), rows, signing.fingerprint(signer) if signer else None)
+    return Summary(str(head["created_at"]), rows, signatures.fingerprint(signer) if signer else None)
 
 
 def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -284,7 +285,7 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
     if not trust and (signer is None or signer != own):
         reason = "isn't signed, so it may have been altered"
         if signer is not None:
-            known_as = signing.fingerprint(signer)
+            known_as = signatures.fingerprint(signer)
             reason = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
         message = (
             f"This backup {reason}. If you know where it comes from, restore it with --trust into an empty folder."

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
 from likeness_client import ApiError, Client, answers
 
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
-from app.cli.options import Session, command
+from app.cli.options import Session, command, model_ids
 from app.cli.output import Exit, Failure
 from app.cli.recognition import attempt, client_for, create_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
@@ -27,6 +27,13 @@ from app.features.bulk.imports import FACES, TEMPLATES
 from app.features.bulk.photo_import import PEOPLE
 from app.features.bulk.template_import import IDS
 from app.files import delimiter_of
+
+REFUSALS_SHOWN = 10
+"""Refused items that are printed when a job ends; its report has all of them."""
+ImportPackage: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--package", help="Templates: the model package that made them.", autocompletion=model_ids),
+]
 
 commands = typer.Typer()
 
@@ -52,7 +59,7 @@ def import_(
         Literal["photos", "templates", "archive"] | None, typer.Option(help="What a tar contains. Default: detected.")
     ] = None,
     quality: options.Quality = None,
-    package: options.ImportPackage = None,
+    package: ImportPackage = None,
     ids: Annotated[
         Path | None, typer.Option(help="Templates: the person of each, one per line (.txt, .csv, .jsonl).")
     ] = None,
@@ -101,7 +108,7 @@ def import_(
         jobs.say(session, job)
         return
     job = jobs.await_job(client, job.id)
-    jobs.complain_of_refusals(client, job)
+    complain_of_refusals(client, job)
     jobs.say(session, job)
     if report is not None:
         jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
@@ -394,3 +401,16 @@ def _open_parquet(path: Path) -> Any:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise InvalidSource(f"{path}: not a Parquet file") from error
+
+
+def complain_of_refusals(client: Client, job: answers.Job) -> None:
+    """Print the first items that the job refused to standard error, each with its reason."""
+    refused = job.counts.get("refused", 0)
+    if not refused:
+        return
+    lines = [json.loads(line) for line in client.job_report(job.id).splitlines()]
+    for line in lines[:REFUSALS_SHOWN]:
+        reasons = f": {', '.join(line['reasons'])}" if line.get("reasons") else ""
+        output.complain(LikenessError(f"{line['message']}{reasons}", code=line["code"]), Path(str(line["name"])))
+    if len(lines) > REFUSALS_SHOWN:
+        output.warn(f"... and {len(lines) - REFUSALS_SHOWN} more: likeness jobs report {job.id}")

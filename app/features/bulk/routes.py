@@ -13,7 +13,7 @@ from pydantic import Field
 
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.body import ARCHIVE, JSON_TYPE, TAR_TYPE, BodyLimits, File
+from app.api.body import JSON_TYPE, TAR_TYPE, BodyLimits, File
 from app.api.components import Components, GalleryId, JobId
 from app.api.feature import Feature, Part
 from app.api.operation import GALLERY, NO_JOB
@@ -26,7 +26,7 @@ from app.concurrency.admission import Admission
 from app.concurrency.pool import WorkerPool
 from app.errors import InvalidInput, NotFound
 from app.features.bulk.service import GROUP, BulkService, ExportParams, ImportParams
-from app.features.uploads import receive_upload
+from app.features.uploads import ARCHIVE, receive_upload
 from app.jobs.store import JobStore
 
 galleries = Router("galleries")

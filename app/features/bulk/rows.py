@@ -15,6 +15,7 @@ from app.db.engine import select_in
 from app.db.schema import CROPS, FACES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
+from app.features.corrected import id_here
 from app.gallery.change import Change
 from app.gallery.records import (
     Consent,
@@ -35,7 +36,7 @@ from app.gallery.records import (
     two_packages,
 )
 from app.gallery.store import Store
-from app.gallery.subjects import from_consent, id_here, touch_subjects, write_faces, write_subjects
+from app.gallery.subjects import from_consent, touch_subjects, write_faces, write_subjects
 from app.gallery.text import clean_id, clean_name, encode_metadata
 
 EXPORT_ROWS = 1_000

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import typer
 
 from app.cli import options, output, photos
-from app.cli.options import Session, command
+from app.cli.options import Session, command, gallery_ids
 from app.cli.output import Exit
+
+AnyGallery: TypeAlias = Annotated[
+    str | None, typer.Argument(help="The gallery's id. Default: all galleries.", autocompletion=gallery_ids)
+]
 
 galleries, faces = typer.Typer(), typer.Typer()
 
@@ -21,7 +26,7 @@ LOOKS = 2
 
 
 @command(galleries, "check", epilog="Example: likeness galleries check staff")
-def check_galleries(session: Session, gallery: options.AnyGallery = None) -> None:
+def check_galleries(session: Session, gallery: AnyGallery = None) -> None:
     """Check that database and index hold the same faces. Exit code 1: they don't."""
     client = session.client()
     names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]

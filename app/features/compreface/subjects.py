@@ -18,6 +18,7 @@ from app.api.body import File
 from app.api.components import SubjectId
 from app.api.route import Router
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
+from app.features import transfers
 from app.features.collection import Collection, CollectionDep, is_stored
 from app.features.compreface.recognition import wanted_faces
 from app.features.compreface.requests import (
@@ -42,7 +43,7 @@ from app.features.compreface.wire import (
     CompreFaceRoute,
     Refused,
 )
-from app.features.listing import face_ids, subject_ids
+from app.features.listing import face_ids, find_faces, subject_ids
 from app.gallery import subjects
 from app.gallery.records import subject_not_found
 from app.pipeline import crop_of
@@ -105,7 +106,7 @@ def rename_subject(
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
     with home.galleries.change(gallery) as change:
-        subjects.rename_subject(change, subject, name)
+        transfers.rename_subject(change, subject, name)
     return {"updated": True}
 
 
@@ -126,7 +127,7 @@ def delete_all_subjects(home: CollectionDep) -> Json:
     if not is_stored(gallery):
         return {"deleted": 0}
     with home.galleries.change(gallery) as change:
-        return {"deleted": subjects.delete_subjects(change).subjects}
+        return {"deleted": transfers.delete_subjects(change).subjects}
 
 
 @router.operation("GET", FACES, scope=Scope.READ)
@@ -185,7 +186,7 @@ def delete_faces_of(home: CollectionDep, subject: str | None = None) -> Json:
         return {"deleted": 0}
     with suppress(SubjectNotFound), home.galleries.change(gallery) as change:
         if subject is None:
-            return {"deleted": subjects.delete_subjects(change).faces}
+            return {"deleted": transfers.delete_subjects(change).faces}
         return {"deleted": subjects.delete_subject(change, subject).face_count}
     return {"deleted": 0}
 
@@ -228,11 +229,11 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
     gallery = home.find()
-    stored = home.store.find_faces(gallery, face_ids)
+    stored = find_faces(home.store, gallery, face_ids)
     if not stored:
         return []
     with home.galleries.change(gallery) as change:
-        deleted = set(subjects.delete_faces(change, list(stored)))
+        deleted = set(transfers.delete_faces(change, list(stored)))
     return [
         {"image_id": image_id_of(face_id), "subject": stored[face_id].subject}
         for face_id in dict.fromkeys(face_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -10,15 +11,16 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api.auth import require_scope
 from app.api.body import ONE_IMAGE, Sent
-from app.api.components import DECODED, SubjectId, path_id
-from app.api.feature import Feature
+from app.api.components import DECODED, Components, SubjectId, path_id
+from app.api.feature import Feature, Part, Task
 from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
 from app.api.schemas.base import Params, Time, Wire
 from app.api.schemas.recognition import FACE_INDEX, FaceIndex
-from app.gallery.corrections import Corrections
+from app.features import corrected
+from app.features.corrections.correcting import Correcting
 from app.gallery.records import Gallery
-from app.recognition.operations import Operations
+from app.gallery.store import Store
 
 router = Router("subjects")
 
@@ -54,12 +56,12 @@ class CorrectionList(Wire):
 
 
 @router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
-def list_corrections(corrections: Corrections, gallery: Gallery, subject: SubjectId) -> CorrectionList:
+def list_corrections(store: Store, gallery: Gallery, subject: SubjectId) -> CorrectionList:
     """List a subject's corrections.
 
     Those that have not expired, oldest first.
     """
-    listed = corrections.of_subject(gallery, subject)
+    listed = corrected.corrections_of(store, gallery, subject)
     return CorrectionList.of(corrections=listed)
 
 
@@ -73,7 +75,7 @@ def list_corrections(corrections: Corrections, gallery: Gallery, subject: Subjec
     codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "face_unalignable", "invalid_expiry", "correction_unlikely"),
 )
 def add_correction(
-    operations: Operations,
+    correcting: Correcting,
     grant: Grant,
     gallery: Gallery,
     subject: SubjectId,
@@ -89,7 +91,7 @@ def add_correction(
     params = sent.params
     if not params.confirm:
         require_scope(grant, Scope.RECOGNIZE)
-    correction = operations.correct(
+    correction = correcting.correct(
         gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
     )
     return Correction.model_validate(correction)
@@ -103,7 +105,7 @@ def add_correction(
     codes=(*NO_SUBJECT, "correction_not_found"),
 )
 def delete_correction(
-    corrections: Corrections,
+    store: Store,
     gallery: Gallery,
     subject: SubjectId,
     correction: CorrectionId,
@@ -112,7 +114,12 @@ def delete_correction(
 
     The correction no longer counts when people are identified.
     """
-    corrections.delete(gallery, subject, correction)
+    corrected.delete_correction(store, gallery, subject, correction)
 
 
-FEATURE = Feature([router])
+def _start(core: Components, *, correction_days: float, expiry_seconds: float) -> Part:
+    prune = partial(corrected.prune_corrections, core.store)
+    return Part({"correcting": Correcting(core, correction_days)}, tasks=[Task(expiry_seconds, "corrections", prune)])
+
+
+FEATURE = Feature([router], _start, ["correction_days", "expiry_seconds"])

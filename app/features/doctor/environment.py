@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from app.config import PROJECT, Settings
 from app.features.doctor.command import Finding, Verdict
 from app.server import data_folder
 from app.server.http import tls_context
-from app.version import VERSION, requirements
+from app.version import _PROJECT, DISTRIBUTION, VERSION
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
@@ -213,3 +214,11 @@ def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
                 # the program without its arguments, which may hold secrets
                 return f"process {process.name} ({(process / 'comm').read_text().strip()})"
     return None
+
+
+def requirements() -> list[str]:
+    """Return what serving requires, as pip writes it, with the extras' requirements marked by ``extra ==``."""
+    try:
+        return metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return list(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])

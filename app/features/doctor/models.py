@@ -12,9 +12,10 @@ from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.features.doctor.command import Finding, Verdict
 from app.features.doctor.inspection import inspect
 from app.inference.manifest import RunAsIs
-from app.inference.package import OWN_FOLDER, find_packages, locate, scan_packages, select
+from app.inference.package import OWN_FOLDER, find_packages, scan_packages, select
 from app.inference.session import resolve_device
 from app.models.opening import open_embedder, target_of
+from app.models.packages import locate
 from app.models.prepare import find_prepared
 
 STATES = {

@@ -6,9 +6,9 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-from app.db import signing
 from app.errors import Unusable
-from app.gallery.erasure import PURPOSE, subject_digest
+from app.features import signatures
+from app.features.erasure.erasing import PURPOSE, subject_digest
 
 
 def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
@@ -17,7 +17,7 @@ def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -
     Without `public_key`, return False if nobody has altered the receipt since it was signed with the key it names.
     Raises Unusable ``signature_wrong``.
     """
-    named = signing.check_signed(receipt, PURPOSE)
+    named = signatures.check_signed(receipt, PURPOSE)
     if public_key is not None and not hmac.compare_digest(named, public_key):
         raise Unusable("The receipt was signed with another key.", code="signature_wrong")
     return public_key is not None

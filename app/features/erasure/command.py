@@ -116,12 +116,12 @@ def _json(file: Path) -> dict[str, Any]:
 
 def read_public_key(file: Path) -> bytes:
     """Return the public key in a file: the answer of `GET /v1/server-key`, or PEM."""
-    from app.db import signing  # noqa: PLC0415 - slow to import
+    from app.features import signatures  # noqa: PLC0415 - slow to import
 
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise FileMissing(f"{file}: cannot be read") from None
     if text.lstrip().startswith("-----BEGIN"):
-        return signing.read_pem(text)
-    return signing.decode(str(_json(file).get("public_key")))
+        return signatures.read_pem(text)
+    return signatures.decode(str(_json(file).get("public_key")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from fastapi import Query
@@ -10,12 +11,12 @@ from pydantic import Field
 
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.components import DECODED, GalleryId, SubjectId, path_id
-from app.api.feature import Feature
+from app.api.components import DECODED, Components, GalleryId, SubjectId, path_id
+from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import NextCursor, Params, Wire
-from app.gallery.erasure import Erasures
+from app.features.erasure.erasing import Erasures
 
 subjects = Router("subjects")
 receipts = Router("access")
@@ -130,4 +131,15 @@ def show_receipt(erasures: Erasures, receipt: ReceiptId) -> JSONResponse:
     return JSONResponse(erasures.receipt(receipt))
 
 
-FEATURE = Feature([subjects, receipts])
+def _start(core: Components, *, expiry_seconds: float) -> Part:
+    erasures = Erasures(
+        core.galleries,
+        core.signer,
+        least=core.embedders.most_lenient,
+        recorded=partial(core.audit.recorded, "expire_subject"),
+        reached=core.erased_too,
+    )
+    return Part({"erasures": erasures}, tasks=[Task(expiry_seconds, "expiry", erasures.sweep)])
+
+
+FEATURE = Feature([subjects, receipts], _start, ["expiry_seconds"])

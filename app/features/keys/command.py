@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, TypeAlias
 
 import typer
-from likeness_client import answers
+from likeness_client import ApiError, Unreachable, answers
 
 from app.access.grants import Scope
 from app.cli import options, output
-from app.cli.connect import Data, own_key, takes_key
-from app.cli.options import Session, command
-from app.config import load_settings
+from app.cli.connect import Data, own_client, own_key
+from app.cli.options import Session, command, gallery_ids
+from app.config import Settings, load_settings
 from app.server import data_folder
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
 
+InGalleries: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=gallery_ids),
+]
+KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
+"""How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 
 
@@ -51,7 +59,7 @@ def create(
     ] = None,
     key_id: Annotated[str | None, typer.Option("--id", help="Id of the key. Default: the server chooses one.")] = None,
     name: Annotated[str | None, typer.Option(help="Whose key it is.")] = None,
-    galleries: options.InGalleries = None,
+    galleries: InGalleries = None,
     expires: Annotated[datetime | None, typer.Option(help="When it stops working, in UTC.")] = None,
     rate: Annotated[str | None, typer.Option(help="Requests allowed: 10/s, 600/m, 600/m:20 or unlimited.")] = None,
     aws: Annotated[bool, typer.Option("--aws", help="Print credentials for AWS clients.")] = False,
@@ -103,7 +111,7 @@ def show_admin_key(
     new = data_folder.replace_key(settings.data_dir)
     output.say(new)
     for url in data_folder.all_running_at(settings.data_dir):
-        if not takes_key(settings, url, new):
+        if not _takes_key(settings, url, new):
             output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
             raise typer.Exit(output.Exit.NO)
 
@@ -114,3 +122,19 @@ def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
         session.say(signing, *(f"{name} = {value}" for name, value in signing.items()))
     else:
         session.say(made, made.secret)
+
+
+def _takes_key(settings: Settings, url: str, key: str) -> bool:
+    """Return whether the server takes the key, after a few attempts if it doesn't; one that is gone or starts does."""
+    with own_client(settings, url, key) as client:
+        for _ in range(KEY_ATTEMPTS):
+            time.sleep(KEY_PAUSE_S)
+            try:
+                client.server_key()
+            except ApiError as error:
+                if error.status == HTTPStatus.UNAUTHORIZED:
+                    continue
+            except Unreachable:
+                pass
+            return True
+    return False

@@ -10,14 +10,16 @@ from fastapi import Query
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.access.keys import Key, Keys, KeyTerms, NewKey, access_key_of
+from app.access.keys import Key, Keys, KeyTerms, NewKey
 from app.api.auth import require_scope
 from app.api.components import path_id
 from app.api.feature import Feature
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router
-from app.api.schemas import KEY_ID_PATTERN, PageParams
+from app.api.schemas import PageParams
+from app.features.access_keys import access_key_of
 from app.features.keys import schemas
+from app.features.keys.schemas import KEY_ID_PATTERN
 
 router = Router("access")
 
@@ -59,7 +61,7 @@ def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCr
     entry.target = fit_id(key_id)
     terms = KeyTerms(
         id=key_id,
-        scopes=frozenset(Scope(scope) for scope in asked.scopes),
+        scopes=frozenset(asked.scopes),
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
@@ -99,7 +101,7 @@ def revoke_key(keys: Keys, key: KeyId) -> None:
     keys.revoke(key)
 
 
-def _require_templates(grant: Grant, scopes: Set[str]) -> None:
+def _require_templates(grant: Grant, scopes: Set[Scope]) -> None:
     if Scope.TEMPLATES in scopes:
         require_scope(grant, Scope.TEMPLATES)
 

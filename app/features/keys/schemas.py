@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import Field
 
-from app.api.schemas.base import (
-    MAX_GRACE_S,
-    MAX_PAGE,
-    Example,
-    Id,
-    KeyIdText,
-    Name,
-    NextCursor,
-    Params,
-    RateText,
-    ScopeName,
-    Time,
-    Wire,
-)
+from app.api.schemas.base import MAX_PAGE, Example, Id, Name, NextCursor, Params, ScopeWord, Time, Wire
+
+KEY_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+MAX_GRACE_S = 30 * 24 * 3600
+KeyIdText: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=KEY_ID_PATTERN,
+        max_length=63,
+        description="A key's id: 1 to 63 of a-z, 0-9 and inner hyphens.",
+        examples=["door"],
+    ),
+]
+RateText: TypeAlias = Annotated[
+    str,
+    Field(
+        max_length=32,
+        description="Requests per second or minute, and optionally a burst: `10/s`, `600/m:20`, or `unlimited`.",
+        examples=["10/s"],
+    ),
+]
 
 
 class KeyCreate(Params):
@@ -30,7 +37,7 @@ class KeyCreate(Params):
 
     id: KeyIdText | None = Field(default=None, description="Chosen by the server if absent.")
     name: Name | None = Field(default=None, description="The key's owner or purpose; free text.")
-    scopes: list[ScopeName] = Field(
+    scopes: list[ScopeWord] = Field(
         min_length=1, description="What the key may do; `admin` implies all of them but `templates`."
     )
     galleries: list[Id] | None = Field(
@@ -56,7 +63,7 @@ class Key(Wire):
 
     id: str = Field(examples=["door"])
     name: str | None = Field(examples=["The front door"])
-    scopes: list[ScopeName]
+    scopes: list[ScopeWord]
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
     rate: str | None = Field(description="Its own rate limit; null: the server's default.")
     created_at: datetime

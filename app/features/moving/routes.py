@@ -16,8 +16,9 @@ from app.api.route import Router
 from app.api.routes.faces import FACE, stored_face
 from app.api.schemas import Subject
 from app.api.schemas.base import FACE_ID, MAX_PAGE, Example, Id, Params, Wire
-from app.gallery import subjects
-from app.gallery.records import Gallery, Move
+from app.features import transfers
+from app.features.transfers import Move
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.text import clean_id
@@ -68,7 +69,7 @@ def merge_subject(
     """
     entry.target = fit_id(asked.into)
     with galleries.change(gallery) as change:
-        faces = subjects.merge_subjects(change, subject, asked.into)
+        faces = transfers.merge_subjects(change, subject, asked.into)
     kept = schemas.Subject.model_validate(store.subject(gallery, asked.into))
     return MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
 
@@ -90,7 +91,7 @@ def move_face(
     known = store.face(gallery, face_id, subject)
     target = store.subject(gallery, asked.subject).id
     with galleries.change(gallery) as change:
-        subjects.move_faces(change, [Move(known.face_id, known.subject, target)])
+        transfers.move_faces(change, [Move(known.face_id, known.subject, target)])
     return stored_face(store.face(gallery, face_id, target), gallery)
 
 
@@ -111,7 +112,7 @@ def move_faces(
     source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")
     moves = [Move(face_id, source, target) for face_id in asked.faces]
     with galleries.change(gallery) as change:
-        subjects.move_faces(change, moves, create=asked.create)
+        transfers.move_faces(change, moves, create=asked.create)
     return schemas.Subject.model_validate(store.subject(gallery, target))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 from likeness_client import answers
 
 from app.cli import jobs, options
 from app.cli.options import Session, command
+
+Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
@@ -26,7 +28,7 @@ def start(
     ] = None,
     force: options.Force = False,
     accept_non_commercial: options.AcceptNonCommercial = False,
-    wait: options.Wait = False,
+    wait: Wait = False,
 ) -> None:
     """Embed every face with another package, then switch to it. Called again, it continues a stopped move."""
     move = session.client().reembed(
@@ -53,13 +55,13 @@ def rollback(session: Session, gallery: options.Gallery) -> None:
 
 
 @command(reembed, epilog="Example: likeness reembed finish staff --wait")
-def finish(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
+def finish(session: Session, gallery: options.Gallery, wait: Wait = False) -> None:
     """Delete the templates of the previous package. This ends the time in which a rollback is possible."""
     _say_move(session, session.client().finish_reembedding(gallery), wait=wait)
 
 
 @command(reembed, epilog="Example: likeness reembed cancel staff")
-def cancel(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
+def cancel(session: Session, gallery: options.Gallery, wait: Wait = False) -> None:
     """Keep the current package, and delete the templates made so far with the other one."""
     _say_move(session, session.client().cancel_reembedding(gallery), wait=wait)
 

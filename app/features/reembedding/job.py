@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
+from app.features.corrected import drop_other_packages, reembed_corrections
 from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
-from app.gallery.corrections import Corrections
+from app.features.transfers import delete_faces
 from app.gallery.records import Gallery, decode_crop
 from app.gallery.service import Galleries
-from app.gallery.subjects import delete_faces
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
@@ -39,13 +39,11 @@ class Reembedder:
         self,
         galleries: Galleries,
         reembeddings: Reembeddings,
-        corrections: Corrections,
         embedders: Embedders,
         jobs: JobStore,
     ) -> None:
         self._galleries, self._store = galleries, galleries.store
         self._reembeddings = reembeddings
-        self._corrections = corrections
         self._embedders = embedders
         self._jobs = jobs
 
@@ -177,7 +175,7 @@ class Reembedder:
                 made = iter(used.embedder.embed([crop for crop in pixels if crop is not None])[0])
             return [None if crop is None else next(made) for crop in pixels]
 
-        added, left_out = self._corrections.reembed(gallery, target, embed)
+        added, left_out = reembed_corrections(self._store, gallery, target, embed)
         running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out
         running.checkpoint(running.saved)
 
@@ -190,7 +188,7 @@ class Reembedder:
                 with self._galleries.change(gallery) as change:
                     running.counts["dropped"] += len(delete_faces(change, doomed))
             if not keys and self._reembeddings.forget(gallery):
-                self._corrections.keep_only(gallery, self._store.gallery(gallery.id).embedder)
+                drop_other_packages(self._store, gallery, self._store.gallery(gallery.id).embedder)
                 return
             after = keys[-1] if keys else 0
             running.progress(running.done + len(keys))

@@ -143,7 +143,7 @@ def _answer(jobs: JobStore, move: steps.Reembedding) -> Reembedding:
 
 def _start(core: Components) -> Part:
     store = steps.Reembeddings(core.store)
-    reembedder = Reembedder(core.galleries, store, core.corrections, core.embedders, core.jobs)
+    reembedder = Reembedder(core.galleries, store, core.embedders, core.jobs)
     return Part({"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 
 from app.errors import FaceNotFound
-from app.features.listing import count_people, faces_of_image, placed_faces
+from app.features import transfers
+from app.features.listing import count_people, faces_of_image, find_faces, placed_faces
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
     Shape,
@@ -22,7 +23,6 @@ from app.features.rekognition.answers import (
     stored_face,
 )
 from app.features.rekognition.call import Call, good_enough
-from app.gallery import subjects
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.timestamps import utc_seconds
@@ -115,10 +115,10 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.store.find_faces(gallery, ids)
+    stored = find_faces(call.store, gallery, ids)
     free = [face for face in ids if face in stored and is_unnamed(stored[face].subject)]
     with call.galleries.change(gallery) as change:
-        deleted = set(subjects.delete_faces(change, free))
+        deleted = set(transfers.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
         if face in stored and not is_unnamed(stored[face].subject):
@@ -134,7 +134,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
     row = call.operations.enroll_face(gallery, unnamed_id(), photo, face, origin)
-    stored = call.store.find_faces(gallery, [row.face_id])
+    stored = find_faces(call.store, gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return stored[row.face_id]

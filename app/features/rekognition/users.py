@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 from app.access.grants import Scope
 from app.api.auth import require_scope
 from app.errors import FaceNotFound
+from app.features import transfers
+from app.features.listing import find_faces
 from app.features.rekognition import errors, requests
 from app.features.rekognition.answers import (
     Shape,
@@ -26,9 +28,10 @@ from app.features.rekognition.answers import (
 from app.features.rekognition.call import Call, good_enough
 from app.features.rekognition.errors import Refused
 from app.features.rekognition.recognition import match_users
+from app.features.transfers import AlreadyAnswered, Move, keep_answer
 from app.gallery import subjects
-from app.gallery.change import AlreadyAnswered, Change, keep_answer
-from app.gallery.records import Gallery, Move, StoredFace
+from app.gallery.change import Change
+from app.gallery.records import Gallery, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.decisions import fused, template_of
 
@@ -72,7 +75,8 @@ def once(work: Work) -> Callable[[Call, Any], Shape]:
 
 
 def _stored_answer(call: Call, gallery: Gallery, token: str, digest: bytes) -> Shape | None:
-    before = call.store.recall_answer(gallery, call.name, token)
+    with call.store.database.read() as connection:
+        before = transfers.recall_answer(connection, gallery, call.name, token)
     if before is None:
         return None
     if before[0] != digest:
@@ -94,7 +98,7 @@ def delete(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_ans
     """Delete a user; its faces stay, and belong to no user."""
     with call.galleries.change(gallery) as change:
         store_answer(change, {})
-        subjects.dissolve_subject(change, wanted.UserId)
+        transfers.dissolve_subject(change, wanted.UserId)
     return {}
 
 
@@ -147,7 +151,7 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.store.find_faces(gallery, ids)
+    stored = find_faces(call.store, gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     compared = 0
@@ -176,7 +180,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
 def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = call.store.find_faces(gallery, ids)
+    stored = find_faces(call.store, gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -217,7 +221,7 @@ def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_
     try:
         with call.galleries.change(gallery) as change:
             store_answer(change, answer)
-            subjects.move_faces(change, moves)
+            transfers.move_faces(change, moves)
     except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
     return answer

@@ -29,6 +29,7 @@ from app.api.components import Components
 from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, callers_of
 from app.errors import LikenessError
+from app.features.access_keys import signing_tokens
 from app.features.forms import read_again
 from app.features.one_time import SeenSignatures
 from app.features.rekognition import errors
@@ -130,7 +131,7 @@ class SignatureChecker:
         return self._keys.check(token)
 
     def _tokens(self, claim: Claim) -> list[str]:
-        tokens = self._keys.signing_tokens(claim.access_key)
+        tokens = signing_tokens(self._keys, claim.access_key)
         if not tokens:
             raise unknown_client()
         return tokens

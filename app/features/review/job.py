@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy.engine import Connection
 
+from app.features.corrected import wrong_by_key
 from app.features.review.examine import Examiner, Nearest, nearest_of
 from app.features.review.records import Draft, Summary
 from app.features.review.rules import STRANGERS_FMR, Points
 from app.features.review.separation import Counts, Separation
 from app.features.review.store import Reviews
-from app.gallery.corrections import Corrections
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.thresholds import Thresholds
@@ -45,7 +45,6 @@ class Reviewer:
         self,
         galleries: Galleries,
         reviews: Reviews,
-        corrections: Corrections,
         jobs: JobStore,
         thresholds: Callable[[Gallery], Thresholds],
         *,
@@ -54,7 +53,6 @@ class Reviewer:
         """``thresholds`` returns a gallery's operating points; ``defaults`` name those that decide."""
         self.reviews = reviews
         self._galleries, self._store = galleries, galleries.store
-        self._corrections = corrections
         self._jobs = jobs
         self._thresholds = thresholds
         self._defaults = defaults
@@ -144,7 +142,7 @@ class Reviewer:
             index = self._galleries.indexes.ready(gallery.index_spec)
             matches += self._near(index, vectors[start : start + PROBES_AT_ONCE], examiner.least)
         keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in matches for match in row}
-        wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
+        wrong = wrong_by_key(self._store, gallery, gallery.embedder, keys)
         nearest = self._nearest(blocks, matches, wrong)
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 

@@ -132,7 +132,6 @@ def _start(core: Components) -> Part:
     reviewer = Reviewer(
         core.galleries,
         reviews,
-        core.corrections,
         core.jobs,
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
         defaults=operations.defaults,

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, SecretStr
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
-from app.api.components import HEXADECIMAL, Components
+from app.api.components import HEXADECIMAL, Components, Reached
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
@@ -365,15 +365,18 @@ def _start(
     sightings_days: float,
     unknown_days: float,
     stranger_days: float,
+    correction_days: float,
     webhook_networks: tuple[str, ...],
     expiry_seconds: float,
     mqtt: SecretStr | None,
 ) -> Part:
-    kept = [timedelta(days=days) for days in (sightings_days, min(unknown_days, sightings_days), stranger_days)]
+    kept = [
+        timedelta(days=days)
+        for days in (sightings_days, min(unknown_days, sightings_days), stranger_days, correction_days)
+    ]
     watching = Watching(core, *kept)
     database = core.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
-    core.erasures.reach("sightings", watching.erase_like, TABLES)
     running = ExitStack()
     if mqtt is not None:
         from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have
@@ -388,13 +391,22 @@ def _start(
         Task(REGROUP_S, "strangers", watching.strangers.regroup),
     )
     handed = {"watching": watching, "webhooks": webhooks, "listeners": Listeners(database)}
-    return Part(handed, tasks=tasks, close=running.close)
+    reached = Reached("sightings", watching.erase_like, TABLES)
+    return Part(handed, tasks=tasks, erased_too=reached, close=running.close)
 
 
 FEATURE = Feature(
     [router],
     _start,
-    ("sightings_days", "unknown_days", "stranger_days", "webhook_networks", "expiry_seconds", "mqtt"),
+    (
+        "sightings_days",
+        "unknown_days",
+        "stranger_days",
+        "correction_days",
+        "webhook_networks",
+        "expiry_seconds",
+        "mqtt",
+    ),
     setting="watching",
     webhooks=(schemas.Event,),
     page=pathlib.Path(__file__).parent / "page",

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from app.api.components import Components
 from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
 from app.errors import Conflict, InvalidInput, NoFace
+from app.features.corrected import add_correction
 from app.features.watching.cameras import Cameras
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
@@ -20,6 +21,7 @@ from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject, templates_of
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
+from app.timestamps import utc_now
 from app.types import Face, Quality, Template
 
 MOST_PHOTOS = 8
@@ -35,9 +37,17 @@ LOOKED_THROUGH = 4_000
 class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
-    def __init__(self, core: Components, sightings: timedelta, unknown: timedelta, strangers: timedelta) -> None:
-        """How long each is kept after it was last heard of; zero: there are no strangers."""
+    def __init__(
+        self,
+        core: Components,
+        sightings: timedelta,
+        unknown: timedelta,
+        strangers: timedelta,
+        corrections: timedelta,
+    ) -> None:
+        """How long each is kept after it was last heard of, and a correction; no ``strangers``: there are none."""
         self._core = core
+        self._corrections = corrections
         store = core.store
         self.strangers = Strangers(store, strangers, core.operations.thresholds_in)
         self.sightings = Sightings(store, sightings, unknown, self.strangers.group)
@@ -68,7 +78,7 @@ class Watching:
             self._enroll(gallery, subject, [stored])
         elif subject is None and wrong is not None and (stored.template or stored.crop):
             (face,) = self._faces(gallery, wrong, [stored])
-            self._core.corrections.add(gallery, wrong, face)
+            add_correction(self._core.store, gallery, wrong, face, utc_now(self._corrections))
         with self._core.store.change(gallery) as change:
             (settled,) = self.sightings.settle(change, [sighting_id], subject)
         return settled

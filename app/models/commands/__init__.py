@@ -15,8 +15,9 @@ from app.cli.options import Session, command
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
 from app.inference.manifest import Calibration
-from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select, write_own
+from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select
 from app.models.commands import adding, measuring
+from app.models.packages import write_own
 
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")

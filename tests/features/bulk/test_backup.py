@@ -26,19 +26,21 @@ from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
 from app.db.secrets import FoundRings
-from app.db.signing import Signer, canonical, signed
+from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, LikenessError
 from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.sign_in.codes import SignInCodes
+from app.features.signatures import canonical, signed
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
-from app.inference.package import OwnCalibrations, own_path, write_own
+from app.inference.package import OwnCalibrations, own_path
 from app.jobs.records import Job
 from app.jobs.store import JobStore
+from app.models.packages import write_own
 from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support import packages

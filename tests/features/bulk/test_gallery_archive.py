@@ -17,6 +17,7 @@ from likeness_client import ApiError, Client
 
 from app.db import signing
 from app.errors import InvalidInput
+from app.features import signatures
 from app.features.bulk import json_lines
 from app.features.bulk.json_lines import DismissalLine
 from app.features.review.records import Kind
@@ -160,7 +161,7 @@ def test_without_crops(two: Two) -> None:
 
 
 def test_a_signer_must_be_known_or_confirmed(two: Two) -> None:
-    digest = signing.fingerprint(signing.decode(two.trust))
+    digest = signatures.fingerprint(signatures.decode(two.trust))
     for number, trust in enumerate((None, "", "0" * 64, signing.encode(bytes(32)))):
         job = brought(two, f"unknown-{number}", two.archive, trust)
         assert (job.state, job.error.code) == ("failed", "unknown_signer")

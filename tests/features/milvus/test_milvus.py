@@ -24,10 +24,10 @@ from app.errors import Conflict, NotFound, Unusable
 from app.features.milvus import indexes as module
 from app.features.milvus.client import CollectionLost, Milvus, parse_address
 from app.features.milvus.collections import Collections
-from app.gallery.records import Move
+from app.features.transfers import Move, move_faces
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import delete_face, delete_subject, move_faces
+from app.gallery.subjects import delete_face, delete_subject
 from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
 from tests.support.changing import changed

@@ -27,12 +27,12 @@ from app.features.bulk.rows import write_many
 from app.features.milvus.indexes import MilvusBackend
 from app.features.reembedding.job import KIND, Reembedder
 from app.features.reembedding.steps import Reembedding, Reembeddings
+from app.features.transfers import Move, move_faces
 from app.features.vault.reseal import reseal
-from app.gallery.corrections import Corrections
-from app.gallery.records import Gallery, Move, StoredFace, encode_crop
+from app.gallery.records import Gallery, StoredFace, encode_crop
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.subjects import create_subject, delete_face, delete_subject, move_faces
+from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
 from app.inference.thresholds import fuse
@@ -108,9 +108,7 @@ class Server:
         self.embedders = embedders
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
-        self.reembedder = Reembedder(
-            self.galleries, self.reembeddings, Corrections(self.galleries.store, 1), embedders, self.jobs
-        )
+        self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
         self.runner = Runner(self.jobs, look_s=0.05, renew_s=0.1)
         if runs:
             self.runner.start({KIND: self.reembedder.work}, self.scheduler)

@@ -13,8 +13,8 @@ from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import NotFound, OperatingPointUnavailable
 from app.features.review import job as review_job
 from app.features.review.records import Kind
-from app.gallery.records import Move
-from app.gallery.subjects import create_subject, delete_face, delete_subject, move_faces
+from app.features.transfers import Move, move_faces
+from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.thresholds import Thresholds
 from app.jobs.runner import Running

