@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import uuid
@@ -16,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from app.api import page
 from app.db.engine import Database
 from tests.support.live import LiveServer, serving
 from training.service import reserved_port
@@ -102,10 +104,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _models_are_shared() -> Iterator[None]:
-    """Between all services of this process; servers in processes of their own open theirs."""
+def _services_start_quickly() -> Iterator[None]:
+    """All services of this process share the opened models and the page's compressed files; servers in processes of
+    their own open theirs."""
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("app.main.open_models", ready.open_models)
+        changed.setattr("app.api.page._file", functools.cache(page._file))
         yield
 
 

@@ -325,15 +325,20 @@ def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> 
     check()
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_requests_as_the_document_describes_them(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
-    hold(api, inhabited.operations[name].as_strategy(), each)
+ABOUT_SOMEBODY = [
+    name for name in OPERATIONS if "{" in name and not name.startswith("DELETE") and not name.endswith("/erase")
+]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name for name in OPERATIONS if "{" in name and not name.startswith("DELETE") and not name.endswith("/erase")],
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in ABOUT_SOMEBODY else name for name in OPERATIONS]
 )
+def test_requests_as_the_document_describes_them(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+    """Ids are made up: most operations with ids in their path answer 404, and are tried in the second stage."""
+    hold(api, inhabited.operations[name].as_strategy(), each)
+
+
+@pytest.mark.parametrize("name", ABOUT_SOMEBODY)
 def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
     hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), each)
 

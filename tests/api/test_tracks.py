@@ -125,9 +125,9 @@ def test_a_track_is_enrolled_with_one_decision_of_conflict(api: httpx.Client, ga
     assert warned["explain"]["track"] == [0, 1]
 
 
-def test_the_client_and_the_command_send_tracks(live_server: LiveServer) -> None:
+def test_the_client_and_the_command_send_tracks(shared_server: LiveServer) -> None:
     paths = [SAMPLES / "collins.jpg", SAMPLES / "collins_again.jpg"]
-    with Client(live_server.url, key=live_server.key) as client:
+    with Client(shared_server.url, key=shared_server.key) as client:
         client.create_gallery("track")
         client.enroll("track", "eileen", [SAMPLES / "collins.jpg"])
         answer = client.identify("track", paths, track=True, explain=True)

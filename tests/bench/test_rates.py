@@ -27,6 +27,7 @@ from bench.rates import (
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.calibrating import photographed
+from tests.support.ready import fill_cache
 from tests.support.service import encoded
 
 STRICT, LAX = ({1e-2: at, 1e-3: at + 0.01, 1e-4: at + 0.02, 1e-6: at + 0.03} for at in (0.95, -0.9))
@@ -85,6 +86,7 @@ def test_people_with_too_few_photos_are_said_so_and_leave_no_traceback(tmp_path:
         crop = rng.integers(0, 256, (112, 112, 3), np.uint8)
         (tmp_path / "photos" / f"{name}.png").write_bytes(encoded(crop))
     (tmp_path / "none").mkdir()
+    fill_cache(tmp_path / "cache")
 
     def run(photos: Path, *more: str) -> Result:
         words = ["--images", photos, "--package", "sface", "--aligned", "--models", PROJECT / "models"]

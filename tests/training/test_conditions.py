@@ -16,6 +16,7 @@ from app.models.stages import Stages, open_stages, pixels_of
 from app.pipeline import choose_face
 from app.types import Landmarks, Pixels
 from tests.conftest import PROJECT
+from tests.support.ready import fill_cache
 from training.commands.evaluate import app
 from training.evaluation.photos import Templates
 from training.evaluation.stages.conditions import CLOTHS, CONDITIONS, GLASS, drawn, measure, one_photo_each
@@ -27,7 +28,8 @@ MODELS = PROJECT / "models"
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     packages = [load_package(MODELS / name) for name in ("sface-slim", "yunet")]
-    with open_stages(packages[0], packages[1], tmp_path_factory.mktemp("cache")) as opened:
+    fill_cache(cache := tmp_path_factory.mktemp("cache"))
+    with open_stages(packages[0], packages[1], cache) as opened:
         yield opened
 
 
@@ -100,6 +102,7 @@ def test_the_command_writes_the_card_and_the_manifest_keeps_its_own(tmp_path: Pa
         shutil.copy(SAMPLES / f"{name}.jpg", tmp_path / "photos" / f"{place}.jpg")
     for name in ("sface-slim", "yunet"):
         shutil.copytree(MODELS / name, tmp_path / "models" / name)
+    fill_cache(tmp_path / "cache")
     words = ["conditions", "--images", "photos", "--package", "sface-slim", "--models", "models", "--out", "out",
              "--cache", "cache", "--measured-on", "samples", "--rounds", "20", "--write"]  # fmt: skip
     words = [str(tmp_path / word) if word in {"photos", "models", "out", "cache"} else word for word in words]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.conftest import PROJECT
+from tests.support.ready import fill_cache
 from training.commands.evaluate import app
 from training.evaluation.photos import Templates
 from training.evaluation.stages.turning import UNALIGNABLE, Scores, Turned, measure, sample
@@ -54,6 +55,7 @@ def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path, monk
     for place, name in (("eileen/1", "collins"), ("eileen/2", "collins_again"), ("grace/1", "hopper")):
         (tmp_path / "photos" / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(SAMPLES / f"{name}.jpg", tmp_path / "photos" / f"{place}.jpg")
+    fill_cache(tmp_path / "cache")
     words = ["turned", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(MODELS)]
     words += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--every", "135"]
     words += ["--keep", str(tmp_path / "kept")]
@@ -91,6 +93,7 @@ def test_what_is_written_after_some_photos_is_of_these(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("training.commands.cards.BLOCK", 4)
     monkeypatch.setattr("training.commands.cards.write_found", write)
+    fill_cache(tmp_path / "cache")
     words = ["turned", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(MODELS), "--no-draw"]
     words += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--every", "180"]
     done = CliRunner().invoke(app, words)

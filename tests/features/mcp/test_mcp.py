@@ -9,14 +9,16 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client, StdioServerParameters
 
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import SAMPLES
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 READS = {"list_galleries", "list_people", "identify", "verify", "detect"}
 
@@ -44,6 +46,8 @@ def gallery(shared_server: LiveServer) -> Iterator[str]:
 @asynccontextmanager
 async def assistant(server: LiveServer, photos: Path, *words: str) -> AsyncIterator[Client]:
     """The SDK's client, which starts the command."""
+    from mcp import Client, StdioServerParameters  # noqa: PLC0415 - a second of imports, which other tests do without
+
     command = ["-m", "app", "mcp", "--photos", str(photos), "--server", server.url, "--key", server.key, *words]
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)}
     async with Client(StdioServerParameters(command=sys.executable, args=command, env=environ, cwd=PROJECT)) as client:
