@@ -51,6 +51,8 @@ def group_photos(core: Components, job: Running) -> None:
     OperatingPointUnavailable if the gallery's package has no operating points.
     """
     run = Import(core, job)
+    # All photos by one package, whichever of a gallery's two answers at which moment while it is re-embedded.
+    run.gallery = run.gallery.view(core.galleries.probed_by(run.gallery))
     job.counts.clear()
     seen: list[Seen] = []
     photos = list[int]()
@@ -95,7 +97,7 @@ def _grouped(core: Components, run: Import, seen: list[Seen]) -> list[list[dict[
     if not seen:
         return []
     vectors = np.stack([one.face.template.vector for one in seen if one.face.template is not None])
-    points = core.embedders.thresholds(run.gallery.embedder).points
+    points = core.operations.thresholds_in(run.gallery, run.gallery.embedder).points
     return [[seen[row].answer() for row in rows] for rows in people_of(vectors, points)]
 
 

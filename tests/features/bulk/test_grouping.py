@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, error_of
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from tests.support import packages
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, error_of, running
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended
 
@@ -49,6 +54,25 @@ def test_the_faces_of_a_person_come_together_and_can_be_enrolled_by_their_places
             files={"images": photos[one["photo"]]},
         )
         assert answer.raise_for_status().json()["enrolled"][0]["box"] == one["box"]
+
+
+def test_photos_are_grouped_by_one_package_while_the_gallery_moves_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers by the old package until it has built the index of the new one."""
+    packages.install(tmp_path / "data" / "packages", "small", dimension=12)
+    turns = itertools.count()
+
+    def answering(_: Galleries, gallery: Gallery) -> str:
+        return gallery.index_specs[next(turns) % len(gallery.index_specs)].key.package
+
+    with running(tmp_path / "data") as home:
+        home.post("/v1/galleries", json={"id": "roll"}).raise_for_status()
+        moved = home.post(f"{HOME}/reembed", json={"embedder": "small"}).raise_for_status().json()
+        assert job_ended(home, moved["job"]["id"])["state"] == "done"
+        monkeypatch.setattr(Galleries, "probed_by", answering)
+        found = grouped(home, tar_of(ROLL))
+    assert (found["job"]["state"], found["job"]["counts"]["faces"]) == ("done", 5)
 
 
 def test_photos_without_a_face_are_no_group(home: httpx.Client) -> None:
