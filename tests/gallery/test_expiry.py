@@ -27,7 +27,6 @@ from app.features.transfers import Move, dissolve_subject, move_faces, rename_su
 from app.gallery.change import Change
 from app.gallery.records import Consent, Counts, Terms
 from app.gallery.service import Galleries
-from app.gallery.store import Store
 from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
@@ -206,7 +205,7 @@ def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], 
 def test_more_time_given_just_before_the_sweep_is_kept(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
     enroll(galleries, "eileen", 1)
     work, log = open_expiry(galleries)
-    monkeypatch.setattr(Store, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
+    monkeypatch.setattr(Erasures, "_expired", lambda _: [("staff", "eileen")])  # as it was a moment ago
     assert work.sweep() == 0
     assert found(galleries, 1) == ["eileen"]
     log.close()
