@@ -103,17 +103,19 @@ def mean_comparisons(sizes: Sizes, independence: float) -> float:
     return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
 
 
-def fused(ranking: Iterable[Candidate], thresholds: Thresholds) -> list[Candidate]:
+def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 1.0) -> list[Candidate]:
     """Return the candidates by their fused scores, the best first.
 
-    A mean template of several photos scores further from 0 with everybody than one photo does; times its length to a
-    power that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does.
-    Without a measured power the candidates stay as they are.
+    A mean template of several photos scores further from 0 with everybody than one photo does; reduced by a power of
+    its length that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does.
+    Without a measured power the candidates stay as they are. ``length`` is that of a fused probe's mean.
     """
-    power = thresholds.fusion
-    if power is None:
+    if thresholds.fusion is None:
         return list(ranking)
-    scored = (replace(candidate, score=candidate.template_score * candidate.length**power) for candidate in ranking)
+    scored = [
+        replace(candidate, score=candidate.template_score * thresholds.reduction(candidate.length, length))
+        for candidate in ranking
+    ]
     return sorted(scored, key=lambda candidate: -candidate.score)
 
 
@@ -123,19 +125,25 @@ def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:
 
 
 def verify_point(
-    thresholds: Thresholds, asked: float | None, default: float, faces: int = 1, *, length: float = 1.0
+    thresholds: Thresholds,
+    asked: float | None,
+    default: float,
+    faces: int = 1,
+    *,
+    length: float = 1.0,
+    other: float = 1.0,
 ) -> VerifyPoint:
     """Return the operating point for comparisons with a subject of this many ``faces``: at the FMR ``asked`` for, or at
     the measured rate nearest to the default.
 
-    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`). Raises OperatingPointUnavailable if
-    the FMR asked for was not measured.
+    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`), ``other`` that of a second one which
+    it is compared with. Raises OperatingPointUnavailable if the FMR asked for was not measured.
     """
     comparisons = count_comparisons({faces: 1}, thresholds.independence)
     wanted = fmr_for(default if asked is None else asked, comparisons)
     fmr = _measured(thresholds, wanted) if asked is None else wanted
     rate = fpir_of(fmr, comparisons) if asked is None else asked
-    threshold, uncertain = _both(thresholds, fmr, length)
+    threshold, uncertain = _both(thresholds, fmr, length, other)
     return VerifyPoint(threshold, rate, thresholds.decided_by(fmr), comparisons, uncertain)
 
 
@@ -186,10 +194,10 @@ def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: f
     )
 
 
-def _both(thresholds: Thresholds, fmr: float, length: float) -> tuple[float, float]:
+def _both(thresholds: Thresholds, fmr: float, length: float, other: float = 1.0) -> tuple[float, float]:
     """Return the lowest scores of a `known` and of an `uncertain` probe at ``fmr``."""
     lenient = _measured(thresholds, fmr * UNCERTAIN_FACTOR)
-    known, uncertain = (thresholds.of_fused(rate, length) for rate in (fmr, lenient))
+    known, uncertain = (thresholds.of_fused(rate, length, other) for rate in (fmr, lenient))
     return known, uncertain
 
 

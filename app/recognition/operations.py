@@ -189,7 +189,7 @@ class Operations:
                     for name, (images, index) in sides.items()
                 }
                 one, other = self._embed_live(self._side_by_side(calls), used, gate)
-            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length * other.length)
+            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length, other=other.length)
         score = cosine(one.template, other.template)
         warnings = population_warnings(used.thresholds, population, point)
         worse = min(one.face.quality.score, other.face.quality.score)
@@ -227,13 +227,14 @@ class Operations:
                 (chosen,) = self._embed_live({"image": self.choose(image, "image", gate)}, used, gate)
             probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
-                (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
+                found = self._galleries.verify(gallery, subject, probe)
+                (candidate,) = fused([found], thresholds, chosen.length)
             (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
             point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=chosen.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
-            others = self.search(gallery, [probe], 2, thresholds)[0] if explain else []
+            others = self.search(gallery, [probe], 2, thresholds, chosen.length)[0] if explain else []
             ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
@@ -302,7 +303,8 @@ class Operations:
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            rankings = self.search(gallery, probes.templates, limit + len(places) + 1, thresholds)
+            most = limit + len(places) + 1
+            rankings = self.search(gallery, probes.templates, most, thresholds, probes.length)
             sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
         self._observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
@@ -483,14 +485,16 @@ class Operations:
         return photo
 
     def search(
-        self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds
+        self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
     ) -> list[list[Candidate]]:
         """Return the ``limit`` subjects of the highest scores for each template, best first, by `decisions.fused`.
+
+        ``length`` is that of a fused probe's mean.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
         rankings = self._galleries.search(gallery, templates, max(limit, RERANKED))
-        return [fused(ranking, thresholds)[:limit] for ranking in rankings]
+        return [fused(ranking, thresholds, length)[:limit] for ranking in rankings]
 
     def rank(
         self,

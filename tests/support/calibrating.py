@@ -60,9 +60,12 @@ NOISE = 1.0
 """Of a photo, as a multiple of what a person has: two photos of one then score 0.5."""
 
 
-def photographed(people: int, photos: int, seed: int, noise: float = NOISE) -> tuple[Vectors, NDArray[np.int64]]:
-    """Return unit vectors and who each shows, from 0."""
+def photographed(
+    people: int, photos: int, seed: int, noise: float = NOISE, *, apart: int = DIMENSION
+) -> tuple[Vectors, NDArray[np.int64]]:
+    """Return unit vectors and who each shows, from 0. People differ in the first ``apart`` dimensions, photos in all."""
     rng = np.random.default_rng(seed)
     who = np.repeat(np.arange(people), photos)
-    vectors = rng.standard_normal((people, DIMENSION))[who] + noise * rng.standard_normal((len(who), DIMENSION))
+    shown = rng.standard_normal((people, DIMENSION)) * np.sqrt(DIMENSION / apart) * (np.arange(DIMENSION) < apart)
+    vectors = shown[who] + noise * rng.standard_normal((len(who), DIMENSION))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), who

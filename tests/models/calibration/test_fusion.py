@@ -13,7 +13,7 @@ from app.models.calibration.fusion import LEAST_PEOPLE, measure_fusion
 from app.models.calibration.operating_points import SamePeople
 from app.recognition.decisions import Defaults, identify_point, verify_point
 from tests.support import packages
-from tests.support.calibrating import photographed
+from tests.support.calibrating import DIMENSION, photographed
 
 PACKAGE = packages.manifest(calibrations=(packages.calibration({1e-2: 0.3, 1e-4: 0.45, 1e-6: 0.6}),))
 
@@ -37,6 +37,29 @@ def test_a_track_of_any_number_of_photos_matches_strangers_as_often_as_asked(pho
         probe, length = fuse(strangers[shown == person])
         exceeded.append(np.mean(vectors @ probe >= threshold / length**power))
     assert 0.5 < np.mean(exceeded) / 1e-3 < 1.5
+
+
+@pytest.mark.parametrize(("photos", "others"), [(2, 2), (3, 3), (2, 8), (5, 5), (8, 8)])
+def test_two_tracks_match_as_often_as_asked(photos: int, others: int) -> None:
+    """Means of several photos show who people are, in which they differ less than photos do: two of them are nearer to
+    each other than the lengths of both tell alone."""
+    apart = DIMENSION // 2
+    power = measure_fusion(*photographed(150, 8, 1, apart=apart))
+    vectors, people = photographed(300, 8, 2, apart=apart)
+    found = points.measure(points.compare_all(vectors, people), people, rounds=2)
+    made = points.calibration(found, name="toys", measured_on="toys", pairs="all", default=True, fusion=power)
+    measured, matched = Thresholds(packages.manifest(calibrations=(made,))), 0.0
+    tracks, sides = 600, [photographed(600, n, seed, apart=apart)[0] for n, seed in ((photos, 3), (others, 4))]
+    one, other = ([fuse(own) for own in np.split(side, tracks)] for side in sides)
+    second = np.stack([vector for vector, _ in other])
+    for vector, length in one:
+        threshold = verify_point(measured, 1e-3, 0.5, length=length).threshold
+        reduced = [measured.reduction(each, length) for _, each in other]
+        matched += np.mean(second @ vector * reduced >= threshold) / tracks
+    both = verify_point(measured, 1e-3, 0.5, length=one[0][1], other=other[0][1]).threshold
+    swapped = verify_point(measured, 1e-3, 0.5, length=other[0][1], other=one[0][1]).threshold
+    assert both == pytest.approx(swapped), "it is the same comparison"
+    assert 0.5 < matched / 1e-3 < 1.5
 
 
 def test_the_more_alike_the_photos_the_less_changes() -> None:
