@@ -15,9 +15,9 @@ from app.inference.manifest import Calibration, Manifest, Point
 from app.types import Vector, Vectors
 
 BOTH_FUSED = 3.0
-"""The power of a fused template rises by this times itself and -ln of the other's length, if both are fused: scores then
-spread further than the two lengths tell alone. Measured with `sface` on each half of 1,063 people of train112: 2.9 and
-2.8; the same for 2 to 8 photos on either side (docs/decisions/several-photos.md)."""
+"""The power of a fused template rises by this times itself and -ln of the other's length, if both are fused: scores
+then spread further than the two lengths tell alone. Measured with `sface` on each half of 1,063 people of train112: 2.9
+and 2.8, the same for 2 to 8 photos on either side (docs/decisions/several-photos.md)."""
 RATE_TOLERANCE = 1e-9
 """Relative: a rate that differs from a measured one by rounding alone counts as measured."""
 
