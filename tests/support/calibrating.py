@@ -63,7 +63,7 @@ NOISE = 1.0
 def photographed(
     people: int, photos: int, seed: int, noise: float = NOISE, *, apart: int = DIMENSION
 ) -> tuple[Vectors, NDArray[np.int64]]:
-    """Return unit vectors and who each shows, from 0. People differ in the first ``apart`` dimensions, photos in all."""
+    """Return unit vectors and who each shows, from 0. People differ in ``apart`` dimensions, photos in all."""
     rng = np.random.default_rng(seed)
     who = np.repeat(np.arange(people), photos)
     shown = rng.standard_normal((people, DIMENSION)) * np.sqrt(DIMENSION / apart) * (np.arange(DIMENSION) < apart)
