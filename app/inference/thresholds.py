@@ -176,7 +176,8 @@ class Thresholds:
         ``length`` is that of its mean, ``other`` that of the template that it is compared with, if that is fused too:
         see BOTH_FUSED. If nobody measured the power, it is 1: the photos' mean score must then reach the threshold.
         """
-        return length ** (1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other)))
+        power = 1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other))
+        return float(length**power)
 
     def for_fpir(self, fpir: float, subjects: int) -> float:
         """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
