@@ -8,8 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from app.access.grants import Scope
 from app.choices import IndexKind
@@ -92,7 +93,14 @@ def words(closed_set: type[StrEnum]) -> WithJsonSchema:
     return WithJsonSchema({"enum": [word.value for word in closed_set], "type": "string"})
 
 
-ScopeWord: TypeAlias = Annotated[Scope, Strict(strict=False), words(Scope)]
+def _scope(word: str) -> Scope:
+    try:
+        return Scope(word)
+    except ValueError:
+        raise PydanticCustomError("enum", "Input should be one of {words}", {"words": ", ".join(Scope)}) from None
+
+
+ScopeWord: TypeAlias = Annotated[Scope, BeforeValidator(_scope), words(Scope)]
 """A scope by its name: JSON that is read strictly would refuse it, since JSON has no enums."""
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
