@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For PyTorch, which reads it when it is loaded. Several tests run at once: threads that wait for each other on few
 cores make small trainings take ten times as long. A test of more threads asks for them itself."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a place for folders that `tempfile` makes
+FILES_BYTES = 4 * 2**30
+"""More than the files of a run, about one GB, and of those that go on beside it."""
 LONGEST_FIRST = (
     "kill",
     "add",
@@ -43,13 +47,18 @@ LONGEST_FIRST = (
     "bench",
     "browser",
     "openapi",
+    "serving",
     "access",
-    "snapshots",
-    "trainer",
-    "api_server",
-    "import",
     "rekognition",
     "reembedding",
+    "workers",
+    "snapshots",
+    "trainer",
+    "import",
+    "encryption_at_rest",
+    "api_recognition",
+    "commands",
+    "api_server",
 )
 """Files that start first: a worker that took one last would work alone."""
 
@@ -70,7 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made
+        keep_files_in_memory()
         ready.begin()
+
+
+def keep_files_in_memory() -> None:
+    """Have temporary files in /dev/shm where it has room: on a disk, each of thousands of commits waits for it."""
+    if "TMPDIR" in os.environ or not SHARED_MEMORY.is_dir():
+        return
+    place = os.statvfs(SHARED_MEMORY)
+    if place.f_bavail * place.f_frsize > FILES_BYTES and not place.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(SHARED_MEMORY)
+        tempfile.tempdir = None  # it is found again
 
 
 @pytest.hookimpl(wrapper=True)

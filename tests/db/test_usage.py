@@ -224,15 +224,16 @@ def test_a_database_without_a_free_connection_is_busy(database_url: str, monkeyp
 
 FULL = """
 import resource, signal, sys
+from app.gallery.store import Store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-from app.gallery.store import Store
 Store(sys.argv[1])
 """
 """No file can grow past 20 kB, as on a full disk."""
 
 
 def test_a_full_disk_is_named_where_a_database_is_made(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, f"sqlite:///{tmp_path / 'likeness.db'}"]
+    # Without -B, Python would cut the compiled files it writes at 20 kB too, for all processes after this one.
+    command = [sys.executable, "-B", "-c", FULL, f"sqlite:///{tmp_path / 'likeness.db'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "DatabaseUnavailable: The database can't be written to: its disk is full" in done.stderr

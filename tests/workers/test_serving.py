@@ -42,6 +42,7 @@ def test_there_are_as_many_as_cores(server: LiveServer) -> None:
     assert "photo workers" in server.log.read_text()
 
 
+@pytest.mark.long
 def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServer) -> None:
     with server.client() as client, ThreadPoolExecutor(6) as pool:
         client.post("/v1/galleries", json={"id": "killed"}).raise_for_status()

@@ -209,11 +209,13 @@ def crop(number: int) -> Pixels:
     return np.ascontiguousarray(np.broadcast_to(colours.repeat(7, axis=0), (112, 112, 3)))
 
 
+MILVUS = pytest.param("milvus", marks=pytest.mark.long)
+"""The steps are the same there; that Milvus answers as FAISS does is tried in tests/features/milvus."""
 on_faiss = pytest.mark.parametrize("server", ["faiss"], indirect=True)
 """For steps that other tests take with Milvus, too."""
 
 
-@pytest.fixture(params=["faiss", "milvus"])
+@pytest.fixture(params=["faiss", MILVUS])
 def server(tmp_path: Path, embedders: Embedders, request: pytest.FixtureRequest) -> Iterator[Server]:
     milvus = tmp_path if request.param == "milvus" else None
     with serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders, milvus=milvus) as made:
@@ -282,7 +284,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             assert (state.state, state.keep_until) == ("ready", None)
 
 
-@pytest.mark.parametrize("index", ["faiss", "milvus"])
+@pytest.mark.parametrize("index", ["faiss", MILVUS])
 def test_several_faces_are_one_template_of_the_package_that_answers(
     database_url: str, embedders: Embedders, tmp_path: Path, index: str
 ) -> None:
