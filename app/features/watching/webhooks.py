@@ -61,6 +61,10 @@ REMEMBERED: Final = 10_000
 SECRET_BYTES: Final = 32
 PREFIX: Final = b"whsec_"
 """Begins a secret; base64 follows."""
+GIVEN_OUT: Final = ipaddress.ip_network("2000::/3")
+"""The IPv6 addresses of the internet (RFC 4291, 2.4)."""
+NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+"""Those that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052)."""
 ACTIVE, ASIDE = "active", "set_aside"
 _log = logging.getLogger(__name__)
 
@@ -175,9 +179,11 @@ class Webhooks:
 
     def _may_reach(self, text: str) -> bool:
         address = ipaddress.ip_address(text.partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return (address.is_global and not address.is_multicast) or any(address in network for network in self._allowed)
+        if isinstance(address, ipaddress.IPv6Address):
+            address = _carried(address)
+        is_given_out = address.version == 4 or address in GIVEN_OUT
+        is_public = is_given_out and address.is_global and not address.is_multicast
+        return is_public or any(address in network for network in self._allowed)
 
     def _deliver(self, webhook: Webhook, event: Event) -> bool:
         """Send one event and keep what came of it; return whether to go on with the next one."""
@@ -298,6 +304,13 @@ def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
         client.stream("POST", target, content=body, headers=headers, extensions={"sni_hostname": name}) as response,
     ):
         return response.status_code
+
+
+def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address that an IPv6 one carries to a gateway, such as NAT64's; itself if it carries none."""
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _like(webhook: Webhook, event: Event) -> tuple[str, ...]:

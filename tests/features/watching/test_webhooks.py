@@ -239,7 +239,12 @@ def test_events_of_a_restarted_server_go_on_with_their_ids(tmp_path: Path, recei
     assert [event["id"] for event in receiver.events] == due
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "http://169.254.169.254/"])
+PRIVATE = ("127.0.0.1", "[::1]", "localhost", "169.254.169.254", "[::ffff:10.0.0.1]", "[64:ff9b::10.0.0.1]")
+CARRIED = ("[2002:a00:1::1]", "[::10.0.0.1]", "[fec0::1]")
+"""Of 6to4, compatible with IPv4, of a site: nobody uses them any more."""
+
+
+@pytest.mark.parametrize("url", [f"http://{host}/" for host in (*PRIVATE, *CARRIED)])
 def test_private_addresses_are_refused_unless_they_are_named(tmp_path: Path, url: str) -> None:
     with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as database:
         with pytest.raises(InvalidInput, match="private"):
