@@ -280,6 +280,7 @@ class _Version:
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
+        self._checks = 0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._count = 0
         self._counted_at = -math.inf
@@ -293,13 +294,18 @@ class _Version:
 
     def __call__(self) -> int | None:
         """Return None if the file can't be read."""
-        now = time.monotonic()
+        begun = self._checks
         with self._lock:
+            if self._checks != begun and self._mark is not None:
+                return self._count  # of another thread's check, which began after this call
+            now = time.monotonic()
+            self._checks += 1
             try:
                 [(data,)] = self._connection.execute("PRAGMA data_version").fetchall()
                 if (mark := self._mark) is None or data != self._data:
                     [(mark,)] = self._connection.execute("PRAGMA user_version").fetchall()
             except sqlite3.Error:
+                self._mark = None  # nobody else may take it for checked
                 return None
             self._unmarked |= data != self._data
             if mark != self._mark or (self._unmarked and now - self._counted_at >= UNMARKED_S):
@@ -313,23 +319,32 @@ class _Version:
 
 
 class Cache(Generic[K, V]):
-    """Keeps values until the database changes. Safe to share between threads. ``version`` returns None if nothing may
-    be cached."""
+    """Keeps values until the database changes, at most ``most``. Safe to share between threads. ``version`` returns
+    None if nothing may be cached."""
 
-    def __init__(self, version: Callable[[], int | None]) -> None:
-        self._version = version
-        self._kept: dict[K, tuple[int, V]] = {}
+    def __init__(self, version: Callable[[], int | None], most: int = KEPT) -> None:
+        self._version, self._most = version, most
+        self._kept: tuple[int, dict[K, V]] = 0, {}
+        """The values of a version."""
 
     def get(self, key: K, query: Callable[[], V]) -> V:
         """Return the result of ``query``, cached or not; errors aren't cached."""
+        return self.get_all([key], lambda _missing: {key: query()})[key]
+
+    def get_all(self, keys: Sequence[K], query: Callable[[Sequence[K]], Mapping[K, V]]) -> dict[K, V]:
+        """Return the values of the keys, of which ``query`` returns those that aren't cached; a key may have none."""
         version = self._version()  # before the query, so that a commit in between is noticed next time
         if version is None:
-            return query()
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] == version:
-            return kept[1]
-        value = query()
-        if len(self._kept) >= KEPT:
-            self._kept.clear()
-        self._kept[key] = version, value
-        return value
+            return dict(query(keys))
+        of, kept = self._kept
+        if of != version:
+            kept = {}
+            self._kept = version, kept
+        known = {key: kept[key] for key in keys if key in kept}
+        if missing := [key for key in keys if key not in known]:
+            found = query(missing)
+            if len(kept) + len(found) > self._most:
+                kept.clear()
+            kept.update(found)
+            known |= found
+        return known

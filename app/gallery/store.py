@@ -53,6 +53,8 @@ from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)
 """How long the change log reaches back. A process that was away for longer builds its indexes again."""
+LABELS_KEPT = 16_384
+"""Faces whose ids and names are kept until the database changes: some 5 MB."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class Store:
         self._known_galleries = Cache[str, Gallery](self.database.version)
         self._known_counts = Cache[int, _Counted](self.database.version)
         self._known_subjects = Cache[tuple[int, str], Subject](self.database.version)
+        self._known_labels = Cache[int, tuple[str, str, str | None, str | None]](self.database.version, LABELS_KEPT)
         try:
             with self.database.read() as connection:
                 self.blobs.check(connection)
@@ -252,14 +255,19 @@ class Store:
 
         With `current`, faces of expired subjects are left out.
         """
-        labels: dict[int, tuple[str, str, str | None]] = {}
-        if face_keys:
-            query, now = _CURRENT_LABELS if current else _LABELS, utc_now()
-            with self.database.read() as connection:
-                for some in in_parts(face_keys):
-                    rows = connection.execute(query, {"keys": some, "now": now})
-                    labels |= {key: (face_id, subject_id, name) for key, face_id, subject_id, name in rows}
-        return labels
+        if not face_keys:
+            return {}
+        now, labels = utc_now(), self._known_labels.get_all(face_keys, self._labels)
+        return {
+            key: (face_id, subject_id, name)
+            for key, (face_id, subject_id, name, expires_at) in labels.items()
+            if not current or expires_at is None or expires_at > now
+        }
+
+    def _labels(self, face_keys: Sequence[int]) -> dict[int, tuple[str, str, str | None, str | None]]:
+        with self.database.read() as connection:
+            rows = [row for some in in_parts(face_keys) for row in connection.execute(_LABELS, {"keys": some}).all()]
+        return {key: (face_id, subject_id, name, expires_at) for key, face_id, subject_id, name, expires_at in rows}
 
     def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self.database.read() as connection:
@@ -298,11 +306,10 @@ def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
 
 # Built once: that takes longer than SQLite takes to run them.
 _LABELS = (
-    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
+    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name, SUBJECTS.c.expires_at)
     .join(SUBJECTS)
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )
-_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 
 
 def bind_package(database: Database, package: Package) -> None:

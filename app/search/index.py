@@ -21,7 +21,7 @@ import numpy as np
 from app.choices import IndexKind
 from app.search.gpu import Gpu, GpuFailed, GpuRows, Lane
 from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, merged, nothing_near
-from app.search.rows import MIN_WEIGHT, WIDEN, Best, Rows, View
+from app.search.rows import MIN_WEIGHT, WIDEN, Best, Rows, View, mean_of
 from app.search.types import Answer, Difference, FaceBlock, Keys, Match
 from app.types import Sizes, Vector, Vectors
 
@@ -248,14 +248,15 @@ class Index:
 
     def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
         """Return rows and scores as matches, with the scores of the subjects' mean templates."""
-        matches = []
-        for row, score in best:
-            subject, mean_score, length = int(view.subjects[row]), score, 1.0
-            with self._lock:
-                rows = view.rows.rows_of(subject, view.count)
-                if len(rows) > 1:
-                    mean, length = view.mean(rows)
-                    mean_score = float((mean * probe.astype(np.float64)).sum())
+        matches, subjects = [], [int(view.subjects[row]) for row, _ in best]
+        with self._lock:  # once, and FAISS asked once: where many search, who holds it waits for the interpreter too
+            rows_of = view.rows.rows_of_all(subjects, view.count)
+            vectors_of = [view.vectors[view.ordered(rows)] if len(rows) > 1 else None for rows in rows_of]
+        for (row, score), subject, rows, vectors in zip(best, subjects, rows_of, vectors_of, strict=True):
+            mean_score, length = score, 1.0
+            if vectors is not None:
+                mean, length = mean_of(vectors)
+                mean_score = float((mean * probe.astype(np.float64)).sum())
             face, faces = int(view.faces[row]), max(1, len(rows))
             matches.append(Match(subject, face, _cosine(score), _cosine(mean_score), faces, length))
         return matches

@@ -1,8 +1,8 @@
 """Near rows by one matrix product and TopK, run by ONNX Runtime: what a GPU does faster than FAISS's own kernels.
 
 FAISS cuts the rows into 131,072 for 512 queries, however few there are: on an H200 it answers 29 queries a second over
-10 million rows of 512 numbers, a plain float16 product with TopK 409. The graph below is that product. It runs on any
-of ONNX Runtime's providers, so the tests run it on the CPU; it was not measured on a card yet.
+10 million rows of 512 numbers, a plain float16 product with TopK by torch 384, and the graph below 328. It runs on any
+of ONNX Runtime's providers, so the tests run it on the CPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from app.types import Vectors
 SEGMENT = 16_384
 """Rows of which TopK takes the best by themselves, before it takes the best of these: one run over a million rows would
 leave most of a card idle."""
-PART_ROWS = 64 * SEGMENT
-"""Rows of one run: with PROBES of them the scores take 128 MiB of float16 and 256 MiB of float32."""
+PART_ROWS = 256 * SEGMENT
+"""Most rows of one run: with PROBES of them the scores take 512 MiB of float16 and 1 GiB of float32. Parts of a quarter
+answer 242 queries a second in place of 328, and 6,013 in place of 6,733 of which 64 come together (10 million rows of
+512 numbers in float16, H200)."""
+PART_NUMBERS = 3 * 2**29
+"""Most numbers of these rows, so that long vectors have fewer rows: ONNX Runtime's Concat on CUDA fails from 2^31 on."""
 PROBES = 64
 """Probes of one run."""
 OPSET = 17
@@ -36,11 +40,13 @@ class ProductIndex:
 
     def __init__(self, dimension: int, *, half: bool, provider: str = CUDA) -> None:
         """Hold vectors as float16 with `half`, else as float32, whose products are not rounded to TensorFloat-32."""
+        self.part_rows = min(PART_ROWS, max(1, PART_NUMBERS // (dimension * SEGMENT)) * SEGMENT)
+        """Rows of one run."""
         self.ntotal = 0
         """Number of rows."""
         self._type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
         self._place = "cuda" if provider == CUDA else "cpu"
-        self._parts: list[Any] = []  # of PART_ROWS rows each, the last one of fewer
+        self._parts: list[Any] = []  # of `part_rows` rows each, the last one of fewer
         self._store = _session(_store_graph(dimension, self._type), provider)
         self._whole, self._padded = (
             _session(_nearest_graph(dimension, self._type, padded=padded), provider) for padded in (False, True)
@@ -50,8 +56,8 @@ class ProductIndex:
         """Append (N, D) float32 rows."""
         start = 0
         while start < len(vectors):
-            room = -self.ntotal % PART_ROWS
-            some = np.ascontiguousarray(vectors[start : start + (room or PART_ROWS)])
+            room = -self.ntotal % self.part_rows
+            some = np.ascontiguousarray(vectors[start : start + (room or self.part_rows)])
             before = self._parts[-1] if room else self._empty(some)
             part = self._run(self._store, {"new": some}, before, ["rows"], on_cpu=False)[0]
             self._parts[-1 if room else len(self._parts) :] = [part]
@@ -91,7 +97,7 @@ class ProductIndex:
             inputs["spare"] = np.array([0, 0, 0, spare], np.int64)
         session = self._padded if spare else self._whole
         scores, rows = self._run(session, inputs, part, ["scores", "places"], on_cpu=True)
-        return scores, rows + place * PART_ROWS
+        return scores, rows + place * self.part_rows
 
     def _empty(self, like: Vectors) -> Any:
         kind = np.float16 if self._type == TensorProto.FLOAT16 else np.float32

@@ -107,13 +107,9 @@ class View:
                     break
         return list(best.values())
 
-    def mean(self, rows: Sequence[int]) -> tuple[NDArray[np.float64], float]:
-        """Return the (D,) mean of a subject's vectors scaled to length 1, and its length before, 0 to 1; zeros if they
-        cancel out. Weights by quality find nobody more, and would leave out profiles."""
-        ordered = np.array(rows)[np.argsort(self.faces[rows])]  # so that the sum doesn't depend on the rows' places
-        mean: NDArray[np.float64] = self.vectors[ordered].mean(axis=0, dtype=np.float64)
-        length = float(np.linalg.norm(mean))
-        return (mean / length if length > 0 else mean), min(1.0, length)
+    def ordered(self, rows: Sequence[int]) -> NDArray[np.int64]:
+        """Return the rows in the order of their faces, so that a sum doesn't depend on the rows' places."""
+        return np.array([row for _, row in sorted(zip(self.faces[rows].tolist(), rows, strict=True))], np.int64)
 
 
 class Rows:
@@ -204,7 +200,17 @@ class Rows:
 
     def rows_of(self, subject: int, among: int | None = None) -> list[int]:
         """Return the subject's rows that are there, those of the first `among` rows only if it is given."""
-        rows, row = [], int(self._last.search(subject))
+        return self._chain(int(self._last.search(subject)), among)
+
+    def rows_of_all(self, subjects: Sequence[int], among: int | None = None) -> list[list[int]]:
+        """Return `rows_of` each subject."""
+        if not subjects:
+            return []
+        return [self._chain(row, among) for row in self._last.search_multiple(np.array(subjects, np.int64)).tolist()]
+
+    def _chain(self, row: int, among: int | None) -> list[int]:
+        """Return the rows that are there, from a subject's last one on back."""
+        rows = []
         while row != NO_ROW:
             if self._there[row] and (among is None or row < among):
                 rows.append(row)
@@ -243,6 +249,14 @@ class Rows:
         sizes.update(after.tolist())
         sizes.subtract(before.tolist())
         self.sizes = {faces: subjects for faces, subjects in sizes.items() if faces and subjects}
+
+
+def mean_of(vectors: Vectors) -> tuple[NDArray[np.float64], float]:
+    """Return the (D,) mean of a subject's vectors, (N, D), scaled to length 1, and its length before, 0 to 1; zeros if
+    they cancel out. Weights by quality find nobody more, and would leave out profiles."""
+    mean: NDArray[np.float64] = vectors.mean(axis=0, dtype=np.float64)
+    length = float(np.linalg.norm(mean))
+    return (mean / length if length > 0 else mean), min(1.0, length)
 
 
 def _grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:

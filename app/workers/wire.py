@@ -10,22 +10,27 @@ import json
 import math
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+R = TypeVar("R", bytes, int)
 Array = NDArray[np.generic]
 
 _SIZES = struct.Struct("<IQ")
 """Bytes of the head, and of what follows it."""
 MOST_HEAD = 64 * 1024**2
 MOST_BYTES = 1024**3
+FIRST_BYTES = 64 * 1024
+"""Received at once at first: a photo of 250 pixels, or the faces in it."""
+MOST_PARTS = 512
+"""Sent by one call; Linux takes 1,024."""
 
 
 class Broken(Exception):
@@ -35,28 +40,43 @@ class Broken(Exception):
 def send(peer: socket.socket, head: bytes, parts: Sequence[bytes | Array]) -> None:
     """Send a head and the bytes that belong to it. Raises OSError."""
     views = [memoryview(part).cast("B") for part in parts if len(part)]  # type: ignore[arg-type]  # arrays are buffers
-    peer.sendall(_SIZES.pack(len(head), sum(len(view) for view in views)) + head)
-    for view in views:
-        peer.sendall(view)
+    left = [memoryview(_SIZES.pack(len(head), sum(len(view) for view in views)) + head), *views]
+    while left:  # together: each call hands the interpreter's lock over
+        sent = peer.sendmsg(left[:MOST_PARTS])
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
 
 
 def receive(peer: socket.socket) -> tuple[bytes, bytearray]:
-    """Receive a head and its bytes. Raises Broken at the end of the stream, and OSError."""
-    length, size = _SIZES.unpack(_exactly(peer, _SIZES.size))
+    """Receive a head and its bytes: one message, after which the other side waits. Raises Broken at the end of the
+    stream, and OSError."""
+    start = b""
+    while len(start) < _SIZES.size:
+        start += _received(peer.recv(FIRST_BYTES))  # usually all of it
+    (length, size), rest = _SIZES.unpack_from(start), start[_SIZES.size :]
     if length > MOST_HEAD or size > MOST_BYTES:
         raise Broken("a message is too long")
-    return bytes(_exactly(peer, length)), _exactly(peer, size)
+    if len(rest) > length + size:
+        raise Broken("bytes are left over")
+    return bytes(_filled(peer, length, rest[:length])), _filled(peer, size, rest[length:])
 
 
-def _exactly(peer: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view, at = memoryview(data), 0
+def _filled(peer: socket.socket, size: int, start: bytes) -> bytearray:
+    """Return so many bytes, of which the first have come already."""
+    data, at = bytearray(size), len(start)
+    view = memoryview(data)
+    view[:at] = start
     while at < size:
-        got = peer.recv_into(view[at:], 0, socket.MSG_WAITALL)
-        if not got:
-            raise Broken("the stream ended")
-        at += got
+        at += _received(peer.recv_into(view[at:], 0, socket.MSG_WAITALL))
     return data
+
+
+def _received(got: R) -> R:
+    if not got:
+        raise Broken("the stream ended")
+    return got
 
 
 def encode(value: object) -> tuple[bytes, list[Array]]:
@@ -82,9 +102,9 @@ def _plain(value: Any, arrays: list[Array]) -> object:
 
 def decode(kind: type[T], head: bytes, data: bytearray) -> T:
     """Return the value of type ``kind`` that `encode` wrote. Raises Broken if it is none."""
-    arrays = _Arrays(data)
+    arrays, declared = _Arrays(data), cast(Hashable, kind)
     try:
-        value: T = _typed(kind, json.loads(head), arrays)
+        value: T = _reader(declared)(json.loads(head), arrays)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise Broken(f"no {kind.__name__}: {error}") from error
     if arrays.at != len(data):
@@ -110,11 +130,39 @@ class _Arrays:
         return array if dtype.itemsize == 1 else array.copy()  # aligned
 
 
-def _typed(kind: Any, value: Any, arrays: _Arrays) -> Any:
+Reader: TypeAlias = Callable[[Any, _Arrays], Any]
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """Return what makes a value of type ``kind`` of its JSON; made once for each type."""
     if get_origin(kind) is not None:
-        return _generic(get_origin(kind), get_args(kind), value, arrays)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**{name: _typed(each, value[name], arrays) for name, each in _hints(kind).items()})
+        return _generic(get_origin(kind), get_args(kind))
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        parts = [(each.name, _reader(hints[each.name])) for each in fields(kind)]
+        build: Any = kind
+        return lambda value, arrays: build(**{name: part(value[name], arrays) for name, part in parts})
+    return lambda value, _: _plainly(kind, value)
+
+
+def _generic(origin: Any, given: tuple[Any, ...]) -> Reader:
+    if alias := getattr(origin, "__value__", None):  # NDArray, from NumPy 2.5 on
+        return _reader(alias[given])
+    if origin is np.ndarray:
+        dtype = np.dtype(get_args(given[1])[0])
+        return lambda value, arrays: arrays.take(dtype, *value)
+    if origin is tuple:
+        each_of, items = _reader(given[0]), _reader(list)
+        return lambda value, arrays: tuple([each_of(each, arrays) for each in items(value, arrays)])
+    if origin is dict:
+        each_of, items = _reader(given[1]), _reader(dict)
+        return lambda value, arrays: {name: each_of(each, arrays) for name, each in items(value, arrays).items()}
+    (some,) = (_reader(each) for each in given if each is not type(None))  # a union with None
+    return lambda value, arrays: None if value is None else some(value, arrays)
+
+
+def _plainly(kind: Any, value: Any) -> Any:
     if issubclass(kind, Enum):
         return kind(value)
     if kind is float and type(value) is int:
@@ -122,23 +170,3 @@ def _typed(kind: Any, value: Any, arrays: _Arrays) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
     return value
-
-
-def _generic(origin: Any, given: tuple[Any, ...], value: Any, arrays: _Arrays) -> Any:
-    if origin is np.ndarray:
-        name, shape = value
-        return arrays.take(np.dtype(get_args(given[1])[0]), name, shape)
-    if origin is tuple:
-        return tuple(_typed(given[0], each, arrays) for each in _typed(list, value, arrays))
-    if origin is dict:
-        return {name: _typed(given[1], each, arrays) for name, each in _typed(dict, value, arrays).items()}
-    if value is None and type(None) in given:  # a union with None
-        return None
-    (kind,) = (each for each in given if each is not type(None))
-    return _typed(kind, value, arrays)
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    known = get_type_hints(kind)
-    return {field.name: known[field.name] for field in fields(kind)}

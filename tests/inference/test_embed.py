@@ -77,6 +77,19 @@ def test_a_photo_with_more_faces_than_may_wait_is_embedded(session: EmbedderSess
         assert len(embedder.embed(crops(7))[0]) == 7
 
 
+def test_a_gpu_runs_few_crops_in_a_session_of_their_own(
+    session: EmbedderSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU stands in for it."""
+    monkeypatch.setitem(sessions.FIXED_BATCH, "cpu", 9)
+    monkeypatch.setitem(sessions.FEW, "cpu", 2)
+    loaded = Session(packages.package(tmp_path).folder / "model.onnx", "cpu", shape=(9, 112, 112, 3))
+    for count in (1, 2, 3, 4, 5, 9, 20):
+        some = np.stack(crops(count, count))
+        assert np.allclose(loaded.run(some)[0], session.run(some), atol=1e-6)
+    assert loaded.shapes == {(9, 112, 112, 3): 5}  # of 5, of 9, and of 20 crops, none of fewer
+
+
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_gpu_sees_one_shape_whatever_is_embedded(
     session: EmbedderSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flip: bool

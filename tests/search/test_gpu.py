@@ -16,6 +16,7 @@ import pytest
 from app.choices import GpuSearch, IndexKind
 from app.inference.session import CPU, CUDA
 from app.search import index as module
+from app.search import product
 from app.search.gpu import GpuRows, find_gpu
 from app.search.index import Index
 from app.search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
@@ -229,6 +230,21 @@ def test_a_product_holds_any_number_of_rows(count: int) -> None:
     assert np.allclose(scores[0], expected, atol=1e-5)
     assert np.allclose(vectors[rows[0]].sum(axis=1), expected, atol=1e-5)
     assert index.ntotal == count
+
+
+def test_long_vectors_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime counts the numbers of a part in 32 bits on CUDA."""
+    assert ProductIndex(128, half=True, provider=CPU).part_rows == PART_ROWS
+    for dimension in (512, 1024, 4096):
+        assert PART_ROWS * 128 <= ProductIndex(dimension, half=True, provider=CPU).part_rows * dimension < 2**31
+    monkeypatch.setattr(product, "PART_NUMBERS", 8 * SEGMENT)
+    vectors = random_units(2 * SEGMENT + 7, 8)
+    index = ProductIndex(8, half=False, provider=CPU)
+    for part in np.array_split(vectors, 5):
+        index.add(part)
+    assert index.part_rows == SEGMENT
+    _, rows = index.search(vectors[[0, SEGMENT, 2 * SEGMENT + 6]], 1)
+    assert rows.ravel().tolist() == [0, SEGMENT, 2 * SEGMENT + 6]
 
 
 def test_a_product_that_fails_says_so_as_faiss_does() -> None:

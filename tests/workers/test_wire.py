@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from app.errors import ImageTooLarge, ImageTooSmall
 from app.types import Box, Face, Photo, Quality, Reason
@@ -109,3 +112,31 @@ def test_whatever_else_arrives_is_no_answer(data: st.DataObject) -> None:
     assert encode(made)[0]
     for face in made.photo.faces if made.photo else ():
         assert face.crop is None or face.crop.dtype == np.uint8
+
+
+def test_a_message_of_any_size_arrives_whole() -> None:
+    """Head and parts are longer than the socket's buffer, and there are more parts than one call sends."""
+    one, other = socket.socketpair()
+    pieces = [np.full(701, number % 256, np.uint8) for number in range(1_500)]
+    for head, parts in ((b"", []), (b"h" * 300_000, pieces), (b"h", [b"", b"x" * 2_000_000])):
+        with one.dup() as peer, ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send, peer, head, parts)
+            assert receive(other) == (head, b"".join(bytes(part) for part in parts))
+            sending.result()
+    one.sendall(struct.pack("<IQ", 0, 1) + b"xy")
+    with pytest.raises(Broken, match="left over"):
+        receive(other)
+    one.close()
+    with pytest.raises(Broken, match="ended"):
+        receive(other)
+    other.close()
+
+
+def test_an_array_may_be_declared_by_an_alias() -> None:
+    """As `NDArray` is one from NumPy 2.5 on."""
+    number = TypeVar("number", bound=np.generic)
+    alias: Any = TypeAliasType("alias", np.ndarray[Any, np.dtype[number]], type_params=(number,))
+    head, arrays = encode(CROP)
+    assert (decode(alias[np.uint8], head, bytearray(arrays[0].tobytes())) == CROP).all()
+    with pytest.raises(Broken):
+        decode(alias[np.float32], head, bytearray(arrays[0].tobytes()))
