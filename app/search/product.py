@@ -25,7 +25,7 @@ PART_ROWS = 256 * SEGMENT
 answer 242 queries a second in place of 328, and 6,013 in place of 6,733 of which 64 come together (10 million rows of
 512 numbers in float16, H200)."""
 PART_NUMBERS = 3 * 2**29
-"""Most numbers of these rows, so that long vectors have fewer rows: ONNX Runtime's Concat on CUDA fails from 2^31 on."""
+"""Most numbers of these rows, so that longer vectors have fewer rows: ONNX Runtime on CUDA fails at 2^31."""
 PROBES = 64
 """Probes of one run."""
 OPSET = 17

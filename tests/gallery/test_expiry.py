@@ -108,6 +108,16 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     assert galleries.check(galleries.store.gallery("staff")).faces == 2, "nothing came of the enrollment"
 
 
+def test_who_was_answered_before_is_not_answered_when_the_end_has_come(
+    galleries: Galleries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed meanwhile, so that what was read for the first answer is kept."""
+    galleries.enroll(galleries.store.gallery("staff"), "eileen", [face(1)], terms=Terms(expires_at=LATER))
+    assert [found(galleries, 1) for _ in range(2)] == [["eileen"], ["eileen"]]
+    monkeypatch.setattr("app.gallery.store.utc_now", lambda: "9999-01-01T00:00:00.000000Z")
+    assert found(galleries, 1) == []
+
+
 def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries: Galleries, database_url: str) -> None:
     """Also where the subject was read, and so cached, before."""
     store, gallery = galleries.store, galleries.store.gallery("staff")
