@@ -7,14 +7,14 @@ import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from typing_extensions import TypeAliasType, TypeVar
+from typing_extensions import TypeAliasType
 
 from app.errors import ImageTooLarge, ImageTooSmall
 from app.types import Box, Face, Photo, Quality, Reason
@@ -136,7 +136,8 @@ def test_a_message_of_any_size_arrives_whole() -> None:
 def test_an_array_may_be_declared_by_an_alias() -> None:
     """As `NDArray` is one from NumPy 2.5 on."""
     number = TypeVar("number", bound=np.generic)
-    alias: Any = TypeAliasType("alias", np.ndarray[Any, np.dtype[number]], type_params=(number,))
+    parameters: Any = (number,)
+    alias: Any = TypeAliasType("alias", np.ndarray[Any, np.dtype[number]], type_params=parameters)
     head, arrays = encode(CROP)
     assert (decode(alias[np.uint8], head, bytearray(arrays[0].tobytes())) == CROP).all()
     with pytest.raises(Broken):
