@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -55,12 +55,16 @@ SURE_SCORE: Final = 0.9
 """From this score on, a face is upright and whole. YuNet sees upright faces in turned ones too, with made-up landmarks:
 of 300 photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in
 99 % when turned."""
-SPOT_THRESHOLD: Final = 0.15
-"""Score from which something SURE_WIDTH or wider is worth a look for a turned face. Of 24 photos of LFW View 1 turned
-every 15 degrees from 30 on, two sights of 528 have less, and half of those at 90 and 270 degrees less than
-SCORE_THRESHOLD; something beside the faces of one upright photo in twelve has it (0.1: one in eight)."""
-MAX_SPOTS: Final = 4
-"""More are not looked at; the highest scores go first."""
+SPOT_WIDTH: Final = 24
+"""Width in the network's input from which a place is worth a look for a turned face: of faces of 50 to 70 pixels in
+films of 640 × 480, turned and seen at half their size, all have more."""
+MAX_SPOTS: Final = 8
+"""More are not looked at; the highest scores go first. In those films the turned face is the seventh at worst."""
+MOST_SHARED: Final = 3
+"""So many times as many sights are looked at for doubles, so that thousands of weak ones cost nothing."""
+ROUGH_SCORE: Final = 0.6
+"""Score that a spot has in one of the DIRECTIONS in a ROUGH tile if it is a face: 0.60 to 0.93 in those films turned by 90
+and 135 degrees, most of them 0.9."""
 DIRECTIONS: Final = 8
 """In which one place is looked at: YuNet is sure of faces that are turned by up to 30 degrees."""
 MAX_HINTS: Final = 512
@@ -97,10 +101,20 @@ SEAM: Final = 2
 
 HUGE_WIDTH: Final = 360
 """Width in the network's input beyond which parts of a face begin to look like faces."""
-TILE: Final = 128
-"""Side of the square in which one hint is looked at closer."""
-TILE_FACE: Final = 52
-"""Width of the hinted face in it: enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
+
+
+class Tile(NamedTuple):
+    """A square in which one place is looked at."""
+
+    side: int
+    face: int
+    """Width in it of the face that is expected there."""
+
+
+CLOSE: Final = Tile(128, 52)
+"""Enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
+ROUGH: Final = Tile(64, 26)
+"""A quarter of the cost, and enough to see that nothing is there (ROUGH_SCORE)."""
 TILES_PER_ROW: Final = 4
 """As many rows make an input of 512 × 512, 17 MB. With 8, a small photo was not let in beside a large one in 1 GiB."""
 TILES: Final = TILES_PER_ROW**2
@@ -175,7 +189,8 @@ class Detector:
         return [sight for sight in self.search(pixels, min_face=min_face) if sight.score >= SCORE_THRESHOLD]
 
     def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-        """Return what `detect` returns, and then up to MAX_SPOTS places of lower scores that may show turned faces."""
+        """Return what `detect` returns, and then up to MAX_SPOTS places of lower scores, down to HINT_THRESHOLD, that may
+        show turned faces."""
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._look(pixels, finest)
@@ -187,7 +202,8 @@ class Detector:
             seen = self._look(pixels, level)
             large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
         faces = np.concatenate(large)
-        spots = faces[(faces[:, _SCORE] >= SPOT_THRESHOLD) & (faces[:, _SCORE] < SCORE_THRESHOLD)]
+        spots = np.concatenate([faces, sights[small & (sights[:, _SEEN_WIDTH] >= SPOT_WIDTH)]])
+        spots = spots[(spots[:, _SCORE] < SCORE_THRESHOLD) & (spots[:, 2] >= smallest * TOO_SMALL)]
         faces = faces[faces[:, _SCORE] >= SCORE_THRESHOLD]
         least = np.interp(sights[:, _SEEN_WIDTH], *HINT_SCORES)
         hints = sights[small & (sights[:, _SCORE] >= least) & (sights[:, 2] >= smallest * TOO_SMALL)]
@@ -198,16 +214,17 @@ class Detector:
             faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
-        spots = suppress(spots[~_near_any(spots, faces)])
+        spots = spots[~_near_any(spots, faces)]
+        spots = suppress(spots[np.argsort(-spots[:, _SCORE], kind="stable")][: MOST_SHARED * MAX_SPOTS])
         return [*_detections(faces), *_detections(spots)[:MAX_SPOTS]]
 
-    def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+    def turned(self, pixels: Pixels, box: Box, tile: Tile = CLOSE) -> list[Detection]:
         """Return the faces that are seen at ``box`` when that place is turned in DIRECTIONS steps, highest score first,
         in the coordinates of ``pixels``: up to one for each direction, usually of one face.
         """
         (x, y), degrees = box.centre, np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
         # A large face is shrunk by averaging over areas first, so that fine detail turns grey instead of into moiré.
-        ratio, reach = max(1.0, box.width / TILE_FACE), TILE / TILE_FACE * box.width
+        ratio, reach = max(1.0, box.width / tile.face), tile.side / tile.face * box.width
         left, top = (
             min(max(0, math.floor(at - reach)), side - 1) for at, side in ((x, pixels.shape[1]), (y, pixels.shape[0]))
         )
@@ -216,7 +233,7 @@ class Detector:
             size = (max(1, round(part.shape[1] / ratio)), max(1, round(part.shape[0] / ratio)))
             part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_AREA), np.uint8)
         centres = np.tile((np.array([x - left, y - top]) + 0.5) / ratio - 0.5, (DIRECTIONS, 1))
-        sights = self._look_closer(part, centres, np.full(DIRECTIONS, box.width / ratio), degrees)
+        sights = self._look_closer(part, centres, np.full(DIRECTIONS, box.width / ratio), degrees, tile)
         _map(sights, ratio, ((ratio - 1) / 2 + left, (ratio - 1) / 2 + top))
         return _detections(sights)
 
@@ -261,26 +278,31 @@ class Detector:
         return together
 
     def _look_closer(
-        self, pixels: Pixels, centres: NDArray[np.float64], widths: NDArray[np.float64], degrees: NDArray[np.float64]
+        self,
+        pixels: Pixels,
+        centres: NDArray[np.float64],
+        widths: NDArray[np.float64],
+        degrees: NDArray[np.float64],
+        tile: Tile = CLOSE,
     ) -> _Sights:
         """Return the faces at up to TILES places, (N, 2) ``centres``, one each at most: each place is enlarged into a
         tile of one input, turned clockwise by so many ``degrees``, black outside of the photo.
 
         ``widths``: the expected faces', in pixels.
         """
-        columns = min(len(centres), TILES_PER_ROW)
-        sheet = np.zeros((-(-len(centres) // columns) * TILE, columns * TILE, 3), np.uint8)
-        middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * TILE + TILE / 2 - 0.5
-        scales, angles = TILE_FACE / np.maximum(widths, 1.0), np.radians(degrees)
+        columns, side = min(len(centres), TILES_PER_ROW), tile.side
+        sheet = np.zeros((-(-len(centres) // columns) * side, columns * side, 3), np.uint8)
+        middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * side + side / 2 - 0.5
+        scales, angles = tile.face / np.maximum(widths, 1.0), np.radians(degrees)
         turns = np.moveaxis(np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0)
         for middle, centre, matrix in zip(middles, centres, turns * scales[:, None, None], strict=True):
-            x, y = (middle - (TILE / 2 - 0.5)).astype(int)
-            shift = TILE / 2 - 0.5 - matrix @ centre
-            tile = cv2.warpAffine(pixels, np.column_stack([matrix, shift]), (TILE, TILE), flags=cv2.INTER_LINEAR)
-            sheet[y : y + TILE, x : x + TILE] = tile
+            x, y = (middle - (side / 2 - 0.5)).astype(int)
+            shift = side / 2 - 0.5 - matrix @ centre
+            seen = cv2.warpAffine(pixels, np.column_stack([matrix, shift]), (side, side), flags=cv2.INTER_LINEAR)
+            sheet[y : y + side, x : x + side] = seen
         sights, faces = self._run(sheet), []
         for middle, centre, scale, turn in zip(middles, centres, scales, turns, strict=True):
-            face = _nearest(sights, *middle)
+            face = _nearest(sights, *middle, tile.face)
             _map(face, 1 / scale, -middle / scale)
             _turn(face, turn.T)
             _map(face, 1.0, centre)
@@ -395,11 +417,11 @@ def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
     return np.asarray(sides[:, :, 0] * sides[:, :, 1])
 
 
-def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
-    """Return the best detection whose box holds the point and has about the width of the hint: one or none."""
+def _nearest(sights: _Sights, x: float, y: float, expected: float) -> _Sights:
+    """Return the best detection whose box holds the point and has about the ``expected`` width: one or none."""
     left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
     holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
-    fitting = sights[holds & (width > TILE_FACE / 3) & (width < TILE_FACE * 2)]
+    fitting = sights[holds & (width > expected / 3) & (width < expected * 2)]
     return fitting[np.argsort(-fitting[:, _SCORE], kind="stable")][:1]
 
 
