@@ -56,15 +56,15 @@ SURE_SCORE: Final = 0.9
 of 300 photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in
 99 % when turned."""
 SPOT_WIDTH: Final = 24
-"""Width in the network's input from which a place is worth a look for a turned face: of faces of 50 to 70 pixels in
-films of 640 × 480, turned and seen at half their size, all have more."""
+"""Width in the network's input from which a place is worth a look for a turned face. Faces of 50 to 69 pixels in films
+of 640 × 480, turned by 135 degrees and seen at half their size, look 27 to 69 wide, with scores of 0.03 to 0.78."""
 MAX_SPOTS: Final = 8
 """More are not looked at; the highest scores go first. In those films the turned face is the seventh at worst."""
-MOST_SHARED: Final = 3
-"""So many times as many sights are looked at for doubles, so that thousands of weak ones cost nothing."""
-ROUGH_SCORE: Final = 0.6
-"""Score that a spot has in one of the DIRECTIONS in a ROUGH tile if it is a face: 0.60 to 0.93 in those films turned by 90
-and 135 degrees, most of them 0.9."""
+SHARED: Final = 3
+"""So many times as many are looked at for doubles, so that thousands of weak ones cost nothing."""
+ROUGH_SCORE: Final = 0.55
+"""Score of a spot in one of the DIRECTIONS, in a ROUGH tile, from which it may be a face: 0.60 to 0.93 of the 111 that
+were one in those films, turned by 90 and 135 degrees, most of them 0.9; one in five other places has as much."""
 DIRECTIONS: Final = 8
 """In which one place is looked at: YuNet is sure of faces that are turned by up to 30 degrees."""
 MAX_HINTS: Final = 512
@@ -114,7 +114,7 @@ class Tile(NamedTuple):
 CLOSE: Final = Tile(128, 52)
 """Enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
 ROUGH: Final = Tile(64, 26)
-"""A quarter of the cost, and enough to see that nothing is there (ROUGH_SCORE)."""
+"""A quarter of the cost, and enough to see that no face is there."""
 TILES_PER_ROW: Final = 4
 """As many rows make an input of 512 × 512, 17 MB. With 8, a small photo was not let in beside a large one in 1 GiB."""
 TILES: Final = TILES_PER_ROW**2
@@ -189,8 +189,7 @@ class Detector:
         return [sight for sight in self.search(pixels, min_face=min_face) if sight.score >= SCORE_THRESHOLD]
 
     def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-        """Return what `detect` returns, and then up to MAX_SPOTS places of lower scores, down to HINT_THRESHOLD, that may
-        show turned faces."""
+        """Return what `detect` returns, then up to MAX_SPOTS places of lower scores that may show turned faces."""
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._look(pixels, finest)
@@ -210,18 +209,25 @@ class Detector:
         hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
             some = hints[start : start + TILES]
-            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)))
+            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)), CLOSE)
             faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
         spots = spots[~_near_any(spots, faces)]
-        spots = suppress(spots[np.argsort(-spots[:, _SCORE], kind="stable")][: MOST_SHARED * MAX_SPOTS])
+        spots = suppress(spots[np.argsort(-spots[:, _SCORE], kind="stable")][: SHARED * MAX_SPOTS])
         return [*_detections(faces), *_detections(spots)[:MAX_SPOTS]]
 
-    def turned(self, pixels: Pixels, box: Box, tile: Tile = CLOSE) -> list[Detection]:
+    def promises(self, pixels: Pixels, box: Box) -> bool:
+        """Return whether something at ``box`` is enough like a face, in any of the DIRECTIONS, for `turned` to look."""
+        return bool((self._in_directions(pixels, box, ROUGH)[:, _SCORE] >= ROUGH_SCORE).any())
+
+    def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
         """Return the faces that are seen at ``box`` when that place is turned in DIRECTIONS steps, highest score first,
         in the coordinates of ``pixels``: up to one for each direction, usually of one face.
         """
+        return _detections(self._in_directions(pixels, box, CLOSE))
+
+    def _in_directions(self, pixels: Pixels, box: Box, tile: Tile) -> _Sights:
         (x, y), degrees = box.centre, np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
         # A large face is shrunk by averaging over areas first, so that fine detail turns grey instead of into moiré.
         ratio, reach = max(1.0, box.width / tile.face), tile.side / tile.face * box.width
@@ -235,7 +241,7 @@ class Detector:
         centres = np.tile((np.array([x - left, y - top]) + 0.5) / ratio - 0.5, (DIRECTIONS, 1))
         sights = self._look_closer(part, centres, np.full(DIRECTIONS, box.width / ratio), degrees, tile)
         _map(sights, ratio, ((ratio - 1) / 2 + left, (ratio - 1) / 2 + top))
-        return _detections(sights)
+        return sights
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
@@ -283,7 +289,7 @@ class Detector:
         centres: NDArray[np.float64],
         widths: NDArray[np.float64],
         degrees: NDArray[np.float64],
-        tile: Tile = CLOSE,
+        tile: Tile,
     ) -> _Sights:
         """Return the faces at up to TILES places, (N, 2) ``centres``, one each at most: each place is enlarged into a
         tile of one input, turned clockwise by so many ``degrees``, black outside of the photo.

@@ -239,6 +239,71 @@ class TestTurnedFaces:
             found += [degrees for face in faces if face.landmarks is not None]
         assert found == list(range(0, 360, 45))
 
+    @pytest.mark.parametrize(
+        ("photo", "width", "turns"), [(COLLINS, 154, (90, 135, 270)), (HOPPER, 151, (45, 90, 225))]
+    )
+    def test_a_small_face_in_a_turned_frame_is_found(
+        self, pipeline: Pipeline, photo: Path, width: int, turns: tuple[int, ...]
+    ) -> None:
+        """54 pixels wide in a frame of 640 × 480, which an eighth's turn makes 800 × 800: that is looked at at half its
+        size, where the turned face is hardly seen."""
+        picture = Image.open(photo).convert("RGB")
+        frame, small = np.full((480, 640, 3), 120, np.uint8), resized(np.array(picture), width / picture.width)
+        frame[100 : 100 + len(small), 240 : 240 + width] = small
+        (upright,) = pipeline.detect(encoded(frame)).faces
+        assert upright.landmarks is not None
+        for degrees in turns:
+            given, matrix = turned_by(frame, degrees)
+            (face,) = pipeline.detect(encoded(given)).faces
+            assert_landmarks(face, upright.landmarks @ matrix[:, :2].T + matrix[:, 2], 0.15)
+
+    @pytest.mark.parametrize(("score", "made_up_score"), [(0.91, 0.906), (0.89, 0.915)])
+    def test_made_up_landmarks_that_seem_sure_do_not_end_the_search(
+        self, yunet: Path, astronaut: Pixels, score: float, made_up_score: float
+    ) -> None:
+        """Of a turned face, an upright sight and its upright look may both be sure; another direction is surer."""
+
+        class Misled(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                (sight,) = super().search(pixels, min_face=min_face)[:1]
+                return [replace(sight, landmarks=sight.landmarks + np.float32(9), score=score)]
+
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+                looks.append(view)
+                found = super().landmarks(view, expected)
+                made_up = np.array_equal(view, looks[0])
+                return (np.asarray(expected, np.float32), made_up_score) if made_up else found
+
+        looks: list[Pixels] = []
+        (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
+        (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
+        assert plain.landmarks is not None
+        assert_landmarks(face, plain.landmarks)
+
+    def test_a_doubtful_face_does_not_hide_a_turned_one(self, yunet: Path, astronaut: Pixels) -> None:
+        """Where the best of several looks is less sure than made-up landmarks may be, the photo is searched on."""
+        nowhere = Detection(Box(20, 380, 80, 100), np.float32(CANONICAL_LANDMARKS * 0.7 + (20, 380)), 0.85)
+
+        class Misled(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                searches.append(pixels)
+                return [nowhere] if len(searches) == 1 else super().search(pixels, min_face=min_face)
+
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+                return (
+                    (np.asarray(expected, np.float32), 0.915)
+                    if len(searches) == 1
+                    else super().landmarks(view, expected)
+                )
+
+        searches: list[Pixels] = []
+        faces = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
+        (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
+        assert plain.landmarks is not None
+        assert len(faces) == 2
+        found = max(faces, key=lambda face: face.box.y < 300)
+        assert_landmarks(found, plain.landmarks, 0.1)
+
     @pytest.mark.parametrize("degrees", [90, 180, 270])
     def test_a_photo_that_lies_on_its_side_without_saying_so(
         self, pipeline: Pipeline, astronaut: Pixels, degrees: int
