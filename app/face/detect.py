@@ -209,7 +209,7 @@ class Detector:
         hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
             some = hints[start : start + TILES]
-            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)), CLOSE)
+            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)))
             faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
@@ -219,29 +219,19 @@ class Detector:
 
     def promises(self, pixels: Pixels, box: Box) -> bool:
         """Return whether something at ``box`` is enough like a face, in any of the DIRECTIONS, for `turned` to look."""
-        return bool((self._in_directions(pixels, box, ROUGH)[:, _SCORE] >= ROUGH_SCORE).any())
+        place = _Place.at(box, pixels, ROUGH)
+        sights = self._run(_sheet(place.part, *place.in_directions(), ROUGH).pixels)
+        fitting = (sights[:, 2] > ROUGH.face / 3) & (sights[:, 2] < ROUGH.face * 2)
+        return bool((sights[fitting, _SCORE] >= ROUGH_SCORE).any())
 
     def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
         """Return the faces that are seen at ``box`` when that place is turned in DIRECTIONS steps, highest score first,
         in the coordinates of ``pixels``: up to one for each direction, usually of one face.
         """
-        return _detections(self._in_directions(pixels, box, CLOSE))
-
-    def _in_directions(self, pixels: Pixels, box: Box, tile: Tile) -> _Sights:
-        (x, y), degrees = box.centre, np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
-        # A large face is shrunk by averaging over areas first, so that fine detail turns grey instead of into moiré.
-        ratio, reach = max(1.0, box.width / tile.face), tile.side / tile.face * box.width
-        left, top = (
-            min(max(0, math.floor(at - reach)), side - 1) for at, side in ((x, pixels.shape[1]), (y, pixels.shape[0]))
-        )
-        part = pixels[top : math.ceil(y + reach) + 1, left : math.ceil(x + reach) + 1]
-        if ratio > 1:
-            size = (max(1, round(part.shape[1] / ratio)), max(1, round(part.shape[0] / ratio)))
-            part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_AREA), np.uint8)
-        centres = np.tile((np.array([x - left, y - top]) + 0.5) / ratio - 0.5, (DIRECTIONS, 1))
-        sights = self._look_closer(part, centres, np.full(DIRECTIONS, box.width / ratio), degrees, tile)
-        _map(sights, ratio, ((ratio - 1) / 2 + left, (ratio - 1) / 2 + top))
-        return sights
+        place = _Place.at(box, pixels, CLOSE)
+        sights = self._look_closer(place.part, *place.in_directions())
+        _map(sights, place.ratio, ((place.ratio - 1) / 2 + place.left, (place.ratio - 1) / 2 + place.top))
+        return _detections(sights)
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
@@ -284,31 +274,13 @@ class Detector:
         return together
 
     def _look_closer(
-        self,
-        pixels: Pixels,
-        centres: NDArray[np.float64],
-        widths: NDArray[np.float64],
-        degrees: NDArray[np.float64],
-        tile: Tile,
+        self, pixels: Pixels, centres: NDArray[np.float64], widths: NDArray[np.float64], degrees: NDArray[np.float64]
     ) -> _Sights:
-        """Return the faces at up to TILES places, (N, 2) ``centres``, one each at most: each place is enlarged into a
-        tile of one input, turned clockwise by so many ``degrees``, black outside of the photo.
-
-        ``widths``: the expected faces', in pixels.
-        """
-        columns, side = min(len(centres), TILES_PER_ROW), tile.side
-        sheet = np.zeros((-(-len(centres) // columns) * side, columns * side, 3), np.uint8)
-        middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * side + side / 2 - 0.5
-        scales, angles = tile.face / np.maximum(widths, 1.0), np.radians(degrees)
-        turns = np.moveaxis(np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0)
-        for middle, centre, matrix in zip(middles, centres, turns * scales[:, None, None], strict=True):
-            x, y = (middle - (side / 2 - 0.5)).astype(int)
-            shift = side / 2 - 0.5 - matrix @ centre
-            seen = cv2.warpAffine(pixels, np.column_stack([matrix, shift]), (side, side), flags=cv2.INTER_LINEAR)
-            sheet[y : y + side, x : x + side] = seen
-        sights, faces = self._run(sheet), []
-        for middle, centre, scale, turn in zip(middles, centres, scales, turns, strict=True):
-            face = _nearest(sights, *middle, tile.face)
+        """Return the faces at up to TILES places, one each at most; the places as for `_sheet`."""
+        sheet = _sheet(pixels, centres, widths, degrees, CLOSE)
+        sights, faces = self._run(sheet.pixels), []
+        for middle, centre, scale, turn in zip(sheet.middles, centres, sheet.scales, sheet.turns, strict=True):
+            face = _nearest(sights, *middle)
             _map(face, 1 / scale, -middle / scale)
             _turn(face, turn.T)
             _map(face, 1.0, centre)
@@ -323,6 +295,76 @@ class Detector:
         # Landmarks in one point are no face's.
         apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
         return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
+
+
+class _Place(NamedTuple):
+    """The part of a photo around a box, as small as a tile needs it."""
+
+    part: Pixels
+    centre: NDArray[np.float64]
+    """(2,) the box's, in the part."""
+    width: float
+    """The box's, in the part."""
+    ratio: float
+    """Photo pixels per pixel of the part."""
+    left: int
+    top: int
+
+    @staticmethod
+    def at(box: Box, pixels: Pixels, tile: Tile) -> _Place:
+        """Cut it out. A large face is shrunk by averaging over areas, so that fine detail turns grey instead of into
+        moiré."""
+        x, y = box.centre
+        ratio, reach = max(1.0, box.width / tile.face), tile.side / tile.face * box.width
+        left, top = (
+            min(max(0, math.floor(at - reach)), side - 1) for at, side in ((x, pixels.shape[1]), (y, pixels.shape[0]))
+        )
+        part = pixels[top : math.ceil(y + reach) + 1, left : math.ceil(x + reach) + 1]
+        if ratio > 1:
+            size = (max(1, round(part.shape[1] / ratio)), max(1, round(part.shape[0] / ratio)))
+            part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_AREA), np.uint8)
+        centre = (np.array([x - left, y - top]) + 0.5) / ratio - 0.5
+        return _Place(part, centre, box.width / ratio, ratio, left, top)
+
+    def in_directions(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return centres, widths and degrees of the place's looks in the DIRECTIONS."""
+        degrees = np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
+        return np.tile(self.centre, (DIRECTIONS, 1)), np.full(DIRECTIONS, self.width), degrees
+
+
+class _Sheet(NamedTuple):
+    """Places of a photo side by side, as one input."""
+
+    pixels: Pixels
+    middles: NDArray[np.float64]
+    """(N, 2) of the tiles."""
+    scales: NDArray[np.float64]
+    """(N,) pixels of the tile per pixel of the photo."""
+    turns: NDArray[np.float64]
+    """(N, 2, 2) from the photo's directions to the tile's."""
+
+
+def _sheet(
+    pixels: Pixels,
+    centres: NDArray[np.float64],
+    widths: NDArray[np.float64],
+    degrees: NDArray[np.float64],
+    tile: Tile,
+) -> _Sheet:
+    """Return up to TILES places, (N, 2) ``centres``, each enlarged into a tile and turned clockwise by so many
+    ``degrees``, black outside of the photo. ``widths``: the expected faces', in pixels.
+    """
+    columns, side = min(len(centres), TILES_PER_ROW), tile.side
+    sheet = np.zeros((-(-len(centres) // columns) * side, columns * side, 3), np.uint8)
+    middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * side + side / 2 - 0.5
+    scales, angles = tile.face / np.maximum(widths, 1.0), np.radians(degrees)
+    turns = np.moveaxis(np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0)
+    for middle, centre, matrix in zip(middles, centres, turns * scales[:, None, None], strict=True):
+        x, y = (middle - (side / 2 - 0.5)).astype(int)
+        shift = side / 2 - 0.5 - matrix @ centre
+        seen = cv2.warpAffine(pixels, np.column_stack([matrix, shift]), (side, side), flags=cv2.INTER_LINEAR)
+        sheet[y : y + side, x : x + side] = seen
+    return _Sheet(sheet, middles, scales, turns)
 
 
 def levels(width: int, height: int, min_face: float) -> list[Level]:
@@ -423,11 +465,11 @@ def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
     return np.asarray(sides[:, :, 0] * sides[:, :, 1])
 
 
-def _nearest(sights: _Sights, x: float, y: float, expected: float) -> _Sights:
-    """Return the best detection whose box holds the point and has about the ``expected`` width: one or none."""
+def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
+    """Return the best detection whose box holds the point and has about the width of the hint: one or none."""
     left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
     holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
-    fitting = sights[holds & (width > expected / 3) & (width < expected * 2)]
+    fitting = sights[holds & (width > CLOSE.face / 3) & (width < CLOSE.face * 2)]
     return fitting[np.argsort(-fitting[:, _SCORE], kind="stable")][:1]
 
 
