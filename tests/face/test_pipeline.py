@@ -281,7 +281,7 @@ class TestTurnedFaces:
 
     def test_a_doubtful_face_does_not_hide_a_turned_one(self, yunet: Path, astronaut: Pixels) -> None:
         """Where the best of several looks is less sure than made-up landmarks may be, the photo is searched on."""
-        nowhere = Detection(Box(20, 380, 80, 100), np.float32(CANONICAL_LANDMARKS * 0.7 + (20, 380)), 0.85)
+        nowhere = Detection(Box(20, 380, 80, 100), np.asarray(CANONICAL_LANDMARKS * 0.7 + (20, 380), np.float32), 0.85)
 
         class Misled(Detector):
             def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
