@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -125,27 +126,37 @@ class ModelAdder:
             words += [f"--{name}={value}" for name, value in given if value]
             if job.params["non_commercial"]:
                 words.append("--non-commercial")
-            self._do(job, words)
+            try:
+                self._do(job, words, folder)
+            except Unusable as error:  # names the file as its sender does, not where the server keeps it
+                message = re.sub(re.escape(folder) + r"/(?:tmp\w+/)?", "", error.message)
+                raise Unusable(message, code=error.code) from None
 
-    def _do(self, job: Running, words: Sequence[str]) -> None:
+    def _do(self, job: Running, words: Sequence[str], temporary: str | None = None) -> None:
         job.progress(0, 1)
-        self._run(words, LONGEST_S, lambda: job.cancelled)
+        self._run(words, LONGEST_S, lambda: job.cancelled, temporary)
         if not job.cancelled:
             job.counts["added"] = 1
             job.progress(1)
             job.checkpoint({})
 
     def _run(
-        self, words: Sequence[str], seconds: float, ends: Callable[[], bool] = lambda: False
+        self,
+        words: Sequence[str],
+        seconds: float,
+        ends: Callable[[], bool] = lambda: False,
+        temporary: str | None = None,
     ) -> list[dict[str, Any]]:
         """Return the lines of JSON that `likeness models` prints for these words; fewer if it ``ends`` early.
 
+        What it unpacks goes into the folder ``temporary``: where it is killed, that is left.
         Raises Unusable with the command's code, ``model_too_slow`` after so many ``seconds``, ``model_check_failed`` if
         the process died.
         """
         command = [sys.executable, "-m", "app", "models", *words, "--json"]
         path = os.pathsep.join(filter(None, sys.path))
         environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | self._environment
+        environment |= {"TMPDIR": temporary} if temporary else {}
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
             child = subprocess.Popen(  # noqa: S603 - this interpreter; the words are no options but those given above
                 command,

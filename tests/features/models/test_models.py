@@ -68,6 +68,18 @@ def left_behind(data: Path) -> list[str]:
     return found + [path.name for path in data.glob(".model-*")]
 
 
+def test_a_refusal_names_the_file_and_no_folder_of_the_server(api: httpx.Client, data: Path) -> None:
+    jobs = (
+        added(api, bytes(2000), ONNX, name="zeros", licence="MIT", preset="sface"),
+        added(api, tar_of(package(name="../x"))),
+    )
+    for job, named in zip(jobs, ("upload", "manifest.json"), strict=True):
+        assert job["state"] == "failed"
+        assert job["error"]["message"].startswith(named)
+        assert str(data) not in job["error"]["message"]
+    assert left_behind(data) == []
+
+
 def test_the_archive_of_a_package_becomes_one_that_a_gallery_uses(api: httpx.Client, data: Path) -> None:
     job = added(api, tar_of(package(version="7", licence=FREE)))
     assert (job["state"], job["kind"], job["counts"]) == ("done", "add_model", {"added": 1}), job
