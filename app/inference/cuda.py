@@ -14,8 +14,9 @@ BLOCKING_SYNC = 4
 def sleep_while_waiting() -> bool:
     """Let threads of this process sleep while they wait for the first GPU, and return whether it will do so.
 
-    By default they ask again and again, each a core's whole time: eight servers on one card took 24 ms of processor
-    time a photo where one took 18. To be called before the first session.
+        By default they ask again and again, each a core's whole time: eight servers on one card took 24 ms of processor
+        time a photo where one took 18. A run of 64 crops takes 1.9 ms of a core so, in place of 4.2, and 0.5 ms longer.
+    To be called before the first session.
     """
     try:
         driver = ctypes.CDLL(DRIVER)

@@ -2,7 +2,8 @@
 
 FAISS's objects for a GPU belong to one thread: they are made, used and freed by their lane alone. Others hold keys.
 
-The tests have the same indexes on the CPU in the GPU's place. FAISS's part has run on an H200, the product has not.
+The tests have the same indexes on the CPU in the GPU's place. FAISS's part has run on an H200; of the product its graph
+alone has.
 """
 
 from __future__ import annotations
