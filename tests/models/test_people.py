@@ -17,6 +17,7 @@ from app.models.people import people_for
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.crops import write_people
+from tests.support.ready import give_models
 from tests.support.service import AGAIN, COLLINS, running
 from training.data.drawn import ProceduralFaces
 
@@ -33,12 +34,18 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> Path:
-    """Aligned crops of 48 drawn people, a folder each; one file is no crop."""
-    folder = write_people(tmp_path / "people", ProceduralFaces(48, 3))
+@pytest.fixture(scope="module")
+def drawn_people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Aligned crops of 48 drawn people, a folder each, to be copied only; one file is no crop."""
+    folder = write_people(tmp_path_factory.mktemp("drawn") / "people", ProceduralFaces(48, 3))
     (folder / "p00" / "broken.png").write_bytes(b"no image")
     return folder
+
+
+@pytest.fixture
+def people(drawn_people: Path, tmp_path: Path) -> Path:
+    """The drawn people in a folder of the test's own."""
+    return shutil.copytree(drawn_people, tmp_path / "people")
 
 
 def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: Path, tmp_path: Path) -> None:
@@ -86,6 +93,7 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
 
 
 def test_measuring_a_package_that_has_points_changes_no_decision(models: Path, people: Path, tmp_path: Path) -> None:
+    give_models(tmp_path / "data")
     told = ("models", "measure", "sface", "--photos", people, "--aligned", "--name", "doors")
     done = likeness(tmp_path / "data", *told, models_dir=models)
     assert done.returncode == 0, done.stderr
