@@ -121,21 +121,6 @@ class Guard:
         if grant.rate and count > 1:
             self.requests.owe(grant.key_id, grant.rate, count - 1)
 
-    def admit_vectors(self, grant: Grant, count: int) -> None:
-        """Count vectors that the key's holder wants scored.
-
-        Raises InvalidInput (``invalid_request``) for more than the rate ever allows at once, and Overloaded
-        (``rate_limited``).
-        """
-        rate = self.vector_rate
-        if rate is None:
-            return
-        if count > rate.burst:
-            message = f"A request may hold {rate.burst} embeddings at most, not {count}."
-            raise InvalidInput(message, code="invalid_request", limit=rate.burst)
-        if wait_s := self.vectors.take(grant.key_id, rate, count):
-            raise Why.VECTOR_RATE.error(wait_s)
-
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 

@@ -61,19 +61,6 @@ class SecretStore:
         self._database.request_scrub()
         return bool(removed)
 
-    def reseal(self) -> int:
-        """Encrypt the secrets that have another key with the ring's first key; return how many."""
-        with self._database.write() as connection:
-            rows = connection.execute(
-                sa.select(SECRETS).where(IS_SECRET).order_by(SECRETS.c.name).with_for_update()
-            ).all()
-            stale = [row for row in rows if not bytes(row.sealed).startswith(self._sealer.mark)]
-            for row in stale:
-                sealed = self._seal(row.name, self._open(row.name, row.sealed))
-                connection.execute(sa.update(SECRETS).where(SECRETS.c.name == row.name).values(sealed=sealed))
-        self._database.request_scrub()
-        return len(stale)
-
     def _seal(self, name: str, secret: bytes) -> bytes:
         return self._sealer.seal(secret, purpose_of(name))
 

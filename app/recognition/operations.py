@@ -19,19 +19,17 @@ from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.tasks import check_deadline
-from app.errors import AmbiguousFace, InvalidInput, LowQuality, NoFace, PackageUnavailable
+from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
 from app.gallery.service import Galleries
 from app.gallery.subjects import Enrolled
-from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds, fuse
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
     RERANKED,
-    AnsweredCandidate,
     AnsweredScores,
     Assigned,
     Chosen,
@@ -116,10 +114,10 @@ class Operations:
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
         self._galleries, self._store = galleries, galleries.store
-        self._gates = gates
+        self.gates = gates
         self.defaults = Defaults(fmr, fpir)
         self._own_thresholds = own_thresholds
-        self._observe = observe
+        self.observe = observe
 
     @property
     def package(self) -> str:
@@ -140,7 +138,7 @@ class Operations:
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
         photo = self._reader.detect(image, gate.cuts)
-        self._observe(photo.stages)
+        self.observe(photo.stages)
         return photo
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
@@ -150,7 +148,7 @@ class Operations:
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self._embed_all(image, used)[0], used.id
+            return self.embed_all(image, used)[0], used.id
 
     def verify(
         self,
@@ -176,7 +174,7 @@ class Operations:
         Raises OperatingPointUnavailable, NoFace, Unalignable and NotLive (``details.image`` names the photo), what
         `embed` says of ``model``, and what `Gates.open` raises.
         """
-        gate = self._gates.open(liveness)
+        gate = self.gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
             verify_point(used.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
             sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
@@ -188,7 +186,7 @@ class Operations:
                     name: partial(self.choose, images[0], name, gates[name], index)
                     for name, (images, index) in sides.items()
                 }
-                one, other = self._embed_live(self._side_by_side(calls), used, gate)
+                one, other = self.embed_live(self._side_by_side(calls), used, gate)
             point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length, other=other.length)
         score = cosine(one.template, other.template)
         warnings = population_warnings(used.thresholds, population, point)
@@ -215,7 +213,7 @@ class Operations:
         gallery's.
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        gate = self._gates.open(liveness, gallery.liveness)
+        gate = self.gates.open(liveness, gallery.liveness)
         with self.searched_by(gallery) as used:
             thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
@@ -224,7 +222,7 @@ class Operations:
                 chosen = self._fused(images, "image", quality, used, gate)
             else:
                 (image,) = images
-                (chosen,) = self._embed_live({"image": self.choose(image, "image", gate)}, used, gate)
+                (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, used, gate)
             probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
                 found = self._galleries.verify(gallery, subject, probe)
@@ -236,7 +234,7 @@ class Operations:
         with timed(stages, "search"):
             others = self.search(gallery, [probe], 2, thresholds, chosen.length)[0] if explain else []
             ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
-        self._observe(stages)
+        self.observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         score = None if ruled_out else candidate.score
         decision, reason = decide(score, point, chosen.face.quality.score, quality)
@@ -284,7 +282,7 @@ class Operations:
         Faces below ``quality`` are `uncertain` at most. Raises NotFound, OperatingPointUnavailable, NotLive if no face
         is live that must be, and what `Gates.open` raises.
         """
-        gate = self._gates.open(liveness, gallery.liveness)
+        gate = self.gates.open(liveness, gallery.liveness)
         with self.searched_by(gallery) as used:
             sizes = self._galleries.sizes(gallery)
             thresholds = self._deciding(gallery, used.thresholds)
@@ -294,7 +292,7 @@ class Operations:
                 probes = self._fuse_track(images, quality, used, gate)
             else:
                 (image,) = images
-                photo, embedded = self._embed_all(image, used, gate)
+                photo, embedded = self.embed_all(image, used, gate)
                 probes = Probes(photo, embedded, [template_of(photo.faces[place]) for place in embedded])
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
@@ -306,7 +304,7 @@ class Operations:
             most = limit + len(places) + 1
             rankings = self.search(gallery, probes.templates, most, thresholds, probes.length)
             sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
-        self._observe(stages)
+        self.observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
         faces = tuple(
@@ -351,7 +349,7 @@ class Operations:
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
-        gate, policy = self._gates.open(liveness, gallery.liveness), on_conflict or gallery.on_conflict
+        gate, policy = self.gates.open(liveness, gallery.liveness), on_conflict or gallery.on_conflict
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
@@ -377,8 +375,8 @@ class Operations:
             raise all_rejected(rejected)
         with timed(stages, "store"):
             new = [(subject, chosen.face, origin_of(chosen.photo, chosen.face)) for chosen, _ in good.values()]
-            made = self._add(gallery, subject, new, terms, also)
-        self._observe(stages)
+            made = self.add(gallery, subject, new, terms, also)
+        self.observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
@@ -403,7 +401,7 @@ class Operations:
         for index, image in enumerate(images):
             try:
                 turned = quality is not QualityLevel.HIGH
-                chosen[index] = self._choose_enrollable(image, quality, gate, face, turned=turned)
+                chosen[index] = self.choose_enrollable(image, quality, gate, face, turned=turned)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken: dict[int, Chosen] = {}
@@ -472,18 +470,6 @@ class Operations:
                 findings = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(findings)]
             return findings
 
-    def embed_for(self, gallery: Gallery, image: bytes) -> Photo:
-        """Return all faces of a photo, with templates of the gallery's package for those that could be aligned.
-
-        Raises NotLive if the gallery requires liveness and one of the faces is not live.
-        """
-        gate = self._gates.open("off", gallery.liveness)
-        with self.searched_by(gallery) as used:
-            photo, _ = self._embed_all(image, used, gate)
-        for face in photo.faces:
-            gate.check(face)
-        return photo
-
     def search(
         self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
     ) -> list[list[Candidate]]:
@@ -495,64 +481,6 @@ class Operations:
         """
         rankings = self._galleries.search(gallery, templates, max(limit, RERANKED))
         return [fused(ranking, thresholds, length)[:limit] for ranking in rankings]
-
-    def rank(
-        self,
-        gallery: Gallery,
-        templates: Sequence[Template],
-        limit: int,
-        scores: AnsweredScores,
-        *,
-        one_photo: bool = False,
-    ) -> list[list[AnsweredCandidate]]:
-        """Return the answered ones among the ``limit`` best candidates of each template, without a decision.
-
-        With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
-        `search` does.
-        """
-        stages: dict[str, float] = {}
-        with timed(stages, "search"):
-            package = templates[0].package if templates else gallery.embedder
-            rankings = self.search(gallery, templates, limit, self.thresholds_in(gallery, package))
-        self._observe(stages)
-        return scores.of_photo(rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
-
-    def enroll_face(
-        self,
-        gallery: Gallery,
-        subject: str,
-        photo: Photo,
-        face: Face,
-        origin: Origin | None = None,
-    ) -> StoredFace:
-        """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
-
-        Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
-        gallery rejects such faces of named subjects. Findings that only warn are not looked for, since the callers'
-        answers have no field for them.
-        """
-        if gallery.on_conflict == "reject" and not is_unnamed(subject):
-            (finding,) = self.check_faces(gallery, [(subject, template_of(face))], tell=False)
-            if finding.error is not None:
-                raise finding.error
-        stages: dict[str, float] = {}
-        with timed(stages, "store"):
-            made = self._add(gallery, subject, [(subject, face, origin or origin_of(photo, face))])
-        self._observe(stages)
-        return made.faces[0]
-
-    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel) -> tuple[Chosen, LowQuality | None]:
-        """Return the photo's face that `enroll` would add, embedded, without adding it; and for a turned head the error
-        that it is rejected with unless it is `beside_good`.
-
-        Raises the InvalidInput that `enroll` would reject the photo with otherwise.
-        """
-        gate = self._gates.open(None, gallery.liveness)
-        with self.searched_by(gallery) as used:
-            turned = quality is not QualityLevel.HIGH
-            chosen = self._choose_enrollable(image, quality, gate, turned=turned)
-            (chosen,) = self._embed_live({"image": chosen}, used, gate)
-            return chosen, too_poor(chosen.face, quality)
 
     def create_gallery(
         self,
@@ -573,19 +501,11 @@ class Operations:
         with self._embedders.use(package.id) as used:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
-    def changed_package(self, gallery: Gallery) -> str | None:
-        """Return what is wrong if the gallery's templates were made with another model than its package has now."""
-        try:
-            self._embedders.thresholds(gallery.embedder)
-        except PackageUnavailable as error:
-            return error.message if error.details.get("reason") == "package_changed" else None
-        return None
-
     def searched_by(self, gallery: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""
         return self._embedders.use(self._galleries.probed_by(gallery))
 
-    def _add(
+    def add(
         self,
         gallery: Gallery,
         subject: str,
@@ -612,14 +532,14 @@ class Operations:
 
     # Steps over the photos of a request
 
-    def _embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
+    def embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
         """Judge all faces, and embed those that the gate accepts and that could be aligned; return the photo, and the
         indices of the embedded faces."""
         photo = self._reader.detect(image, gate.cuts)
         (photo,) = gate.judged([photo], [range(len(photo.faces))])
         places = [place for place in gate.accepted(photo) if photo.faces[place].crop is not None]
         (photo,) = embed_faces([photo], used.embedder, [places])
-        self._observe(photo.stages)
+        self.observe(photo.stages)
         return photo, places
 
     def choose(self, image: bytes, name: str, gate: Gate = OFF, index: int | None = None) -> Chosen:
@@ -650,7 +570,7 @@ class Operations:
             wait(running)  # the memory they hold is counted for the request
         return dict(zip(calls, chosen, strict=True))
 
-    def _choose_enrollable(
+    def choose_enrollable(
         self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None, *, turned: bool = False
     ) -> Chosen:
         """Return the face that this photo enrolls: the one at ``index``, by default the most prominent one.
@@ -683,7 +603,7 @@ class Operations:
         }
         if not good:
             return Probes(replace(photos[0], faces=()), (), (), track=())
-        faces = self._embed_live(good, used, gate)
+        faces = self.embed_live(good, used, gate)
         vector, length = fuse(np.stack([face.template.vector for face in faces]))
         best = max(faces, key=lambda one: one.face.quality.score)
         template = Template(vector, best.template.package)
@@ -702,7 +622,7 @@ class Operations:
         which = [[face.choice.index] for face in chosen]
         return self._after("embed", chosen, embed_faces([face.photo for face in chosen], used.embedder, which))
 
-    def _embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
+    def embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is not live."""
         judged = self._judge(chosen.values(), gate)
         for name, face in zip(chosen, judged, strict=True):
@@ -713,7 +633,7 @@ class Operations:
         """Return the chosen faces in these photos, which have been through one more stage."""
         for photo in photos:
             if stage in photo.stages:
-                self._observe({stage: photo.stages[stage]})
+                self.observe({stage: photo.stages[stage]})
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
 

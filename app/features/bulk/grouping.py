@@ -18,6 +18,7 @@ from app.features.bulk import json_lines
 from app.features.bulk.imports import Import
 from app.features.bulk.photo_import import PHOTOS_AT_ONCE, THREADS, Photo, photos_of
 from app.features.grouping import MOST, USABLE, people_of
+from app.features.photos import embed_for
 from app.features.sealed_files import SealedWriter
 from app.jobs.records import Result
 from app.jobs.runner import Running
@@ -83,7 +84,7 @@ def _look(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
     if isinstance(photo.content, InvalidInput):
         return photo.content
     try:
-        faces = run.core.operations.embed_for(run.gallery, photo.content).faces
+        faces = embed_for(run.core.operations, run.gallery, photo.content).faces
     except InvalidInput as error:
         return error
     return [

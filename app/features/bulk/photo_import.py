@@ -21,6 +21,7 @@ from app.features.bulk import json_lines
 from app.features.bulk.imports import Batch, Import, Row
 from app.features.bulk.json_lines import PhotoLine
 from app.features.bulk.rows import BulkSubject
+from app.features.photos import examine
 from app.features.tar_stream import Entry
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.jobs.runner import Running
@@ -133,7 +134,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        chosen, poor = run.core.operations.examine(run.gallery, photo.content, level)
+        chosen, poor = examine(run.core.operations, run.gallery, photo.content, level)
         return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), poor)
     except InvalidInput as error:
         return error

@@ -9,9 +9,10 @@ from app.api.feature import Feature
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.schemas.base import Wire
+from app.errors import PackageUnavailable
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.recognition.operations import Operations
+from app.inference.embedders import Embedders
 
 router = Router("galleries")
 
@@ -28,16 +29,25 @@ class GalleryCheck(Wire):
 
 
 @router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
-def check_gallery(operations: Operations, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
+def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
     the one that they were made with?
     """
     report = GalleryCheck.model_validate(galleries.check(gallery))
-    if changed := operations.changed_package(gallery):
+    if changed := _changed_package(embedders, gallery):
         return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
     return report
+
+
+def _changed_package(embedders: Embedders, gallery: Gallery) -> str | None:
+    """Return what is wrong if the gallery's templates were made with another model than its package has now."""
+    try:
+        embedders.thresholds(gallery.embedder)
+    except PackageUnavailable as error:
+        return error.message if error.details.get("reason") == "package_changed" else None
+    return None
 
 
 FEATURE = Feature([router])

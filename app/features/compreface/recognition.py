@@ -11,7 +11,8 @@ from app.access.grants import Grant, Scope
 from app.api.auth import Guard
 from app.api.components import Components
 from app.api.route import Router
-from app.errors import AmbiguousFace, NoFace
+from app.concurrency.overload import Why
+from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.features.answers import corners, round_down
 from app.features.collection import CollectionDep, is_stored
 from app.features.compreface.requests import (
@@ -31,6 +32,7 @@ from app.features.compreface.requests import (
     given_template,
 )
 from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
+from app.features.photos import embed_for, rank
 from app.features.pose import pose_of
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
 from app.gallery.records import Gallery
@@ -101,7 +103,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         raise Refused(VALIDATION, message)
     gallery = home.find()
     if is_stored(gallery):
-        photo, sizes = operations.embed_for(gallery, sent.images[0]), home.galleries.sizes(gallery)
+        photo, sizes = embed_for(operations, gallery, sent.images[0]), home.galleries.sizes(gallery)
     else:
         photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
     faces = compared_faces(photo, params)
@@ -152,7 +154,7 @@ def verify_face(
     row = home.store.face(gallery, wanted)
     enrolled = row.templates[0]
     similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
-    photo = operations.embed_for(gallery, sent.images[0])
+    photo = embed_for(operations, gallery, sent.images[0])
     faces = compared_faces(photo, params)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
@@ -191,7 +193,7 @@ def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list
     """Return the request's embeddings, which the key's rate of vectors admits."""
     if not asked.embeddings:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
-    guard.admit_vectors(grant, len(asked.embeddings))
+    _admit_vectors(guard, grant, len(asked.embeddings))
     return asked.embeddings
 
 
@@ -218,7 +220,7 @@ def _rank(
     """
     if not sizes:
         return [[] for _ in templates]
-    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
+    rankings = rank(operations, gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
     return [
         [
             {"subject": candidate.subject, "similarity": round_down(similarity.scale.of_cosine(candidate.score))}
@@ -296,3 +298,19 @@ def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
     if embedded:
         times["calculator"] = round(share.get("embed", 0.0), 1)
     return times
+
+
+def _admit_vectors(guard: Guard, grant: Grant, count: int) -> None:
+    """Count vectors that the key's holder wants scored.
+
+    Raises InvalidInput (``invalid_request``) for more than the rate ever allows at once, and Overloaded
+    (``rate_limited``).
+    """
+    rate = guard.vector_rate
+    if rate is None:
+        return
+    if count > rate.burst:
+        message = f"A request may hold {rate.burst} embeddings at most, not {count}."
+        raise InvalidInput(message, code="invalid_request", limit=rate.burst)
+    if wait_s := guard.vectors.take(grant.key_id, rate, count):
+        raise Why.VECTOR_RATE.error(wait_s)

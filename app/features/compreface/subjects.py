@@ -44,6 +44,7 @@ from app.features.compreface.wire import (
     Refused,
 )
 from app.features.listing import face_ids, find_faces, subject_ids
+from app.features.photos import embed_for, enroll_face
 from app.gallery import subjects
 from app.gallery.records import subject_not_found
 from app.pipeline import crop_of
@@ -163,12 +164,12 @@ def add_face(
         raise Refused(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
     gallery = home.find_or_create()
-    photo = home.operations.embed_for(gallery, sent.images[0])
+    photo = embed_for(home.operations, gallery, sent.images[0])
     faces = wanted_faces(photo.faces, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
     crop_of(faces[0])  # raises Unalignable
-    row = home.operations.enroll_face(gallery, subject, photo, faces[0])
+    row = enroll_face(home.operations, gallery, subject, photo, faces[0])
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
 

@@ -10,6 +10,7 @@ import hashlib
 from app.errors import FaceNotFound
 from app.features import transfers
 from app.features.listing import count_people, faces_of_image, find_faces, placed_faces
+from app.features.photos import embed_for, enroll_face
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
     Shape,
@@ -73,7 +74,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     """Store the faces of a photo. A face of the same photo and external id is not stored twice."""
     gallery = call.gallery(wanted.CollectionId)
     image = call.image(wanted.Image)
-    photo = call.operations.embed_for(gallery, image)
+    photo = embed_for(call.operations, gallery, image)
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
@@ -133,7 +134,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
-    row = call.operations.enroll_face(gallery, unnamed_id(), photo, face, origin)
+    row = enroll_face(call.operations, gallery, unnamed_id(), photo, face, origin=origin)
     stored = find_faces(call.store, gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from app.errors import NotFound
 from app.features.listing import count_people, find_faces
+from app.features.photos import embed_for, rank
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
     Shape,
@@ -69,7 +70,7 @@ def search(call: Call, wanted: requests.SearchFaces) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.operations.embed_for(gallery, call.image(wanted.Image))
+    photo = embed_for(call.operations, gallery, call.image(wanted.Image))
     faces = good_enough(photo, wanted.QualityFilter)
     if not faces:
         raise no_faces()
@@ -144,7 +145,7 @@ def _users(
     call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
 ) -> list[AnsweredCandidate]:
     def search(_places: Sequence[int], wanted: int) -> list[list[AnsweredCandidate]]:
-        return call.operations.rank(gallery, [probe], wanted, similarity.scores)
+        return rank(call.operations, gallery, [probe], wanted, similarity.scores)
 
     def users_of(ranking: Sequence[AnsweredCandidate]) -> list[AnsweredCandidate]:
         near = (candidate for candidate in ranking if candidate.exact >= similarity.threshold)

@@ -13,6 +13,7 @@ from app.api.auth import require_scope
 from app.errors import FaceNotFound
 from app.features import transfers
 from app.features.listing import find_faces
+from app.features.photos import embed_for
 from app.features.rekognition import errors, requests
 from app.features.rekognition.answers import (
     Shape,
@@ -129,7 +130,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.operations.embed_for(gallery, call.image(wanted.Image))
+    photo = embed_for(call.operations, gallery, call.image(wanted.Image))
     good = good_enough(photo, wanted.QualityFilter)
     answer: Shape = {"UserMatches": [], "FaceModelVersion": gallery.embedder}
     if good:

@@ -18,9 +18,9 @@ from app.db import usage
 from app.db.encryption import encode_key, new_key
 from app.db.engine import Database
 from app.db.sealed_columns import Blobs
-from app.db.secrets import Rings, SecretStore, load_rings
+from app.db.secrets import Rings, load_rings
 from app.errors import InvalidSetting
-from app.features.vault.reseal import PLAIN, census
+from app.features.vault.reseal import PLAIN, census, reseal_secrets
 from app.features.vault.reseal import reseal as reseal_columns
 from app.gallery.store import Store
 from app.search.snapshots import Snapshots
@@ -91,7 +91,7 @@ def _reseal(*, sealed: bool) -> None:
                 "servers with these settings would encrypt what is new: set LIKENESS_ENCRYPTION=open and restart them"
             )
         count = sum(reseal_columns(database, Blobs(rings.faces, seals=rings.seals)))
-        secrets = SecretStore(database, rings.secrets).reseal()
+        secrets = reseal_secrets(database, rings.secrets)
         database.request_scrub()
         scrubbed = database.scrub(SCRUB_S)
         folder = settings.data_dir / SNAPSHOT_FOLDER

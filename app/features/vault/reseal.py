@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.encryption import FORMAT
+from app.db.encryption import FORMAT, Sealer
 from app.db.engine import Database
 from app.db.schema import FACES, SECRETS
 from app.db.sealed_columns import COLUMNS, MARK_PREFIX, BlobKind, Blobs, marks
+from app.db.secrets import IS_SECRET, purpose_of
 
 BATCH = 500
 PLAIN = "plain"
@@ -98,3 +99,16 @@ def _unmark(connection: Connection, name: str) -> None:
         if connection.execute(used).scalar() is not None:
             return
     connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name))
+
+
+def reseal_secrets(database: Database, sealer: Sealer) -> int:
+    """Encrypt the server's secrets that have another key with the ring's first key; return how many."""
+    with database.write() as connection:
+        rows = connection.execute(sa.select(SECRETS).where(IS_SECRET).order_by(SECRETS.c.name).with_for_update()).all()
+        stale = [row for row in rows if not bytes(row.sealed).startswith(sealer.mark)]
+        for row in stale:
+            purpose = purpose_of(row.name)
+            sealed = sealer.seal(sealer.open(bytes(row.sealed), purpose), purpose)
+            connection.execute(sa.update(SECRETS).where(SECRETS.c.name == row.name).values(sealed=sealed))
+    database.request_scrub()
+    return len(stale)

@@ -1,0 +1,91 @@
+"""What imports and the interfaces of other services do with one photo, over the steps of `Operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.errors import LowQuality
+from app.face.quality import QualityLevel
+from app.gallery.records import Gallery, Origin, StoredFace
+from app.gallery.text import is_unnamed
+from app.pipeline import timed
+from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of, too_poor
+from app.recognition.operations import Operations, origin_of
+from app.types import Face, Photo, Template
+
+
+def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
+    """Return all faces of a photo, with templates of the gallery's package for those that could be aligned.
+
+    Raises NotLive if the gallery requires liveness and one of the faces is not live.
+    """
+    gate = operations.gates.open("off", gallery.liveness)
+    with operations.searched_by(gallery) as used:
+        photo, _ = operations.embed_all(image, used, gate)
+    for face in photo.faces:
+        gate.check(face)
+    return photo
+
+
+def examine(
+    operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel
+) -> tuple[Chosen, LowQuality | None]:
+    """Return the photo's face that `enroll` would add, embedded, without adding it; and for a turned head the error
+    that it is rejected with unless it is `beside_good`.
+
+    Raises the InvalidInput that `enroll` would reject the photo with otherwise.
+    """
+    gate = operations.gates.open(None, gallery.liveness)
+    with operations.searched_by(gallery) as used:
+        turned = quality is not QualityLevel.HIGH
+        chosen = operations.choose_enrollable(image, quality, gate, turned=turned)
+        (chosen,) = operations.embed_live({"image": chosen}, used, gate)
+        return chosen, too_poor(chosen.face, quality)
+
+
+def enroll_face(
+    operations: Operations,
+    gallery: Gallery,
+    subject: str,
+    photo: Photo,
+    face: Face,
+    *,
+    origin: Origin | None = None,
+) -> StoredFace:
+    """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
+
+    Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
+    gallery rejects such faces of named subjects. Findings that only warn are not looked for, since the callers'
+    answers have no field for them.
+    """
+    if gallery.on_conflict == "reject" and not is_unnamed(subject):
+        (finding,) = operations.check_faces(gallery, [(subject, template_of(face))], tell=False)
+        if finding.error is not None:
+            raise finding.error
+    stages: dict[str, float] = {}
+    with timed(stages, "store"):
+        made = operations.add(gallery, subject, [(subject, face, origin or origin_of(photo, face))])
+    operations.observe(stages)
+    return made.faces[0]
+
+
+def rank(
+    operations: Operations,
+    gallery: Gallery,
+    templates: Sequence[Template],
+    limit: int,
+    scores: AnsweredScores,
+    *,
+    one_photo: bool = False,
+) -> list[list[AnsweredCandidate]]:
+    """Return the answered ones among the ``limit`` best candidates of each template, without a decision.
+
+    With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
+    `search` does.
+    """
+    stages: dict[str, float] = {}
+    with timed(stages, "search"):
+        package = templates[0].package if templates else gallery.embedder
+        rankings = operations.search(gallery, templates, limit, operations.thresholds_in(gallery, package))
+    operations.observe(stages)
+    return scores.of_photo(rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
