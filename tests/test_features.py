@@ -44,7 +44,7 @@ PATHS: dict[str, str | None] = {
     "watching": "sightings",
 }
 """A part of each feature's paths, where it has any."""
-CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_gallery.py", "tests/recognition/test_gate.py")
+CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_change_log.py", "tests/recognition/test_gate.py")
 DOCUMENT = """
 import json, sys
 from app.config import Settings

@@ -265,37 +265,6 @@ class Candidate:
     length: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """A bit by bit comparison of a gallery's index with SQL.
-
-    The index holds ``indexed`` faces. ``missing`` of the ``faces`` in SQL are not in it, ``different`` ones have other
-    values there, and ``extra`` ones are not in SQL. ``examples`` are ids of missing or different faces.
-    """
-
-    gallery: str
-    subjects: int
-    faces: int
-    indexed: int
-    missing: int
-    different: int
-    extra: int
-    examples: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        differences = (
-            ("faces in the database that the index lacks", self.missing),
-            ("faces that differ between the database and the index", self.different),
-            ("faces in the index that the database lacks", self.extra),
-        )
-        return tuple(f"{what}: {count}" for what, count in differences if count)
-
-
 def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
     message = f"Gallery {wanted.gallery_id!r} takes templates of {wanted.key.package}, not of {given}."
     return PackageMismatch(message, expected=wanted.key.package, given=given)

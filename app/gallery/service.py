@@ -25,7 +25,6 @@ from app.gallery.change import Change
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
-    CheckReport,
     Counts,
     Gallery,
     GalleryChanges,
@@ -44,7 +43,6 @@ from app.search.shared import SharedSearches
 from app.search.types import IndexSpec, Match
 from app.types import Sizes, Template, Vectors
 
-CHECK_EXAMPLES = 20
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends, one small query: the delay until others' changes are found."""
 SNAPSHOT_S = 300.0
@@ -203,30 +201,6 @@ class Galleries:
         matches = self.indexes.ready(spec).verify(vectors, subject.key)
         named = self._name([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
-
-    # The index
-
-    def check(self, gallery: Gallery) -> CheckReport:
-        """Compare every face in the database with the index. This process's changes to the gallery wait meanwhile,
-        searches don't."""
-        with self.indexes.inspecting(gallery.index_specs) as index:
-            difference, indexed = index.compare()
-        counts = self.store.counts(gallery, expired=True)
-        examples = self.store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
-        return CheckReport(
-            gallery=gallery.id,
-            subjects=counts.subjects,
-            faces=counts.faces,
-            indexed=indexed,
-            missing=len(difference.missing),
-            different=len(difference.different),
-            extra=difference.extra,
-            examples=tuple(face_id for face_id, _, _ in examples.values()),
-        )
-
-    def rebuild(self, gallery: Gallery) -> None:
-        with self.indexes.inspecting(gallery.index_specs) as index:
-            index.rebuild()
 
     def scrub_index(self, gallery_id: str) -> bool:
         """Remove copies of the index on disk that may hold erased faces. Return False if another server keeps them; it

@@ -18,6 +18,7 @@ from app.db.engine import Database
 from app.db.schema import CROPS, FACES, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import Unusable
+from app.features.checks.comparing import check_index
 from app.features.doctor.command import examine
 from app.features.vault.reseal import PLAIN, census, reseal, seal_job_keys
 from app.gallery.service import Galleries
@@ -30,6 +31,7 @@ from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.following import engine_of, found
 from tests.support.galleries import DIMENSION, PACKAGE, face, staff, template
+from tests.support.indexes import rebuild
 from tests.support.jobs import NOBODYS, job_store
 from tests.support.service import COLLINS, running
 
@@ -82,7 +84,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     galleries = open_galleries(database_url, OLD, folder=tmp_path / "snapshots")
     enroll_all(galleries)
     assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     crops = stored_crops(galleries)
     assert all(crop.startswith(b"\xff\xd8") for crop in crops.values())
     stored = galleries.store.faces(staff(galleries), "s3").items[0]
@@ -121,7 +123,7 @@ def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> N
         changed = bytes(crop[:-1]) + bytes([crop[-1] ^ 1])
         connection.execute(sa.update(CROPS).where(CROPS.c.face_key == second.key).values(jpeg=changed))
     with pytest.raises(Unusable) as caught:
-        galleries.rebuild(galleries.store.gallery("staff"))
+        rebuild(galleries, galleries.store.gallery("staff"))
     assert caught.value.code == "sealed_unreadable"
     home = staff(galleries)
     with pytest.raises(Unusable) as caught:
@@ -149,7 +151,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
         assert census(database) == {key_id(keys[0]).hex(): ALL_SEEDS}
         assert database.scrub()
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-        galleries.check(galleries.store.gallery("staff"))
+        check_index(galleries, galleries.store.gallery("staff"))
         galleries.close()
         if is_sqlite:
             contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -212,7 +214,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     last = open_galleries(database_url, NEW)
     for galleries in (first, second, last):
         galleries.indexes.follow()
-        assert galleries.check(galleries.store.gallery("staff")).ok
+        assert check_index(galleries, galleries.store.gallery("staff")).ok
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
         galleries.close()
 

@@ -16,6 +16,7 @@ from app.errors import NotFound
 from app.features.bulk.rows import write_many
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.store import Calibrations
+from app.features.checks.comparing import check_index
 from app.features.transfers import merge_subjects, rename_subject
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
@@ -217,7 +218,7 @@ def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:
         for source in {first, second, "s7"} - {target}:
             with suppress(NotFound):
                 changed(server.galleries, "staff", merge_subjects, source, target)
-    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+    assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
 
 
 def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:

@@ -15,6 +15,7 @@ from app.db.engine import AGAIN, again_if_overtaken
 from app.db.opening import open_engine
 from app.db.schema import GALLERIES, SUBJECTS
 from app.errors import NotFound, TransactionEnded
+from app.features.checks.comparing import check_index
 from app.features.listing import subject_ids
 from app.features.transfers import delete_faces, merge_subjects
 from app.gallery.change import Change
@@ -43,7 +44,7 @@ def test_merging_beside_deleting_ends_well(pair: tuple[Galleries, Galleries]) ->
             done = [pool.submit(changed, galleries, "staff", verb) for galleries, verb in both[:: 1 - 2 * (turn % 2)]]
         for each in done:
             each.result()
-        assert one.check(one.store.gallery("staff")).faces == 0
+        assert check_index(one, one.store.gallery("staff")).faces == 0
         changed(one, "staff", delete_subject, "b")
 
 
@@ -62,7 +63,7 @@ def test_new_subjects_in_any_order_end_well(pair: tuple[Galleries, Galleries]) -
     assert {subject.id: subject.face_count for subject in one.store.subjects(staff(one)).items} == dict.fromkeys(
         names, 4
     )
-    assert one.check(one.store.gallery("staff")).faces == 48
+    assert check_index(one, one.store.gallery("staff")).faces == 48
 
 
 def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> None:
@@ -76,7 +77,7 @@ def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> No
     with pytest.raises(NotFound):
         changed(galleries, "staff", both)
     assert subject_ids(galleries.store, galleries.store.gallery("staff")) == ["ann", "bob"]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 def in_circles(connection: sa.Connection, begun: threading.Event, times: int) -> None:

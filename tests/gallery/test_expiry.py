@@ -19,6 +19,7 @@ from app.features import signatures
 from app.features.audit.reading import AuditFilter
 from app.features.audit.reading import entries as entries_of
 from app.features.bulk.rows import everything
+from app.features.checks.comparing import check_index
 from app.features.erasure.checking import check_receipt
 from app.features.erasure.erasing import Erasures
 from app.features.listing import count_people, face_ids, find_faces, placed_faces, subject_ids
@@ -105,7 +106,7 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     with pytest.raises(Conflict) as conflict:
         enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
-    assert galleries.check(galleries.store.gallery("staff")).faces == 2, "nothing came of the enrollment"
+    assert check_index(galleries, galleries.store.gallery("staff")).faces == 2, "nothing came of the enrollment"
 
 
 def test_who_was_answered_before_is_not_answered_when_the_end_has_come(
@@ -183,7 +184,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     assert work.sweep() == 2
     assert work.sweep() == 0
     assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     receipts = erasures(galleries).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
@@ -209,7 +210,7 @@ def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], 
     for galleries, (_, log) in zip(pair, opened, strict=True):
         log.close()
         galleries.indexes.follow()
-        assert galleries.check(galleries.store.gallery("staff")).indexed == 0
+        assert check_index(galleries, galleries.store.gallery("staff")).indexed == 0
 
 
 def test_more_time_given_just_before_the_sweep_is_kept(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, SUBJECTS
 from app.errors import Conflict, NotFound
+from app.features.checks.comparing import check_index
 from app.features.listing import count_people
 from app.features.transfers import (
     AlreadyAnswered,
@@ -43,7 +44,7 @@ def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tu
 def agree(*galleries: Galleries) -> bool:
     for one in galleries:
         one.indexes.follow()
-    return all(one.check(one.store.gallery("staff")).ok for one in galleries)
+    return all(check_index(one, one.store.gallery("staff")).ok for one in galleries)
 
 
 def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:

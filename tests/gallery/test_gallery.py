@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.features.checks.comparing import check_index
 from app.gallery.change import Change
 from app.gallery.records import Gallery, StoredFace, to_bytes
 from app.gallery.service import Galleries
@@ -26,6 +27,7 @@ from tests.conftest import on_sqlite
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, staff, template
+from tests.support.indexes import rebuild
 
 
 def change_sql(url: str, *statements: sa.Executable) -> None:
@@ -51,7 +53,7 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
         told = list(pool.map(one, range(16)))
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 @on_sqlite
@@ -135,7 +137,7 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
         with pytest.raises(InvalidInput) as caught:
             call(Template(vector, PACKAGE))
         assert caught.value.code == "invalid_template"
-    assert galleries.check(galleries.store.gallery("staff")).faces == 0
+    assert check_index(galleries, galleries.store.gallery("staff")).faces == 0
 
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
@@ -150,14 +152,14 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, d
         sa.delete(FACES).where(FACES.c.key == gone.key),
         sa.insert(FACES).from_select(list(copy), sa.select(*copy.values()).where(FACES.c.key == added.key)),
     )
-    report = galleries.check(galleries.store.gallery("staff"))
+    report = check_index(galleries, galleries.store.gallery("staff"))
     assert not report.ok
     assert (report.faces, report.indexed) == (5, 5)
     assert (report.missing, report.different, report.extra) == (1, 1, 1)
     assert sorted(report.examples) == sorted([damaged.face_id, "f" * 32])
     assert len(report.problems) == 3
-    galleries.rebuild(galleries.store.gallery("staff"))
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    rebuild(galleries, galleries.store.gallery("staff"))
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
     with pytest.raises(ConnectionError):
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) -> None:
@@ -203,7 +205,7 @@ def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) 
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    report = galleries.check(galleries.store.gallery("staff"))
+    report = check_index(galleries, galleries.store.gallery("staff"))
     assert report.ok
     assert report.faces == report.indexed == 8 * 6 + sum(expected.values())
     counts = {subject.id: subject.face_count for subject in galleries.store.subjects(staff(galleries)).items}
@@ -224,7 +226,7 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
                 elif worker == 1:
                     found(galleries, turn)
                 elif worker == 2:
-                    other.check(other.store.gallery("staff"))
+                    check_index(other, other.store.gallery("staff"))
                 elif worker == 3:
                     changed(other, "staff", delete_subject, f"s{turn}")
                 else:
@@ -237,7 +239,7 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
         list(pool.map(work, range(7)))
     other.close()
     assert unexpected == []
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     galleries.delete_gallery(galleries.store.gallery("staff"))
     engine = engine_of(database_url)
     with engine.connect() as connection:

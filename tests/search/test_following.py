@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
+from app.features.checks.comparing import check_index
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_face, delete_subject
@@ -55,7 +56,10 @@ def test_what_one_acknowledged_the_other_answers(scheduled: tuple[Galleries, Gal
     until(lambda: found(one, 1) == [])
     changed(one, "staff", delete_subject, "ann")
     until(lambda: found(other, 2) == found(other, 3) == [])
-    assert (one.check(one.store.gallery("staff")).ok, other.check(other.store.gallery("staff")).ok) == (True, True)
+    assert (check_index(one, one.store.gallery("staff")).ok, check_index(other, other.store.gallery("staff")).ok) == (
+        True,
+        True,
+    )
     other.delete_gallery(other.store.gallery("staff"))
     with pytest.raises(NotFound):
         found(one, 1)
@@ -116,7 +120,7 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(
     answers = writer.search(writer.store.gallery("staff"), probes, 5)
     for galleries in (follower, restarted):
         assert galleries.search(galleries.store.gallery("staff"), probes, 5) == answers
-        report = galleries.check(galleries.store.gallery("staff"))
+        report = check_index(galleries, galleries.store.gallery("staff"))
         assert (report.ok, report.subjects, report.faces, report.problems) == (True, 6, 51, ())
         assert report.indexed == report.faces
     restarted.close()
@@ -147,12 +151,12 @@ def test_an_index_that_cannot_apply_a_change_is_made_anew(
     other.indexes.follow()
     assert caplog.text.count("built again") == 2
     assert [found(each, seed) for each in pair for seed in (1, 2)] == [["ann"], ["bob"]] * 2
-    assert all(each.check(each.store.gallery("staff")).ok for each in pair)
+    assert all(check_index(each, each.store.gallery("staff")).ok for each in pair)
     changed(one, "staff", delete_subject, "ann")
     other.indexes.follow()
     assert caplog.text.count("built again") == 4
     assert [found(each, seed) for each in pair for seed in (1, 2)] == [[], ["bob"]] * 2
-    assert all(each.check(each.store.gallery("staff")).ok for each in pair)
+    assert all(check_index(each, each.store.gallery("staff")).ok for each in pair)
 
 
 def test_an_index_that_is_too_far_behind_is_made_anew(
@@ -170,7 +174,7 @@ def test_an_index_that_is_too_far_behind_is_made_anew(
     other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
-    assert other.check(other.store.gallery("staff")).ok
+    assert check_index(other, other.store.gallery("staff")).ok
 
 
 class Processes(RuleBasedStateMachine):
@@ -253,7 +257,7 @@ class Processes(RuleBasedStateMachine):
             return
         for galleries in self.processes:
             galleries.indexes.follow()
-            report = galleries.check(galleries.store.gallery("staff"))
+            report = check_index(galleries, galleries.store.gallery("staff"))
             assert report.ok, report.problems
             assert report.indexed == len(self.expected)
             galleries.close()
@@ -290,4 +294,4 @@ def test_a_gallery_changed_behind_the_log_is_told_by_check_of_either(
     assert found(pair[1], 1) == ["ann"]
     with engine_of(database_url).begin() as connection:
         connection.execute(sa.delete(FACES))
-    assert [galleries.check(galleries.store.gallery("staff")).extra for galleries in pair] == [1, 1]
+    assert [check_index(galleries, galleries.store.gallery("staff")).extra for galleries in pair] == [1, 1]

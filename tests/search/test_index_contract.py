@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict, NotFound
+from app.features.checks.comparing import check_index
 from app.features.transfers import delete_subjects, rename_subject
 from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
@@ -17,6 +18,7 @@ from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
+from tests.support.indexes import rebuild
 from tests.support.milvus import lite, remote
 
 KINDS = ("faiss", "milvus")
@@ -56,7 +58,7 @@ def near(vector: Vector, by: float, seed: int) -> Vector:
 def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Galleries) -> None:
     assert found(galleries, 1) == []
     assert sum(galleries.sizes(staff(galleries)).values()) == 0
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     written(galleries.store, staff(galleries), create_subject, "ann")
     with pytest.raises(Conflict) as caught:
         galleries.verify(galleries.store.gallery("staff"), "ann", template(1))
@@ -73,9 +75,9 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
     changed(galleries, "staff", delete_subject, "ann")
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
     assert sum(galleries.sizes(staff(galleries)).values()) == 1
-    report = galleries.check(galleries.store.gallery("staff"))
+    report = check_index(galleries, galleries.store.gallery("staff"))
     assert (report.ok, report.faces, report.indexed) == (True, 1, 1)
-    galleries.rebuild(galleries.store.gallery("staff"))
+    rebuild(galleries, galleries.store.gallery("staff"))
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
     galleries.delete_gallery(galleries.store.gallery("staff"))
     with pytest.raises(NotFound):
@@ -92,10 +94,10 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
     changed(galleries, "staff", rename_subject, "anna", "bob")
     assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
     assert sum(galleries.sizes(staff(galleries)).values()) == 1
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     changed(galleries, "staff", delete_subjects)
     assert found(galleries, 1) == []
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Galleries) -> None:
@@ -162,14 +164,14 @@ def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Gal
         if turn % 8 == 0:
             galleries.indexes.follow()
         if turn == ROUNDS // 2:
-            galleries.rebuild(galleries.store.gallery("staff"))
+            rebuild(galleries, galleries.store.gallery("staff"))
         probe, limit = near(centres[random.integers(4)], 0.3, 1000 + turn), int(random.integers(1, 9))
         answered = [
             (one.subject, one.face_id, f"{one.score:.6f}", f"{one.template_score:.6f}")
             for one in ask(galleries, probe, limit)
         ]
         assert answered == brute_force(faces, probe, limit)
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
 
 
 def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:

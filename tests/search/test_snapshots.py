@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.concurrency.scheduler import Scheduler
+from app.features.checks.comparing import check_index
 from app.features.erasure.erasing import erase_subject
 from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
@@ -99,7 +100,7 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(
     answers = [galleries.search(galleries.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)]
     assert [found(galleries, seed) for seed in (FACES, 0, 8)] == [["late"], ["s0"], []]
     assert moments == []
-    report = galleries.check(galleries.store.gallery("staff"))
+    report = check_index(galleries, galleries.store.gallery("staff"))
     assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
     without = quiet(database_url)
     assert [without.search(without.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)] == answers
@@ -108,7 +109,7 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(
     changed(galleries, "staff", delete_subject, "s1")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert [found(galleries, seed) for seed in (500, 501, 1)] == [[], ["ann"], []]
-    assert galleries.check(galleries.store.gallery("staff")).ok, "an index from a snapshot takes every change"
+    assert check_index(galleries, galleries.store.gallery("staff")).ok, "an index from a snapshot takes every change"
     galleries.close()
 
 
@@ -166,7 +167,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     galleries.indexes.load()
     assert moments == ["staff"]
     assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
     galleries.indexes.keep()  # the next one is in order again
     galleries.close()
@@ -342,7 +343,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         process.communicate()
         galleries = start(saved, folder)
         galleries.indexes.load()
-        assert galleries.check(galleries.store.gallery("staff")).ok
+        assert check_index(galleries, galleries.store.gallery("staff")).ok
         galleries.indexes.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()

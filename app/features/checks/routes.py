@@ -10,6 +10,7 @@ from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.schemas.base import Wire
 from app.errors import PackageUnavailable
+from app.features.checks.comparing import check_index
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
@@ -35,7 +36,7 @@ def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) 
     Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
     the one that they were made with?
     """
-    report = GalleryCheck.model_validate(galleries.check(gallery))
+    report = GalleryCheck.model_validate(check_index(galleries, gallery))
     if changed := _changed_package(embedders, gallery):
         return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
     return report

@@ -31,6 +31,7 @@ from app.errors import Conflict, InvalidInput, LikenessError
 from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
+from app.features.checks.comparing import check_index
 from app.features.sign_in.codes import SignInCodes
 from app.features.signatures import canonical, signed
 from app.gallery.records import StoredFace
@@ -123,7 +124,7 @@ def fill(galleries: Galleries) -> Job:
 
 def assert_usable(store: Store) -> None:
     other = Galleries(store)
-    assert other.check(other.store.gallery("g")).ok
+    assert check_index(other, other.store.gallery("g")).ok
     put(other, "new", units(1, seed=9)[0])
     with store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.max(FACES.c.key))).scalar_one() > 60, "keys are not used again"
@@ -234,7 +235,7 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
             thread.join()
     trusted(tmp_path / "backup", tmp_path / "there")
     other = Galleries(Store(sqlite_in(tmp_path / "there")))
-    report = other.check(other.store.gallery("g"))
+    report = check_index(other, other.store.gallery("g"))
     found = {one.id for one in other.store.subjects(other.store.gallery("g"), limit=10_000).items}
     assert report.ok
     assert report.faces == report.subjects == len(found)

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
+from app.features.checks.comparing import check_index
 from app.features.milvus import indexes as module
 from app.features.milvus.client import CollectionLost, Milvus, parse_address
 from app.features.milvus.collections import Collections
@@ -33,6 +34,7 @@ from tests.conftest import PROJECT
 from tests.support.changing import changed
 from tests.support.following import engine_of, found
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
+from tests.support.indexes import rebuild
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
 from tests.support.service import COLLINS, error_of, running
 from tests.support.waiting import until
@@ -120,14 +122,17 @@ def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: 
     assert found(one, 3) == ["ann"]
     changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
     assert found(one, 1) == []
-    one.rebuild(one.store.gallery("staff"))
+    rebuild(one, one.store.gallery("staff"))
     enroll(other, "bob", 4)  # which still knew the old collection
     assert (found(one, 4), found(other, 4)) == (["bob"], ["bob"])
-    other.rebuild(other.store.gallery("staff"))
+    rebuild(other, other.store.gallery("staff"))
     assert (found(one, 4), found(one, 2)) == (["bob"], ["ann"])
     changed(one, "staff", delete_subject, "ann")
     assert (found(other, 2), found(other, 3), found(other, 4)) == ([], [], ["bob"])
-    assert (one.check(one.store.gallery("staff")).ok, other.check(other.store.gallery("staff")).ok) == (True, True)
+    assert (check_index(one, one.store.gallery("staff")).ok, check_index(other, other.store.gallery("staff")).ok) == (
+        True,
+        True,
+    )
     other.delete_gallery(other.store.gallery("staff"))
     with pytest.raises(NotFound):
         found(one, 4)
@@ -165,8 +170,8 @@ def test_a_face_moved_while_another_server_still_adds_it_is_its_new_subjects(
     meanwhile(monkeypatch, move)
     enroll(one, "ann", 3)
     assert found(one, 3) == ["bob"]
-    assert one.check(one.store.gallery("staff")).ok
-    assert other.check(other.store.gallery("staff")).ok
+    assert check_index(one, one.store.gallery("staff")).ok
+    assert check_index(other, other.store.gallery("staff")).ok
 
 
 def test_two_first_faces_at_once_end_in_one_collection(
@@ -184,7 +189,7 @@ def test_two_first_faces_at_once_end_in_one_collection(
     enroll(one, "ann", 1)
     for galleries in (one, other):
         assert (found(galleries, 1), found(galleries, 2)) == (["ann"], ["bob"])
-        assert galleries.check(galleries.store.gallery("staff")).ok
+        assert check_index(galleries, galleries.store.gallery("staff")).ok
     assert sorted(state for _, state in place.collections()) == ["current", "old"]
 
 
@@ -193,10 +198,10 @@ def test_a_collection_that_is_replaced_while_another_server_writes_to_it(
 ) -> None:
     enroll(one, "ann", 1)
     enroll(other, "bob", 2)
-    meanwhile(monkeypatch, lambda: one.rebuild(one.store.gallery("staff")), added=True)
+    meanwhile(monkeypatch, lambda: rebuild(one, one.store.gallery("staff")), added=True)
     enroll(other, "cem", 3)
     assert (found(one, 3), found(other, 3)) == (["cem"], ["cem"])
-    assert one.check(one.store.gallery("staff")).ok
+    assert check_index(one, one.store.gallery("staff")).ok
 
 
 def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
@@ -208,7 +213,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
     enroll(one, "cem", 3)
     assert found(one, 3) == []
     assert len(place.keys()) == 2
-    assert one.check(one.store.gallery("staff")).ok
+    assert check_index(one, one.store.gallery("staff")).ok
 
 
 KILLED = """
@@ -255,7 +260,7 @@ def test_killed_between_the_commit_and_milvus(tmp_path: Path, port: int) -> None
         assert (found(started, 1), found(started, 2)) == ([], ["bob"])
         assert len(held(url, address)) == 1
         for galleries in (survivor, started):
-            assert galleries.check(galleries.store.gallery("staff")).ok
+            assert check_index(galleries, galleries.store.gallery("staff")).ok
             galleries.close()
 
 
@@ -284,10 +289,10 @@ def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, plac
     late = block(face.key, face.key + 1, subject=subject.key)
     place.milvus().add(place.name(), late)
     assert (found(one, 2), found(one, 3)) == ([], [])  # SQL is asked
-    assert one.check(one.store.gallery("staff")).extra == 2
+    assert check_index(one, one.store.gallery("staff")).extra == 2
     one.indexes.keep()
     one.indexes.keep()
-    assert one.check(one.store.gallery("staff")).ok
+    assert check_index(one, one.store.gallery("staff")).ok
     assert len(place.keys()) == 1
 
 
@@ -296,7 +301,7 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
 ) -> None:
     enroll(one, "ann", 1)
     place.milvus().make("somebody_elses", DIMENSION)
-    one.rebuild(one.store.gallery("staff"))
+    rebuild(one, one.store.gallery("staff"))
     one.indexes.keep()
     assert len(place.in_milvus()) == 3  # the one replaced is kept for those who are just searching it
     monkeypatch.setattr(module, "REPLACED_KEPT", timedelta())
@@ -309,7 +314,7 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
     with monkeypatch.context() as broken:
         broken.setattr(Milvus, "add", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            one.rebuild(one.store.gallery("staff"))
+            rebuild(one, one.store.gallery("staff"))
     one.indexes.keep()
     assert len(place.in_milvus()) == 3
     monkeypatch.setattr(module, "ABANDONED", timedelta())
@@ -357,7 +362,7 @@ def test_whatever_is_odd_about_a_collection_it_is_made_anew(
     harm(place)
     started = place.open()
     assert (found(started, 1), found(started, 2)) == (["ann"], ["bob"])
-    assert started.check(started.store.gallery("staff")).ok
+    assert check_index(started, started.store.gallery("staff")).ok
     assert place.name() != before
     assert "written again" in caplog.text
     started.close()
@@ -374,7 +379,7 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     dropped(place)
     changed(one, "staff", delete_subject, "ann")
     dropped(place)
-    assert one.check(one.store.gallery("staff")).ok
+    assert check_index(one, one.store.gallery("staff")).ok
     dropped(place)
     enroll(one, "cem", 3)
     settle(one)
@@ -393,11 +398,11 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
     milvus.add(name, block(keys[1] + 100, 999))  # one that SQL doesn't know, and another
     milvus.add(name, replace(block(keys[1] + 100), faces=np.array(keys[1:2])))
     milvus.remove(name, [keys[1] + 100])
-    report = one.check(one.store.gallery("staff"))
+    report = check_index(one, one.store.gallery("staff"))
     assert (report.missing, report.different, report.extra, report.indexed) == (1, 1, 1, 4)
     assert set(report.examples) == {faces[0].face_id, faces[1].face_id}
-    one.rebuild(one.store.gallery("staff"))
-    assert one.check(one.store.gallery("staff")).ok
+    rebuild(one, one.store.gallery("staff"))
+    assert check_index(one, one.store.gallery("staff")).ok
 
 
 def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
@@ -422,7 +427,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
             lambda: found(galleries, 1),
             lambda: enroll(galleries, "cem", 4),
             lambda: changed(galleries, "staff", delete_face, "ann", ann.face_id),
-            lambda: galleries.rebuild(galleries.store.gallery("staff")),
+            lambda: rebuild(galleries, galleries.store.gallery("staff")),
         ):
             with pytest.raises(Unusable) as caught:
                 work()
@@ -436,7 +441,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
         assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (["ann"], ["bob"], ["cem"])
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
-        assert galleries.check(galleries.store.gallery("staff")).ok
+        assert check_index(galleries, galleries.store.gallery("staff")).ok
         galleries.indexes.keep()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
@@ -448,7 +453,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
     with milvus_server(tmp_path / "copy", port):
         started = remote(url, Milvus(address))
         assert [found(started, seed) for seed in (1, 3, 4, 5)] == [[], ["bob"], ["cem"], ["dan"]]
-        assert started.check(started.store.gallery("staff")).ok
+        assert check_index(started, started.store.gallery("staff")).ok
         assert current_collection(url) == searched, "it was brought up to date, not made anew"
         started.close()
 
@@ -566,7 +571,7 @@ def test_an_approximate_collection_answers_too(tmp_path: Path) -> None:
     for seed in range(20):
         enroll(galleries, f"subject {seed}", seed)
     assert [found(galleries, seed) for seed in range(20)] == [[f"subject {seed}"] for seed in range(20)]
-    assert galleries.check(galleries.store.gallery("staff")).ok
+    assert check_index(galleries, galleries.store.gallery("staff")).ok
     galleries.close()
 
 

@@ -24,6 +24,7 @@ from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATE
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound, PackageUnavailable
 from app.features.bulk.rows import write_many
+from app.features.checks.comparing import check_index
 from app.features.milvus.indexes import MilvusBackend
 from app.features.reembedding.job import KIND, Reembedder
 from app.features.reembedding.steps import Reembedding, Reembeddings
@@ -250,7 +251,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
         assert server.staff.embedder == NEW
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
-        assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+        assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
     until(lambda: other.galleries.probed_by(other.staff) == NEW)
     (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
@@ -278,7 +279,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             gone = server.found(1)
             assert gone is not None
             assert gone[0] != "s1"
-            assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+            assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
         if package == NEW:
             state = one.reembedder.rollback("staff")
             assert (state.state, state.keep_until) == ("ready", None)
@@ -310,7 +311,7 @@ def test_several_faces_are_one_template_of_the_package_that_answers(
                 until(lambda server=server, package=package: server.galleries.probed_by(server.staff) == package)  # type: ignore[misc]
         until(lambda: one.is_fused("s1", 1) and other.is_fused("s1", 1))
         for server in (one, other):
-            assert server.galleries.check(server.staff).ok
+            assert check_index(server.galleries, server.staff).ok
 
 
 def first_face(server: Server) -> str:
@@ -413,7 +414,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert lost is not None
     assert lost[0] != "s3"
     assert server.galleries.store.counts(server.staff).faces == 3
-    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+    assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
     server.move(without_crop="drop")
@@ -445,7 +446,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
         assert server.staff.embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
-        assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+        assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
 
 
 def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: Path, embedders: Embedders) -> None:
@@ -602,11 +603,11 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     stop.set()
     thread.join()
     assert trouble == []
-    assert server.galleries.check(server.galleries.store.gallery("staff")).ok
+    assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
     assert server.reembedder.find("staff").missing == 0
     server.finish()
     counts = server.galleries.store.counts(server.staff)
-    assert server.galleries.check(server.galleries.store.gallery("staff")).indexed == counts.faces
+    assert check_index(server.galleries, server.galleries.store.gallery("staff")).indexed == counts.faces
 
 
 def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(

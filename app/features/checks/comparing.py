@@ -1,0 +1,60 @@
+"""Compares a gallery's index with the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+
+CHECK_EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """A bit by bit comparison of a gallery's index with SQL.
+
+    The index holds ``indexed`` faces. ``missing`` of the ``faces`` in SQL are not in it, ``different`` ones have other
+    values there, and ``extra`` ones are not in SQL. ``examples`` are ids of missing or different faces.
+    """
+
+    gallery: str
+    subjects: int
+    faces: int
+    indexed: int
+    missing: int
+    different: int
+    extra: int
+    examples: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        differences = (
+            ("faces in the database that the index lacks", self.missing),
+            ("faces that differ between the database and the index", self.different),
+            ("faces in the index that the database lacks", self.extra),
+        )
+        return tuple(f"{what}: {count}" for what, count in differences if count)
+
+
+def check_index(galleries: Galleries, gallery: Gallery) -> CheckReport:
+    """Compare every face in the database with the index. This process's changes to the gallery wait meanwhile,
+    searches don't."""
+    with galleries.indexes.inspecting(gallery.index_specs) as index:
+        difference, indexed = index.compare()
+    counts = galleries.store.counts(gallery, expired=True)
+    examples = galleries.store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
+    return CheckReport(
+        gallery=gallery.id,
+        subjects=counts.subjects,
+        faces=counts.faces,
+        indexed=indexed,
+        missing=len(difference.missing),
+        different=len(difference.different),
+        extra=difference.extra,
+        examples=tuple(face_id for face_id, _, _ in examples.values()),
+    )
