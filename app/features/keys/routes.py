@@ -10,14 +10,16 @@ from fastapi import Query
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.access.keys import Key, Keys, KeyTerms, NewKey
+from app.access.keys import Key, Keys, KeyTerms
 from app.api.auth import require_scope
 from app.api.components import path_id
 from app.api.feature import Feature
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router
 from app.api.schemas import PageParams
+from app.features import issued_keys
 from app.features.access_keys import access_key_of
+from app.features.issued_keys import NewKey
 from app.features.keys import schemas
 from app.features.keys.schemas import KEY_ID_PATTERN
 
@@ -36,7 +38,7 @@ def list_keys(keys: Keys, query: Annotated[PageParams, Query()]) -> schemas.KeyP
 
     All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
     """
-    page = keys.keys(query.cursor, query.limit)
+    page = issued_keys.list_keys(keys, query.cursor, query.limit)
     return schemas.KeyPage.of(page, keys=[_answer(key) for key in page.items])
 
 
@@ -67,7 +69,7 @@ def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCr
         rate=asked.rate,
         expires_at=asked.expires_at,
     )
-    return _new_answer(keys.create(terms, signs=asked.aws))
+    return _new_answer(issued_keys.create_key(keys, terms, signs=asked.aws))
 
 
 @router.operation("GET", KEY, scope=Scope.ADMIN, name="show_key", unrestricted=True, codes=NO_KEY)
@@ -76,7 +78,7 @@ def get_key(keys: Keys, key: KeyId) -> schemas.Key:
 
     What the key allows, and whether it was revoked; never its secret.
     """
-    return _answer(keys.key(key))
+    return _answer(issued_keys.read_key(keys, key))
 
 
 @router.operation(
@@ -88,8 +90,8 @@ def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
     ones no longer. A key with `templates` is needed for one that has it.
     """
-    _require_templates(grant, keys.key(key).scopes)
-    return _new_answer(keys.rotate(key, asked.grace_seconds))
+    _require_templates(grant, issued_keys.read_key(keys, key).scopes)
+    return _new_answer(issued_keys.rotate_key(keys, key, asked.grace_seconds))
 
 
 @router.operation("DELETE", KEY, scope=Scope.ADMIN, changes=True, unrestricted=True, codes=NO_KEY)
@@ -98,7 +100,7 @@ def revoke_key(keys: Keys, key: KeyId) -> None:
 
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
     """
-    keys.revoke(key)
+    issued_keys.revoke_key(keys, key)
 
 
 def _require_templates(grant: Grant, scopes: Set[Scope]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from app.api.components import Components
 from app.api.feature import Feature, Part
+from app.features.issued_keys import declare_keys
 
 
 def _start(core: Components, keys_file: Path | None) -> Part:
@@ -14,7 +15,7 @@ def _start(core: Components, keys_file: Path | None) -> Part:
     if keys_file is not None:
         from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - brings a YAML reader, for few starts
 
-        core.keys.declare(read_keys(keys_file, os.environ))
+        declare_keys(core.keys, read_keys(keys_file, os.environ))
     return Part()
 
 

@@ -22,8 +22,9 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from app.access.grants import Scope
-from app.access.keys import MAX_GALLERIES, MIN_SECRET, KeyTerms, check_terms, token_of
+from app.access.keys import KeyTerms, token_of
 from app.errors import InvalidInput, Unusable
+from app.features.issued_keys import MAX_GALLERIES, MIN_SECRET, check_terms
 from app.timestamps import utc_text
 from app.wording import found_wrong
 
