@@ -32,9 +32,9 @@ from app import cli
 # What is taken from the program, all in one place.
 from app.access.grants import Scope
 from app.api.route import Router
-from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.config import settings_table
+from app.error_codes import KINDS
 from app.features.compreface.routes import ROUTERS as COMPREFACE
 from app.features.deepstack.routes import router as deepstack
 from app.features.immich.routes import router as immich
@@ -677,6 +677,13 @@ def _anchor(heading: str) -> str:
 def _cell(text: str | Iterable[str]) -> str:
     joined = text if isinstance(text, str) else " ".join(text)
     return " ".join(joined.split()).replace("|", "\\|")
+
+
+def problems_table() -> str:
+    """Return every code as a Markdown table: status, code, meaning."""
+    lines = ["| status | code | meaning |", "|---|---|---|"]
+    lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
 from app.concurrency.overload import Why
-from app.error_codes import BY_CODE, KINDS
+from app.error_codes import BY_CODE
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.logs import LOGGER
 
@@ -80,13 +80,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value)} bytes"
     return str(value)
-
-
-def problems_table() -> str:
-    """Return every code as a Markdown table: status, code, meaning."""
-    lines = ["| status | code | meaning |", "|---|---|---|"]
-    lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
-    return "\n".join(lines)
 
 
 class WireFormat(ABC):

@@ -35,7 +35,6 @@ from app.errors import (
     InvalidInput,
     PackageMismatch,
     SubjectNotFound,
-    TwoPackages,
     Unusable,
 )
 from app.face.formats import Limits
@@ -268,12 +267,6 @@ class Candidate:
 def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
     message = f"Gallery {wanted.gallery_id!r} takes templates of {wanted.key.package}, not of {given}."
     return PackageMismatch(message, expected=wanted.key.package, given=given)
-
-
-def two_packages(gallery_id: str) -> Conflict:
-    """Return the error for faces with templates of one package where two are needed."""
-    message = f"Gallery {gallery_id!r} is being re-embedded to another model package: wait, or finish or cancel that."
-    return TwoPackages(message, gallery=gallery_id)
 
 
 def to_bytes(template: Template) -> bytes:

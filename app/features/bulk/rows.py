@@ -14,7 +14,11 @@ from sqlalchemy.engine import Connection
 from app.db.engine import select_in
 from app.db.schema import CROPS, FACES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import InvalidInput
+from app.errors import (
+    Conflict,
+    InvalidInput,
+    TwoPackages,
+)
 from app.features.corrected import id_here
 from app.gallery.change import Change
 from app.gallery.records import (
@@ -33,7 +37,6 @@ from app.gallery.records import (
     template_column,
     to_consent,
     to_face,
-    two_packages,
 )
 from app.gallery.store import Store
 from app.gallery.subjects import from_consent, touch_subjects, write_faces, write_subjects
@@ -203,3 +206,9 @@ def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops:
 
 def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
     return (FACES.c.gallery_key == gallery.key) & template_column(gallery.embedder).is_not(None)
+
+
+def two_packages(gallery_id: str) -> Conflict:
+    """Return the error for faces with templates of one package where two are needed."""
+    message = f"Gallery {gallery_id!r} is being re-embedded to another model package: wait, or finish or cancel that."
+    return TwoPackages(message, gallery=gallery_id)

@@ -19,9 +19,10 @@ from app.errors import InvalidInput, NotFound, Unusable
 from app.features.bulk.archive import export_gallery, import_archive
 from app.features.bulk.grouping import group_photos
 from app.features.bulk.photo_import import import_photos
+from app.features.bulk.rows import two_packages
 from app.features.bulk.template_import import import_templates
 from app.features.sealed_files import SealedWriter, read_sealed
-from app.gallery.records import Gallery, package_mismatch, two_packages
+from app.gallery.records import Gallery, package_mismatch
 from app.jobs.records import Job, Result
 from app.jobs.runner import Running, Work
 from app.jobs.store import new_job_id
