@@ -161,10 +161,10 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app.state.webhooks = tuple(model for feature in features for model in feature.webhooks)
     app.state.wires = tuple(feature.wire for feature in features if feature.wire)
     app.state.components, app.state.status = None, "starting"
-    middleware.install(app, settings.cors_origins)
-    wire.install(app)
-    route.install(app, [*ROUTERS, *(router for feature in features for router in feature.routers)])
-    page.install(app, [feature.page for feature in features if feature.page])
+    middleware.add_middleware(app, settings.cors_origins)
+    wire.add_error_handlers(app)
+    route.add_operations(app, [*ROUTERS, *(router for feature in features for router in feature.routers)])
+    page.add_page(app, [feature.page for feature in features if feature.page])
     return app
 
 

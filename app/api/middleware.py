@@ -160,7 +160,7 @@ def _count_request(scope: Scope, method: str, status: int, seconds: float) -> No
     log.log(level, "request", extra={"fields": fields})
 
 
-def install(app: FastAPI, origins: Sequence[str]) -> None:
+def add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
     """Put the middleware around ``app``.
 
     ``origins`` are the exact origins whose pages may read answers and send requests that need a browser's permission;

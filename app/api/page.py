@@ -29,8 +29,7 @@ import app.page
 from app.api import openapi
 from app.api.auth import given_key
 from app.api.middleware import CSP
-from app.api.route import Router, operations_of
-from app.api.route import install as install_routers
+from app.api.route import Router, add_operations, operations_of
 from app.errors import NotFound
 
 START = "index.html"
@@ -94,7 +93,7 @@ class File:
     """Content type and ETag, beside those of every file."""
 
 
-def install(server: FastAPI, added: Sequence[Path] = ()) -> None:
+def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
     """Make ``server`` serve both pages and the OpenAPI document; ``added`` are features' folders of the web page."""
     _install_api_page(server)
     files = read_files(added)
@@ -210,7 +209,7 @@ def _install_api_page(server: FastAPI) -> None:
         return server.openapi_schema
 
     server.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way
-    install_routers(server, [router])
+    add_operations(server, [router])
 
 
 def _api_page_policy(html: str) -> str:

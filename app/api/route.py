@@ -262,7 +262,7 @@ class Router:
         return declare
 
 
-def install(app: FastAPI, routers: Iterable[Router]) -> None:
+def add_operations(app: FastAPI, routers: Iterable[Router]) -> None:
     """Add the operations of the routers to the application."""
     for router in routers:
         # Not `include_router`: FastAPI would then look each route up twice at each request, for 0.1 ms.

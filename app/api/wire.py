@@ -197,7 +197,7 @@ def wire_of(scope: Scope) -> WireFormat:
     return next((wire for wire in others if wire.speaks(scope)), OWN)
 
 
-def install(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Raise what Starlette and FastAPI refuse by themselves as errors of ours."""
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_unrouted)

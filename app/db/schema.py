@@ -366,7 +366,7 @@ FINDINGS = _numbered(
 )
 
 DISMISSALS = _numbered(
-    # Findings that were called right. One is asked about again only if other faces are its evidence.
+    # Objections that were called right. One is asked about again only if other faces are its evidence.
     "dismissals",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("kind", String(16), nullable=False),

@@ -55,13 +55,13 @@ def enroll_face(
     """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
 
     Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
-    gallery rejects such faces of named subjects. Findings that only warn are not looked for, since the callers'
+    gallery rejects such faces of named subjects. Objections that only warn are not looked for, since the callers'
     answers have no field for them.
     """
     if gallery.on_conflict == "reject" and not is_unnamed(subject):
-        (finding,) = operations.check_faces(gallery, [(subject, template_of(face))], tell=False)
-        if finding.error is not None:
-            raise finding.error
+        (objections,) = operations.check_faces(gallery, [(subject, template_of(face))], tell=False)
+        if objections.error is not None:
+            raise objections.error
     stages: dict[str, float] = {}
     with timed(stages, "store"):
         made = operations.add(gallery, subject, [(subject, face, origin or origin_of(photo, face))])

@@ -172,7 +172,7 @@ class Galleries:
         index = self.indexes.ready(spec)
 
         def search(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
-            rows = self.searches.run(index, vectors[places], wanted, look=True)
+            rows = self.searches.run(index, vectors[places], wanted, enrolling=True)
             near = [[match for match in row if match.score >= least] for row in rows]
             return list(zip(map(len, near), self._name(near), strict=True))
 

@@ -54,7 +54,7 @@ class Resemblance:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class Objections:
     """Faces that speak against enrolling a new one.
 
     ``duplicate`` is an enrolled face of the same photo, ``conflict`` a matching face of another subject, ``unlike`` the
@@ -78,19 +78,19 @@ class Findings:
         details = {"subject": resembled.subject, "face_id": resembled.face_id, "score": resembled.score}
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
-    def mapped(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
-        """Return the findings with each resemblance changed."""
+    def mapped(self, change: Callable[[Resemblance], Resemblance]) -> Objections:
+        """Return the objections with each resemblance changed."""
         three = (self.duplicate, self.conflict, self.unlike)
         duplicate, conflict, unlike = (resembled and change(resembled) for resembled in three)
         return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
 
     def as_details(self) -> dict[str, object]:
-        """Return the findings as an error's details, in the fields of an answer."""
+        """Return the objections as an error's details, in the fields of an answer."""
         both = {"duplicate": self.duplicate, "conflict": self.conflict}
         return {name: resembled.as_details() for name, resembled in both.items() if resembled is not None}
 
 
-NOTHING = Findings()
+NOTHING = Objections()
 
 
 def check_faces(
@@ -103,11 +103,11 @@ def check_faces(
     refuse: bool,
     tell: bool = True,
     track: bool = False,
-) -> list[Findings]:
+) -> list[Objections]:
     """Return what each face, given with its subject's id, resembles.
 
-    ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with a finding are refused; with
-    `tell`, findings name whom a face resembles. With ``track`` the faces are one person's, and the conflict of their
+    ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with an objection are refused; with
+    `tell`, objections name whom a face resembles. With ``track`` the faces are one person's, and the conflict of their
     mean template is that of all of them. A package without measured operating points has no conflicts.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
@@ -124,18 +124,21 @@ def check_faces(
         for ranking in galleries.resembling(home, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
-    findings = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
+    objections = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
     if mean is not None and conflict_at is not None:
         one = [Template(mean, templates[0].package)]
         ranking = galleries.resembling(home, one, NEAREST, conflict_at)
         (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
-        findings = [
-            replace(one_found, conflict=whole.conflict, refused=one_found.refused or refused) for one_found in findings
+        objections = [
+            replace(one_found, conflict=whole.conflict, refused=one_found.refused or refused)
+            for one_found in objections
         ]
     if not tell:
-        return [finding.mapped(lambda _: Resemblance()) for finding in findings]
-    return [finding if finding == NOTHING else _answered(finding, measured, conflict_at) for finding in findings]
+        return [objection.mapped(lambda _: Resemblance()) for objection in objections]
+    return [
+        objection if objection == NOTHING else _answered(objection, measured, conflict_at) for objection in objections
+    ]
 
 
 def find_unlike(
@@ -143,9 +146,9 @@ def find_unlike(
     home: Gallery,
     faces: Sequence[tuple[str, Template]],
     measured: Thresholds,
-    before: Sequence[Findings],
-) -> list[Findings]:
-    """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
+    before: Sequence[Objections],
+) -> list[Objections]:
+    """Return the objections of one subject's new faces, with which of them look ``unlike`` its others.
 
     The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more, and
     its score with each of them is below the threshold of single linkage (`LINKED_FMR`).
@@ -163,17 +166,17 @@ def find_unlike(
     within = vectors @ vectors.T  # (N, N)
     taken: list[int] = []
     answered = []
-    for place, (findings, old) in enumerate(zip(before, enrolled, strict=True)):
+    for place, (objections, old) in enumerate(zip(before, enrolled, strict=True)):
         near = [] if old is None else [Resemblance(old.subject, old.name, old.face_id, old.score)]
         near += _nearest_within([subject] * len(before), taken, within[place], subject)
         best = max(near, key=_score, default=None)
         others = len(taken) + (0 if old is None else old.faces)
         if best is not None and others >= LEAST_OWN and _score(best) < threshold:
             best = replace(best, score=AnsweredScores.of(measured, threshold).answered(_score(best)))
-            answered.append(replace(findings, unlike=best))
+            answered.append(replace(objections, unlike=best))
         else:
-            answered.append(findings)
-        if not findings.refused:
+            answered.append(objections)
+        if not objections.refused:
             taken.append(place)
     return answered
 
@@ -206,14 +209,16 @@ def matches_good(
     ]
 
 
-def _answered(findings: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
-    """Return the findings with scores rounded as they are answered; without scores if no points were measured."""
+def _answered(objections: Objections, measured: Thresholds, conflict_at: float | None) -> Objections:
+    """Return the objections with scores rounded as they are answered; without scores if no points were measured."""
     scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
-    return findings.mapped(lambda face: replace(face, score=None if scores is None else scores.answered(_score(face))))
+    return objections.mapped(
+        lambda face: replace(face, score=None if scores is None else scores.answered(_score(face)))
+    )
 
 
-def named(findings: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
-    """Return the findings with the image's index and the face's id for each place in the batch."""
+def named(objections: Objections, ids: Mapping[int, tuple[int, str]]) -> Objections:
+    """Return the objections with the image's index and the face's id for each place in the batch."""
 
     def one_named(resembled: Resemblance) -> Resemblance:
         if resembled.place is None:
@@ -221,7 +226,7 @@ def named(findings: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
         index, face_id = ids[resembled.place]
         return replace(resembled, place=index, face_id=face_id)
 
-    return findings.mapped(one_named)
+    return objections.mapped(one_named)
 
 
 def compare(
@@ -231,15 +236,15 @@ def compare(
     conflict_at: float | None,
     *,
     refuse: bool,
-) -> list[Findings]:
-    """Return the findings of faces, given their subjects and the nearest subjects of each, in their order.
+) -> list[Objections]:
+    """Return the objections of faces, given their subjects and the nearest subjects of each, in their order.
 
-    With `refuse`, a face with a finding is not enrolled, so later ones are not compared with it.
+    With `refuse`, a face with an objection is not enrolled, so later ones are not compared with it.
     """
     vectors = np.stack([template.vector for template in templates])  # (N, D)
     within = vectors @ vectors.T  # (N, N)
     taken: list[int] = []
-    findings: list[Findings] = []
+    objections: list[Objections] = []
     for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
         near = [Resemblance(one.subject, one.name, one.face_id, one.score) for one in ranking]
         near += _nearest_within(subjects, taken, within[place], subject)
@@ -249,10 +254,10 @@ def compare(
         if is_unnamed(subject) or conflict_at is None or (conflict and _score(conflict) < conflict_at):
             conflict = None
         refused = refuse and (duplicate is not None or conflict is not None)
-        findings.append(Findings(duplicate, conflict, refused))
+        objections.append(Objections(duplicate, conflict, refused))
         if not refused:
             taken.append(place)
-    return findings
+    return objections
 
 
 def _nearest_within(

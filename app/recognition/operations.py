@@ -53,7 +53,7 @@ from app.recognition.decisions import (
     too_poor,
     verify_point,
 )
-from app.recognition.duplicates import NOTHING, Findings, check_faces, find_unlike, matches_good, named
+from app.recognition.duplicates import NOTHING, Objections, check_faces, find_unlike, matches_good, named
 from app.recognition.gate import OFF, Gate, Gates
 from app.types import Face, Photo, Template
 
@@ -65,7 +65,7 @@ OwnThresholds: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 class Rejected:
     index: int
     error: InvalidInput
-    findings: Findings = NOTHING
+    objections: Objections = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Enrollment:
 
     subject: str
     created: bool
-    enrolled: tuple[tuple[int, Face, StoredFace, Findings], ...]
+    enrolled: tuple[tuple[int, Face, StoredFace, Objections], ...]
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
@@ -363,13 +363,13 @@ class Operations:
                 raise all_rejected(rejected)
             faces = list(taken.values())
             own = [(subject, chosen.template) for chosen in faces]
-            findings = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
-        good: dict[int, tuple[Chosen, Findings]] = {}
-        for index, chosen, finding in zip(taken, faces, findings, strict=True):
-            if finding.refused and finding.error:
-                rejected.append(Rejected(index, finding.error, finding))
+            objections = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
+        good: dict[int, tuple[Chosen, Objections]] = {}
+        for index, chosen, objection in zip(taken, faces, objections, strict=True):
+            if objection.refused and objection.error:
+                rejected.append(Rejected(index, objection.error, objection))
             else:
-                good[index] = chosen, finding
+                good[index] = chosen, objection
         rejected.sort(key=lambda photo: photo.index)
         if not good:
             raise all_rejected(rejected)
@@ -380,12 +380,14 @@ class Operations:
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
-        enrolled = [(index, chosen.face, rows[index], named(finding, ids)) for index, (chosen, finding) in good.items()]
+        enrolled = [
+            (index, chosen.face, rows[index], named(objection, ids)) for index, (chosen, objection) in good.items()
+        ]
         return Enrollment(
             subject=made.subject,
             created=made.created,
             enrolled=tuple(enrolled),
-            rejected=tuple(replace(photo, findings=named(photo.findings, ids)) for photo in rejected),
+            rejected=tuple(replace(photo, objections=named(photo.objections, ids)) for photo in rejected),
             chosen=tuple(faces),
             stages=stages,
             model=used.id,
@@ -451,7 +453,7 @@ class Operations:
         unlike: bool = False,
         track: bool = False,
         stages: dict[str, float] | None = None,
-    ) -> list[Findings]:
+    ) -> list[Objections]:
         """Return what each face, given with its subject's id, resembles in the gallery (`duplicates.check_faces`, also
         for ``track``); with ``unlike`` also which look like none of their subject's others."""
         policy = on_conflict or gallery.on_conflict
@@ -460,15 +462,15 @@ class Operations:
         measured = self.thresholds_in(gallery, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
             refuse, fmr = policy == "reject", self.defaults.fmr
-            findings = check_faces(
+            objections = check_faces(
                 self._galleries, gallery, faces, measured, fmr, refuse=refuse, tell=tell, track=track
             )
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
-                own, before = [faces[place] for place in places], [findings[place] for place in places]
+                own, before = [faces[place] for place in places], [objections[place] for place in places]
                 after = find_unlike(self._galleries, gallery, own, measured, before)
-                findings = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(findings)]
-            return findings
+                objections = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(objections)]
+            return objections
 
     def search(
         self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
@@ -651,7 +653,7 @@ def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
     codes = {photo.error.code for photo in rejected}
     listed = [
         {"index": photo.index, "code": error.code, "reasons": reasons_of(error), "message": error.message}
-        | photo.findings.as_details()
+        | photo.objections.as_details()
         for photo in rejected
         for error in [photo.error]
     ]

@@ -21,7 +21,7 @@ MOST = 64
 QUEUE = 1_024
 WORKERS = 2
 """One for the largest gallery, and one so that the others needn't wait behind it."""
-LOOK_WAIT_S = 0.25
+ENROLLMENT_WAIT_S = 0.25
 """The longest that an enrollment's search waits for others': two cores enroll about sixteen photos meanwhile."""
 
 
@@ -48,21 +48,21 @@ class SharedSearches:
         self._cores = cores()
         self._enrolling = 0
         self._guard = threading.Lock()
-        self._looks = Batcher(
+        self._for_enrollments = Batcher(
             _together,
             max_batch=MOST,
-            max_wait_s=LOOK_WAIT_S,
+            max_wait_s=ENROLLMENT_WAIT_S,
             queue_limit=QUEUE,
             pays=lambda waiting: self._enrolling - waiting >= self._cores,
-            name="look",
+            name="enrollment-search",
         )
 
-    def run(self, index: Searchable, probes: Vectors, limit: int, *, look: bool = False) -> list[list[Match]]:
-        """Search as `Searchable.search`; `look`: for an enrollment. Raises Overloaded if too many searches wait."""
+    def run(self, index: Searchable, probes: Vectors, limit: int, *, enrolling: bool = False) -> list[list[Match]]:
+        """Search as `Searchable.search`; `enrolling`: for an enrollment. Raises Overloaded if too many wait."""
         if index.quick:
             answers = index.begin(probes, limit)
         else:
-            answers = (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
+            answers = (self._for_enrollments if enrolling else self._searches).run([_Search(index, probes, limit)])[0]
         return [answer(limit) for answer in answers]  # exact scores on this thread, not in the batch
 
     @contextmanager
@@ -75,20 +75,20 @@ class SharedSearches:
         finally:
             with self._guard:
                 self._enrolling -= 1
-            self._looks.reconsider()
+            self._for_enrollments.reconsider()
 
     @property
     def waiting(self) -> int:
-        return self._searches.waiting + self._looks.waiting
+        return self._searches.waiting + self._for_enrollments.waiting
 
     @property
     def batch_sizes(self) -> dict[int, int]:
         """Return how many batches of each size there were."""
-        return dict(Counter(self._searches.batch_sizes) + Counter(self._looks.batch_sizes))
+        return dict(Counter(self._searches.batch_sizes) + Counter(self._for_enrollments.batch_sizes))
 
     def close(self) -> None:
         self._searches.close()
-        self._looks.close()
+        self._for_enrollments.close()
 
 
 def _together(searches: list[_Search]) -> Sequence[list[Answer]]:

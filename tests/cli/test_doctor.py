@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
-from app.features.doctor.command import Finding, examine
+from app.features.doctor.command import CheckResult, examine
 from app.features.doctor.environment import holder_of
 from app.features.doctor.inspection import inspect
 from app.features.reembedding.steps import Reembeddings
@@ -38,16 +38,16 @@ from tests.support.ready import give_database, give_models
 from training.service import reserved_port
 
 
-def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
+def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[CheckResult]]:
     """What is found, by check; by ``only`` some of them where they are named."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[CheckResult]] = {}
     with reserved_port() as port:
         for finding in examine(Settings(data_dir=data_dir, **{"port": port} | settings), only or None):
             found.setdefault(finding.check, []).append(finding)
     return found
 
 
-def failed(findings: dict[str, list[Finding]]) -> dict[str, Finding]:
+def failed(findings: dict[str, list[CheckResult]]) -> dict[str, CheckResult]:
     return {name: one for name, found in findings.items() for one in found if one.verdict == "failed"}
 
 

@@ -59,7 +59,7 @@ def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, G
 
 
 def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: tuple[Galleries, Galleries]) -> None:
-    """Findings and dismissals refer to faces by their ids; a calibration's pairs, by their keys, stay."""
+    """Objections and dismissals refer to faces by their ids; a calibration's pairs, by their keys, stay."""
     one, _ = pair
     face = enroll(one, "ann", 1).faces[0].face_id
     other = enroll(one, "bob", 2).faces[0].face_id

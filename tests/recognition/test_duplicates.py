@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.gallery.records import Candidate
 from app.gallery.text import unnamed_id
 from app.recognition.decisions import cosine
-from app.recognition.duplicates import DUPLICATE_SCORE, Findings, compare, named
+from app.recognition.duplicates import DUPLICATE_SCORE, Objections, compare, named
 from app.types import Template
 from tests.support.galleries import at
 
@@ -79,7 +79,7 @@ def test_the_face_before_is_named_by_its_place_and_then_by_its_id() -> None:
 @pytest.mark.parametrize("subject", [unnamed_id(), "ann"], ids=["without an id", "with one"])
 def test_an_unidentified_person_is_in_conflict_with_nobody(subject: str) -> None:
     near = [Candidate("bob" if subject != "ann" else unnamed_id(), None, "f", 0.7, 0.7)]
-    assert compare([subject], [at(0)], [near], CONFLICT_AT, refuse=True) == [Findings()]
+    assert compare([subject], [at(0)], [near], CONFLICT_AT, refuse=True) == [Objections()]
 
 
 def test_a_package_without_operating_points_has_duplicates_only() -> None:

@@ -30,7 +30,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedSearches]:
-    monkeypatch.setattr(shared, "LOOK_WAIT_S", 100 * SOON_S)
+    monkeypatch.setattr(shared, "ENROLLMENT_WAIT_S", 100 * SOON_S)
     made = SharedSearches()
     yield made
     made.close()
@@ -38,7 +38,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedSearches]:
 
 def look(searches: SharedSearches, index: Index, place: int) -> list[list[Match]]:
     with searches.enrolling():
-        return searches.run(index, PROBES[place : place + 1], 2, look=True)
+        return searches.run(index, PROBES[place : place + 1], 2, enrolling=True)
 
 
 def busy(searches: SharedSearches, stack: ExitStack) -> ExitStack:
@@ -71,7 +71,7 @@ def test_a_look_alone_and_other_searches_wait_for_nobody(searches: SharedSearche
 
 
 def test_a_look_waits_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
-    monkeypatch.setattr(shared, "LOOK_WAIT_S", 0.01)
+    monkeypatch.setattr(shared, "ENROLLMENT_WAIT_S", 0.01)
     searches = SharedSearches()
     with ExitStack() as stack:
         stack.callback(searches.close)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.api.route import Router, install
+from app.api.route import Router, add_operations
 from app.config import Settings
 from app.error_codes import BY_CODE
 from app.main import create_app
@@ -42,7 +42,7 @@ def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> 
     if "database_url" not in settings:
         give_database(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
-    install(app, routers)
+    add_operations(app, routers)
     return app
 
 

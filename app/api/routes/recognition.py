@@ -330,16 +330,16 @@ def enroll_answer(enrollment: Enrollment, *, explain: bool) -> schemas.EnrollAns
             schemas.EnrolledFace.of(
                 row,
                 index=index,
-                duplicate=findings.duplicate,
-                conflict=findings.conflict,
-                unlike=findings.unlike,
+                duplicate=objections.duplicate,
+                conflict=objections.conflict,
+                unlike=objections.unlike,
                 liveness=face.liveness,
             )
-            for index, face, row, findings in enrollment.enrolled
+            for index, face, row, objections in enrollment.enrolled
         ],
         rejected=[
             schemas.RejectedImage.of(
-                image.findings,
+                image.objections,
                 index=image.index,
                 code=image.error.code,
                 reasons=reasons_of(image.error),

@@ -18,7 +18,7 @@ from app.features.tar_stream import PieceReader
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
 from app.jobs.runner import Running
-from app.recognition.duplicates import Findings
+from app.recognition.duplicates import Objections
 from app.recognition.operations import reasons_of
 from app.types import Box, Quality, Template
 
@@ -91,8 +91,8 @@ class Import:
         job, package = self.job, package or self.gallery.embedder
         gallery = self.core.store.gallery(self.gallery.id)  # an import may outlast a re-embedding
         looked = self._look(gallery, batch, package)
-        refused = {row.face.subject for row, findings in looked if findings.refused}
-        rows = [row for row, findings in looked if not findings.refused]
+        refused = {row.face.subject for row, objections in looked if objections.refused}
+        rows = [row for row, objections in looked if not objections.refused]
         left = {row.face.subject for row in rows}
         subjects = [subject for subject in batch.subjects if subject.id in left or subject.id not in refused]
         if not rows and not subjects:
@@ -108,7 +108,7 @@ class Import:
             self._report(looked)
             job.checkpoint(saved, change.connection)
 
-    def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
+    def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
         photos = self.job.params.get("content") == "photos"  # templates come by thousands; a review finds theirs
@@ -116,15 +116,15 @@ class Import:
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )
 
-    def _report(self, looked: list[tuple[Row, Findings]]) -> None:
+    def _report(self, looked: list[tuple[Row, Objections]]) -> None:
         """Report the faces that resemble others, with whom and how much."""
-        for row, findings in looked:
-            alike = findings.conflict or findings.duplicate
+        for row, objections in looked:
+            alike = objections.conflict or objections.duplicate
             whom = [] if alike is None else [f"subject {alike.subject}"]
             whom += [] if alike is None or alike.score is None else [f"score {alike.score:g}"]
-            if (error := findings.error) is not None:
-                self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not findings.refused)
-            elif findings.unlike is not None:
+            if (error := objections.error) is not None:
+                self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not objections.refused)
+            elif objections.unlike is not None:
                 self.job.refuse(row.item, row.name, "unlike", UNLIKE, enrolled=True)
 
 

@@ -33,7 +33,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One thing that was checked: its state, and what to do where it is not ok; by default of the check that runs."""
 
     verdict: Verdict
@@ -93,7 +93,7 @@ def doctor(upgrade_from: UpgradeFrom = None, as_json: options.AsJson = False) ->
         raise typer.Exit(output.Exit.NO)
 
 
-def walk_upgrade(since: str) -> Iterator[Finding]:
+def walk_upgrade(since: str) -> Iterator[CheckResult]:
     """Yield what an upgrade from the version ``since`` asks for. Raises BadParameter for another kind of version."""
     upgrade = import_module("app.features.doctor.upgrade")  # as the checks, when it is its turn
     if refused := list(upgrade.removed(os.environ)):
@@ -105,7 +105,7 @@ def walk_upgrade(since: str) -> Iterator[Finding]:
         raise typer.BadParameter(str(error), param_hint="--upgrade-from") from None
 
 
-def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[Finding]:
+def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[CheckResult]:
     """Yield the findings of every check, or of ``only`` some, in the order in which to repair things.
 
     A check that raises is a finding, too.
@@ -114,15 +114,15 @@ def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator
         if only is not None and name not in only:
             continue
         try:
-            check: Callable[[Settings], Iterator[Finding]] = getattr(
+            check: Callable[[Settings], Iterator[CheckResult]] = getattr(
                 import_module(f"app.features.doctor.{module}"), f"check_{name}"
             )
             for finding in check(settings):
                 yield replace(finding, check=finding.check or name)
         except ImportError as error:
-            yield Finding("failed", str(error), "Repair what the check of packages finds.", check=name)
+            yield CheckResult("failed", str(error), "Repair what the check of packages finds.", check=name)
         except LikenessError as error:
-            yield Finding("failed", error.message, REMEDIES[name], check=name)
+            yield CheckResult("failed", error.message, REMEDIES[name], check=name)
         except OSError as error:
             message = f"{error.filename or name}: {error.strerror or error}"
-            yield Finding("failed", message, "Correct its permissions.", check=name)
+            yield CheckResult("failed", message, "Correct its permissions.", check=name)

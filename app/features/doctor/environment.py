@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.config import PROJECT, Settings
-from app.features.doctor.command import Finding, Verdict
+from app.features.doctor.command import CheckResult, Verdict
 from app.server import data_folder
 from app.server.http import tls_context
 from app.version import _PROJECT, DISTRIBUTION, VERSION
@@ -40,15 +40,15 @@ SERVER_USES = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
-def check_python(_: Settings) -> Iterator[Finding]:
+def check_python(_: Settings) -> Iterator[CheckResult]:
     version = sys.version.split()[0]
     if sys.version_info >= OLDEST_PYTHON:
-        yield Finding("ok", version)
+        yield CheckResult("ok", version)
     else:
-        yield Finding("failed", version, "Install Python 3.11 or newer, and create the environment again.")
+        yield CheckResult("failed", version, "Install Python 3.11 or newer, and create the environment again.")
 
 
-def check_packages(_: Settings) -> Iterator[Finding]:
+def check_packages(_: Settings) -> Iterator[CheckResult]:
     """Check that the required packages are installed, in the versions that were tested."""
     pins = PROJECT / "constraints.txt"  # a wheel doesn't contain it
     pairs = (line.strip().partition("==") for line in (pins.read_text().splitlines() if pins.is_file() else ()))
@@ -66,11 +66,11 @@ def check_packages(_: Settings) -> Iterator[Finding]:
             others.append(f"{name} {version} (tested: {pinned[_plain(name)]})")
     missing += [f"{module} ({purpose})" for module, purpose in ENGINES.items() if not _importable(module)]
     if missing:
-        yield Finding("failed", f"missing: {', '.join(missing)}", f"Install them: {install}")
+        yield CheckResult("failed", f"missing: {', '.join(missing)}", f"Install them: {install}")
     if others:
-        yield Finding("warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}")
+        yield CheckResult("warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}")
     if not missing and not others:
-        yield Finding("ok", f"likeness {VERSION} and everything it needs")
+        yield CheckResult("ok", f"likeness {VERSION} and everything it needs")
 
 
 def _plain(name: str) -> str:
@@ -85,19 +85,19 @@ def _importable(module: str) -> bool:
     return True
 
 
-def check_disk(settings: Settings) -> Iterator[Finding]:
+def check_disk(settings: Settings) -> Iterator[CheckResult]:
     wanted = settings.data_dir.absolute()
     folder = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
     free = shutil.disk_usage(folder).free
     verdict: Verdict = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
     remedy = "" if verdict == "ok" else "Make room, or move LIKENESS_DATA_DIR to a larger disk."
-    yield Finding(verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
+    yield CheckResult(verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
 
 
-def check_port(settings: Settings) -> Iterator[Finding]:
+def check_port(settings: Settings) -> Iterator[CheckResult]:
     where = f"{settings.host}:{settings.port}"
     if url := data_folder.running_at(settings.data_dir):
-        yield Finding("ok", f"the server of this data folder runs at {url}")
+        yield CheckResult("ok", f"the server of this data folder runs at {url}")
         return
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -109,12 +109,12 @@ def check_port(settings: Settings) -> Iterator[Finding]:
             remedy = f"Stop {holder}, or set another LIKENESS_PORT."
         elif error.errno == errno.EACCES:
             remedy = "Set a LIKENESS_PORT from 1024 on, or give the process CAP_NET_BIND_SERVICE."
-        yield Finding("failed", f"{where}: {error.strerror}", remedy)
+        yield CheckResult("failed", f"{where}: {error.strerror}", remedy)
     else:
-        yield Finding("ok", f"{where} is free")
+        yield CheckResult("ok", f"{where} is free")
 
 
-def check_tls(settings: Settings) -> Iterator[Finding]:
+def check_tls(settings: Settings) -> Iterator[CheckResult]:
     if not settings.tls_cert or not settings.tls_key:
         return
     tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
@@ -127,55 +127,55 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
         ]
     except ValueError:  # OpenSSL, and so the server, reads more kinds of PEM
         message = f"{settings.tls_cert}: until when it is valid can't be read"
-        yield Finding("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
+        yield CheckResult("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
         return
     if any(SERVER_USES.isdisjoint(usage) for usage in usages):
-        yield Finding(
+        yield CheckResult(
             "failed", f"{settings.tls_cert} is not for servers", "Get a certificate for server authentication."
         )
         return
     begins, ends, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     renew = "Renew the certificate, then restart the server."
     if begins <= now < ends - SOON:
-        yield Finding("ok", f"the certificate is valid until {ends:%Y-%m-%d}")
+        yield CheckResult("ok", f"the certificate is valid until {ends:%Y-%m-%d}")
     else:
         validity = f"{settings.tls_cert}: valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
-        yield Finding("warning" if begins <= now < ends else "failed", validity, renew)
+        yield CheckResult("warning" if begins <= now < ends else "failed", validity, renew)
 
 
-def check_limits(_: Settings) -> Iterator[Finding]:
+def check_limits(_: Settings) -> Iterator[CheckResult]:
     import resource  # noqa: PLC0415 - not on every system
 
     files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or files >= LEAST_FILES:
-        yield Finding("ok", f"open files: {files}")
+        yield CheckResult("ok", f"open files: {files}")
     else:
-        yield Finding("warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
+        yield CheckResult("warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
 
 
-def check_workers(settings: Settings) -> Iterator[Finding]:
+def check_workers(settings: Settings) -> Iterator[CheckResult]:
     """Check what keeps photo workers from files and network: asked in a process of its own, which loses both."""
     if settings.photo_workers == 0 or sys.platform != "linux":
-        yield Finding("ok", "the server's own process reads photos")
+        yield CheckResult("ok", "the server's own process reads photos")
         return
     command = [sys.executable, "-c", "from app.workers.sandbox import enter; print(*enter())"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - this one
     if held := done.stdout.split():
-        yield Finding("ok", f"photo workers are held by {' and '.join(held)}")
+        yield CheckResult("ok", f"photo workers are held by {' and '.join(held)}")
     else:
         remedy = "Use Linux 5.13 or newer, and a container runtime that lets processes use seccomp or Landlock."
-        yield Finding("warning", "nothing keeps photo workers from files and network", remedy)
+        yield CheckResult("warning", "nothing keeps photo workers from files and network", remedy)
 
 
-def check_clock(_: Settings) -> Iterator[Finding]:
+def check_clock(_: Settings) -> Iterator[CheckResult]:
     now = datetime.now(UTC)
     if now < RELEASED:
-        yield Finding("failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it.")
+        yield CheckResult("failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it.")
     elif is_synchronised() is False:
-        yield Finding("warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
+        yield CheckResult("warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
     else:
-        yield Finding("ok", f"{now:%Y-%m-%d %H:%M} UTC")
+        yield CheckResult("ok", f"{now:%Y-%m-%d %H:%M} UTC")
 
 
 TIMEX_BYTES = 512

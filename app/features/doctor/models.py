@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-from app.features.doctor.command import Finding, Verdict
+from app.features.doctor.command import CheckResult, Verdict
 from app.features.doctor.inspection import inspect
 from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, find_packages, scan_packages, select
@@ -27,17 +27,17 @@ STATES = {
 """What is said of a package by its task, and by whether it has golden vectors or, for liveness, operating points."""
 
 
-def check_models(settings: Settings) -> Iterator[Finding]:
+def check_models(settings: Settings) -> Iterator[CheckResult]:
     """Check the manifest and the file of every package; those that the settings name must exist."""
     scan = scan_packages(settings.models_dir, settings.data_dir)
     for skipped in scan.skipped:
-        yield Finding("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
+        yield CheckResult("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
     running = set()
     for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
         package = select(scan.packages, wanted)
         running.add(package.id)
         if package.manifest.task != task:
-            yield Finding("failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
+            yield CheckResult("failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
     for package in scan.packages.values():
         manifest = package.manifest
         state = STATES.get((manifest.task, bool(manifest.golden or manifest.liveness_calibrations)), "")
@@ -45,18 +45,18 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
             verdict: Verdict = "failed" if package.id in running else "warning"
-            yield Finding(verdict, error.message, f"See `likeness models list`, and {package.folder}.")
+            yield CheckResult(verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
-            yield Finding("ok", f"{package.id}: SHA-256 {manifest.sha256[:12]}… as its manifest says{state}")
+            yield CheckResult("ok", f"{package.id}: SHA-256 {manifest.sha256[:12]}… as its manifest says{state}")
         for warning in package.warnings:
-            yield Finding("warning", warning, "Measure them again: likeness models measure.")
+            yield CheckResult("warning", warning, "Measure them again: likeness models measure.")
 
 
-def check_liveness(settings: Settings) -> Iterator[Finding]:
+def check_liveness(settings: Settings) -> Iterator[CheckResult]:
     """Open the liveness packages that the server would use, and look for their operating points."""
     installed = find_packages(settings.models_dir, settings.data_dir)
     if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
-        yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
+        yield CheckResult("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
     from app.features.liveness.gate import choose_packages, find_calibration, liveness_point  # noqa: PLC0415 - a feature
     from app.features.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
@@ -67,7 +67,7 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
             for package in chosen:
                 open_liveness(package, Path(folder), settings.device)
     except LikenessError as error:
-        yield Finding("warning", error.message, "See docs/how-to/liveness.md.")
+        yield CheckResult("warning", error.message, "See docs/how-to/liveness.md.")
         return
     names = ", ".join(package.id for package in chosen)
     calibration = find_calibration(chosen)
@@ -75,12 +75,12 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
         message = (
             f"{names}: not measured at APCER {settings.apcer:g} and BPCER {settings.bpcer:g}, so it decides nothing"
         )
-        yield Finding("warning", message, "Measure it: docs/how-to/liveness.md.")
+        yield CheckResult("warning", message, "Measure it: docs/how-to/liveness.md.")
         return
-    yield Finding("ok", f"{names}: decides by {calibration.name}")
+    yield CheckResult("ok", f"{names}: decides by {calibration.name}")
 
 
-def check_device(settings: Settings) -> Iterator[Finding]:
+def check_device(settings: Settings) -> Iterator[CheckResult]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
     package = select(find_packages(settings.models_dir, settings.data_dir), settings.embedder)
     cache = settings.data_dir / "models"
@@ -94,25 +94,25 @@ def check_device(settings: Settings) -> Iterator[Finding]:
             "Install what is missing (the GPU's driver, likeness-server[gpu]), show the GPU to the container, or set "
             "LIKENESS_DEVICE=cpu."
         )
-        yield Finding("failed", error.message, remedy)
+        yield CheckResult("failed", error.message, remedy)
     except PackageTemplatesDiffer as error:
         remedy = (
             "Install the tested versions (constraints.txt), change LIKENESS_DEVICE, or name another LIKENESS_EMBEDDER."
         )
-        yield Finding("failed", error.message, remedy)
+        yield CheckResult("failed", error.message, remedy)
     except LikenessError as error:
         remedy = "Download the model's file again, or set LIKENESS_EMBEDDER to another package."
-        yield Finding("failed", error.message, remedy)
+        yield CheckResult("failed", error.message, remedy)
     else:
         state = "as prepared" if kept else "not prepared yet: the first start prepares it"
-        yield Finding("ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
+        yield CheckResult("ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
 
 
-def check_galleries(settings: Settings) -> Iterator[Finding]:
+def check_galleries(settings: Settings) -> Iterator[CheckResult]:
     """Check that the packages of all galleries are installed, with the galleries' dimension."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem:
-        yield Finding("ok", "no database yet")
+        yield CheckResult("ok", "no database yet")
         return
     packages = find_packages(settings.models_dir, settings.data_dir)
     for need in database.needs:
@@ -121,27 +121,29 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
         way_out = f"or move the galleries to another: likeness reembed start {need.example} PACKAGE"
         if package is None or package.manifest.task != "embed":
             remedy = f"Put its folder back into {settings.data_dir / OWN_FOLDER}, {way_out}"
-            yield Finding("failed", f"{need.package} is not installed, and {whose}", remedy)
+            yield CheckResult("failed", f"{need.package} is not installed, and {whose}", remedy)
             continue
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
-            yield Finding("failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}")
+            yield CheckResult("failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}")
             continue
         if need.digest not in {None, package.manifest.recipe_digest}:
             message = f"{need.package} in {package.folder} is another model than the one of the galleries' templates"
             remedy = f"Put the previous package of this name back, or give this one another version {way_out}"
-            yield Finding("failed", f"{message}; {whose}", remedy)
+            yield CheckResult("failed", f"{message}; {whose}", remedy)
         elif package.manifest.dimension != need.dimension:
             message = (
                 f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
             )
             remedy = f"Put the previous package of this name back, {way_out}"
-            yield Finding("failed", f"{message}; {whose}", remedy)
+            yield CheckResult("failed", f"{message}; {whose}", remedy)
         else:
-            yield Finding("ok", f"{need.package}: {whose}")
+            yield CheckResult("ok", f"{need.package}: {whose}")
     if not database.needs:
-        yield Finding("ok", "none yet")
+        yield CheckResult("ok", "none yet")
     if len({need.package for need in database.needs}) > settings.max_embedders:
         message = f"galleries need {len(database.needs)} packages, and {settings.max_embedders} are kept open at once"
-        yield Finding("warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened.")
+        yield CheckResult(
+            "warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened."
+        )

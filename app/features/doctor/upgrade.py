@@ -12,7 +12,7 @@ from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.opening import connected
 from app.db.schema import API_KEYS, FACES, GALLERIES
-from app.features.doctor.command import Finding
+from app.features.doctor.command import CheckResult
 from app.features.doctor.inspection import LOOK_BUSY_MS, inspect
 from app.inference.package import OWN_FOLDER, find_packages
 from app.version import VERSION
@@ -40,10 +40,10 @@ class Kept:
     """Why it can't be read."""
 
 
-Step = Callable[[Settings, Kept], Iterator[Finding]]
+Step = Callable[[Settings, Kept], Iterator[CheckResult]]
 
 
-def walk(since: str, settings: Settings) -> Iterator[Finding]:
+def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
     """Yield the findings of each version after ``since``, in the order in which to do things; ``check`` is the version.
 
     Raises ValueError for something that is no version, or one that is newer than this program.
@@ -57,10 +57,10 @@ def walk(since: str, settings: Settings) -> Iterator[Finding]:
             yield from (replace(finding, check=version) for finding in step(settings, kept))
 
 
-def removed(environ: Mapping[str, str]) -> Iterator[Finding]:
+def removed(environ: Mapping[str, str]) -> Iterator[CheckResult]:
     """Yield a finding for each setting that is no more."""
     for name in REMOVED.keys() & environ.keys():
-        yield Finding("failed", f"{name} is no setting any more, and a start refuses it", REMOVED[name], "settings")
+        yield CheckResult("failed", f"{name} is no setting any more, and a start refuses it", REMOVED[name], "settings")
 
 
 def parse(version: str) -> tuple[int, ...]:
@@ -88,22 +88,22 @@ def look(settings: Settings) -> Kept:
     return Kept(galleries, keys, database.revision, database.newest)
 
 
-def _database(_: Settings, kept: Kept) -> Iterator[Finding]:
+def _database(_: Settings, kept: Kept) -> Iterator[CheckResult]:
     if kept.problem:
-        yield Finding(
+        yield CheckResult(
             "failed", f"the database can't be read ({kept.problem})", "See what `likeness doctor` says of it."
         )
     elif kept.revision is None:
-        yield Finding("ok", "no database yet: nothing to migrate")
+        yield CheckResult("ok", "no database yet: nothing to migrate")
     elif kept.revision == kept.newest:
-        yield Finding("ok", f"the database is migrated (schema {kept.revision})")
+        yield CheckResult("ok", f"the database is migrated (schema {kept.revision})")
     else:
         message = f"the database has schema {kept.revision}, and the first start migrates it: there is no way back"
         remedy = "Back up with the version that wrote it (0.1.0 restores its own backups), with every server stopped."
-        yield Finding("warning", message, remedy)
+        yield CheckResult("warning", message, remedy)
 
 
-def _models(settings: Settings, _: Kept) -> Iterator[Finding]:
+def _models(settings: Settings, _: Kept) -> Iterator[CheckResult]:
     installed = find_packages(settings.models_dir, settings.data_dir)
     needs = inspect(settings.data_dir, settings.database).needs
     gone = [need for need in needs if need.package.startswith("mobilefacenet-64@") and need.package not in installed]
@@ -112,26 +112,32 @@ def _models(settings: Settings, _: Kept) -> Iterator[Finding]:
             f"Copy models/mobilefacenet-64 of 0.1.0 into {settings.data_dir / OWN_FOLDER}, "
             f"or move the galleries: likeness reembed start {need.example} sface --wait"
         )
-        yield Finding("failed", f"{need.package} no longer comes with the program: {need.galleries} galleries", remedy)
+        yield CheckResult(
+            "failed", f"{need.package} no longer comes with the program: {need.galleries} galleries", remedy
+        )
     if not gone:
-        yield Finding("ok", "no gallery needs a model that is no longer shipped")
+        yield CheckResult("ok", "no gallery needs a model that is no longer shipped")
 
 
-def _faces(_: Settings, kept: Kept) -> Iterator[Finding]:
+def _faces(_: Settings, kept: Kept) -> Iterator[CheckResult]:
     with_crops = [gallery for gallery, store, _ in kept.galleries if store != "none"]
     without = [gallery for gallery, store, _ in kept.galleries if store == "none"]
     if with_crops:
         message = f"faces enrolled before 0.2.0 may have made-up landmarks: {_some(with_crops)}"
         commands = "; ".join(f"likeness faces check {gallery}" for gallery in with_crops[:SHOWN])
-        yield Finding("warning", message, f"Once the server runs: {commands}; delete and enroll anew what they list.")
+        yield CheckResult(
+            "warning", message, f"Once the server runs: {commands}; delete and enroll anew what they list."
+        )
     if without:
         message = f"these galleries keep no crops, so that their faces can't be checked: {_some(without)}"
-        yield Finding("warning", message, "Enroll people anew whose photos may have been turned by 30 degrees or more.")
+        yield CheckResult(
+            "warning", message, "Enroll people anew whose photos may have been turned by 30 degrees or more."
+        )
     if not kept.galleries:
-        yield Finding("ok", "nobody is enrolled")
+        yield CheckResult("ok", "nobody is enrolled")
 
 
-def _keys(_: Settings, kept: Kept) -> Iterator[Finding]:
+def _keys(_: Settings, kept: Kept) -> Iterator[CheckResult]:
     if kept.keys is None:
         return
     clients = [key for key, scopes in kept.keys.items() if "enroll" in scopes and not scopes & {"delete", "admin"}]
@@ -141,24 +147,26 @@ def _keys(_: Settings, kept: Kept) -> Iterator[Finding]:
             "If one is Double Take's or another CompreFace client's, make it anew: "
             "likeness keys create --scope read --scope recognize --scope enroll --scope delete --gallery GALLERY"
         )
-        yield Finding("warning", message, remedy)
+        yield CheckResult("warning", message, remedy)
     if not any("metrics" in scopes for scopes in kept.keys.values()):
         remedy = "If Prometheus reads it: likeness keys create --id monitoring --scope metrics"
-        yield Finding("warning", "/metrics needs a key now, and none has the scope metrics", remedy)
+        yield CheckResult("warning", "/metrics needs a key now, and none has the scope metrics", remedy)
 
 
-def _files(settings: Settings, _: Kept) -> Iterator[Finding]:
+def _files(settings: Settings, _: Kept) -> Iterator[CheckResult]:
     tuned = settings.data_dir / "tuned.json"
     if tuned.exists():
-        yield Finding("warning", f"{tuned} is no longer read", f"Delete it; {PREFIX}THREADS and others are settings.")
+        yield CheckResult(
+            "warning", f"{tuned} is no longer read", f"Delete it; {PREFIX}THREADS and others are settings."
+        )
 
 
 def _by_hand(*lines: tuple[str, str]) -> Step:
     """Return a step of what can't be looked up here: what changed, and what to do."""
 
-    def step(_: Settings, __: Kept) -> Iterator[Finding]:
+    def step(_: Settings, __: Kept) -> Iterator[CheckResult]:
         for found, remedy in lines:
-            yield Finding("todo", found, remedy)
+            yield CheckResult("todo", found, remedy)
 
     return step
 

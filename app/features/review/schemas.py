@@ -104,7 +104,7 @@ class ReviewSummary(Wire):
     faces: int
     finished_at: datetime
     counts: dict[FindingKind, int] = Field(description="The findings to look at.")
-    dismissed: int = Field(description="Findings that were called right.")
+    dismissed: int = Field(description="Objections that were called right.")
     fmr: float = Field(description="The operating point at which FNMR was counted.")
     verify_threshold: float
     fnmr: ErrorRate | None = Field(
