@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -144,19 +142,6 @@ def problem(error: Failure) -> dict[str, Any]:
 
 def _json(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
-
-
-def check_writable(path: Path | None) -> None:
-    """Raise OSError unless a file can be written there: before anything is done whose result it is for."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    place = path if path.exists() else path.parent
-    if not place.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    if not os.access(place, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import partial
 
+import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from app.db.engine import select_in
 from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, SUBJECTS
-from app.gallery.records import Gallery, StoredFace, face_query, is_current, is_unnamed_row, to_face
+from app.db.sealed_columns import Blobs
+from app.gallery.records import (
+    Gallery,
+    StoredFace,
+    face_query,
+    from_bytes,
+    is_current,
+    is_unnamed_row,
+    join_templates,
+    template_column,
+    to_face,
+)
 from app.gallery.store import Store
 from app.gallery.text import clean_id
+from app.types import Vector, Vectors
 
 
 def placed_faces(
@@ -82,3 +97,14 @@ def find_faces(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[
     with store.database.read() as connection:
         rows = list(select_in(connection, query, FACES.c.face_id, face_ids))
     return {row.face_id: to_face(row, None) for row in rows}
+
+
+def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
+    """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
+    template = template_column(package)
+    query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
+    query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
+    templates: dict[int, list[Vector]] = defaultdict(list)
+    for row in select_in(connection, query, FACES.c.subject_key, subjects):
+        templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
+    return {key: np.stack(vectors) for key, vectors in templates.items()}

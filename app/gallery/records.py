@@ -12,7 +12,6 @@ import io
 import json
 import re
 import uuid
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -25,7 +24,7 @@ from PIL import Image
 from sqlalchemy.engine import Connection, Row
 
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
-from app.db.engine import in_parts, select_in
+from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, CROPS, FACE_ORIGINS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import (
@@ -607,14 +606,3 @@ def encode_crop(crop: Pixels) -> bytes:
 def decode_crop(jpeg: bytes) -> Pixels:
     """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
     return decode(jpeg, CROP_LIMITS).pixels
-
-
-def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
-    template = template_column(package)
-    query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
-    query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
-    templates: dict[int, list[Vector]] = defaultdict(list)
-    for row in select_in(connection, query, FACES.c.subject_key, subjects):
-        templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
-    return {key: np.stack(vectors) for key, vectors in templates.items()}

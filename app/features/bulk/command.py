@@ -26,6 +26,7 @@ from app.features.bulk.archive import MANIFEST
 from app.features.bulk.imports import FACES, TEMPLATES
 from app.features.bulk.photo_import import PEOPLE
 from app.features.bulk.template_import import IDS
+from app.features.writable import check_writable
 from app.files import delimiter_of
 
 REFUSALS_SHOWN = 10
@@ -86,7 +87,7 @@ def import_(
     upload = find(source, content, ids)
     for path in upload.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
-    output.check_writable(report)
+    check_writable(report)
     client = session.client(Data.CREATED if create else Data.EXISTING)
     created = create and create_gallery(client, gallery, package)
     try:
@@ -156,7 +157,7 @@ def export(
 ) -> None:
     """Write a gallery into one signed archive, which `likeness import` reads here or elsewhere."""
     client = session.client()
-    output.check_writable(path)
+    check_writable(path)
     job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
     jobs.say(session, job)
     if job.has_result:

@@ -13,6 +13,7 @@ from app.cli import options, output
 from app.cli.connect import connect
 from app.cli.options import Session, command, confirm
 from app.errors import FileMissing, InvalidInput, Unusable
+from app.features.writable import check_writable
 
 commands = typer.Typer()
 receipts = typer.Typer(no_args_is_help=True, epilog="Example: likeness receipts list")
@@ -37,7 +38,7 @@ def erase(
     """Erase a person for good, and get a signed receipt. Exit code 1: the server still has to clear some copies."""
     confirm(f"Erase {subject} of gallery {gallery} for good?", yes)
     client = session.client()
-    output.check_writable(save)
+    check_writable(save)
     receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
     if session.as_json:
         output.say(as_signed(receipt))

@@ -41,14 +41,10 @@ from app.db.schema import (
 from app.db.signing import Signer
 from app.errors import NotFound
 from app.features import signatures
+from app.features.listing import templates_of
 from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
-from app.gallery.records import (
-    find_subject,
-    from_bytes,
-    subject_not_found,
-    templates_of,
-)
+from app.gallery.records import find_subject, from_bytes, subject_not_found
 from app.gallery.service import Galleries
 from app.gallery.subjects import has_expired
 from app.timestamps import utc_now

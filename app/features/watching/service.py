@@ -12,13 +12,14 @@ from app.api.components import Components
 from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
 from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
+from app.features.listing import templates_of
 from app.features.watching.cameras import Cameras
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
-from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject, templates_of
+from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
 from app.timestamps import utc_now
