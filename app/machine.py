@@ -9,7 +9,6 @@ import ctypes
 import gc
 import math
 import os
-import platform
 import resource
 import sys
 import time
@@ -76,11 +75,6 @@ def _cpu_quota(root: Path = Path("/")) -> float:
     first = read_limits("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us", root=root)
     quotas = [int(quota) / int(period) for quota, period in (*second, *first) if quota not in ("max", "-1")]
     return min(quotas, default=math.inf)
-
-
-def processor() -> str:
-    """Return the name of the processor's model."""
-    return cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpuinfo(field: str) -> str:

@@ -6,7 +6,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from app.machine import cores, cpuinfo, processor
+from app.machine import cores, cpuinfo
 
 LIBRARIES = (
     "numpy",
@@ -44,3 +44,8 @@ def _version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def processor() -> str:
+    """Return the name of the processor's model."""
+    return cpuinfo("model name") or platform.processor() or platform.machine()
