@@ -39,6 +39,9 @@ ADDED = """\
     <script type="module" src="/page/{name}/start.js"></script>
 """
 """Inserted before MAIN for each feature that has a part of the page."""
+STYLES = "styles.css"
+"""All style sheets that START names, in their order, as one file: a browser draws nothing before it has them all."""
+_SHEET = re.compile(r' *<link rel="stylesheet" href="/page/(?P<name>[^"]+)">\n')
 PAGE_PATH, PAGE_FILES = "/", "/page/"
 PAGE_METHODS = ("GET", "HEAD")
 DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
@@ -231,7 +234,19 @@ def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
         files |= {f"{name}/{path}": file for path, file in _files_of(folder).items()}
         start = files[START].content.decode().replace(MAIN, ADDED.format(name=name) + MAIN)
         files[START] = _file(START, start.encode())
-    return files
+    return files | _joined_styles(files)
+
+
+def _joined_styles(files: dict[str, File]) -> dict[str, File]:
+    """Return STYLES, and the start that names it in place of the style sheets."""
+    html = files[START].content.decode()
+    names = _SHEET.findall(html)
+    link = f'    <link rel="stylesheet" href="{PAGE_FILES}{STYLES}">\n'
+    html = _SHEET.sub(lambda sheet: link if sheet["name"] == names[0] else "", html)
+    return {
+        STYLES: _file(STYLES, b"\n".join(files[name].content for name in names)),
+        START: _file(START, html.encode()),
+    }
 
 
 def _files_of(folder: Path) -> dict[str, File]:

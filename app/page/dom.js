@@ -136,16 +136,21 @@ export function toast(words) {
 }
 
 /**
- * Calls `act` once there has been no call for `ms`.
+ * Calls `act` once there has been no call for `ms`; `now` calls it at once, in place of what waits.
  * @param {number} ms
  * @param {(...given: any[]) => void} act
  */
 export function debounce(ms, act) {
   let timer = 0;
-  return (/** @type {any[]} */ ...given) => {
+  const soon = (/** @type {any[]} */ ...given) => {
     clearTimeout(timer);
     timer = setTimeout(() => act(...given), ms);
   };
+  const now = (/** @type {any[]} */ ...given) => {
+    clearTimeout(timer);
+    act(...given);
+  };
+  return Object.assign(soon, { now });
 }
 
 /**

@@ -1,9 +1,14 @@
-/** A grid of any number of cells, of which only those in sight exist. The server is asked for the pages in sight. */
+/** A grid of any number of cells, of which only those in sight exist. The server is asked for what is in sight. */
 
 import { h } from "./dom.js";
 
 const MARGIN_ROWS = 3;
-const PAGE = 100;
+/** Cells are read in pages of so many, all that are in sight at once. */
+const PAGE = 50;
+/** Cells that are read before it is known how many are in sight. */
+export const FIRST = 2 * PAGE;
+/** Most pages that are read at once. */
+const MOST_PAGES = 20;
 
 export class Grid {
   /**
@@ -25,7 +30,7 @@ export class Grid {
     this.pages = new Set();
     /** @type {number | null} how many there are, once the last page was read */
     this.end = null;
-    this.sight = [0, 1];
+    this.sight = [0, known ? 0 : FIRST];
     this.loading = false;
     this.cells = new Map();
     this.element = h("div.grid", {
@@ -58,23 +63,26 @@ export class Grid {
     return Math.floor((this.element.clientWidth || this.width) / this.columns) + this.more;
   }
 
-  /** Return the first page in sight that was not read, null if there is none. */
+  /** Return the first cells in sight that were not read, as whole pages; null if there are none. */
   missing() {
     const [first, last] = this.sight;
-    const most = Math.min(last, this.end ?? this.total ?? last);
-    for (let page = Math.floor(first / PAGE); page * PAGE < most; page++) if (!this.pages.has(page)) return page;
-    return null;
+    const end = Math.ceil(Math.min(last, this.end ?? this.total ?? last) / PAGE);
+    let page = Math.floor(first / PAGE);
+    while (page < end && this.pages.has(page)) page++;
+    let pages = 0;
+    while (page + pages < end && pages < MOST_PAGES && !this.pages.has(page + pages)) pages++;
+    return pages ? { offset: page * PAGE, limit: pages * PAGE } : null;
   }
 
-  /** Reads the pages in sight one after the other; those that were passed by meanwhile are not read. */
+  /** Reads what is in sight; what was passed by meanwhile is not read. */
   async fill() {
     if (this.loading) return;
     this.loading = true;
     try {
-      for (let page = this.missing(); page !== null && !this.left; page = this.missing()) {
-        const found = await this.load(page * PAGE, PAGE);
+      for (let wanted = this.missing(); wanted && !this.left; wanted = this.missing()) {
+        const found = await this.load(wanted.offset, wanted.limit);
         if (this.left || !found) return;
-        this.take(page, found);
+        this.take(wanted, found);
       }
     } finally {
       this.loading = false;
@@ -82,13 +90,13 @@ export class Grid {
   }
 
   /**
-   * @param {number} page
+   * @param {{offset: number, limit: number}} wanted
    * @param {{items: any[], more: boolean}} found
    */
-  take(page, { items, more }) {
-    this.pages.add(page);
-    for (const [index, item] of items.entries()) this.put(page * PAGE + index, item);
-    if (!more) this.end = page * PAGE + items.length;
+  take({ offset, limit }, { items, more }) {
+    for (let page = offset / PAGE; page * PAGE < offset + limit; page++) this.pages.add(page);
+    for (const [index, item] of items.entries()) this.put(offset + index, item);
+    if (!more) this.end = offset + items.length;
     this.onload(this.count, this.end !== null);
     this.soon();
   }
@@ -107,17 +115,18 @@ export class Grid {
     /** @type {number | null} */
     this.frame = null;
     if (this.left || !this.element.isConnected) return;
+    // Measured before anything is changed: each look at an element after a change has the browser lay out the page.
     const { columns, height } = this;
-    const rows = Math.ceil(this.count / columns);
-    this.element.style.height = `${rows * height}px`;
     const top = -this.element.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(top / height) - MARGIN_ROWS) * columns;
     this.sight = [first, (Math.ceil((top + innerHeight) / height) + MARGIN_ROWS) * columns];
-    const last = Math.min(this.count, this.sight[1]);
+    void this.fill(); // the server works while the browser draws
+    const { count } = this;
+    const last = Math.min(count, this.sight[1]);
+    this.element.style.height = `${Math.ceil(count / columns) * height}px`;
     for (const [index, element] of this.cells)
       if ((index < first || index >= last) && !element.contains(document.activeElement)) this.drop(index, element);
-    for (let index = last - 1; index >= first; index--) this.place(index, columns); // each before the one after it
-    void this.fill();
+    for (let index = last - 1; index >= first; index--) this.place(index, columns, height); // each before its next one
   }
 
   /**
@@ -131,9 +140,10 @@ export class Grid {
 
   /**
    * @param {number} index
-   * @param {any} columns
+   * @param {number} columns
+   * @param {number} height of a cell, in pixels
    */
-  place(index, columns) {
+  place(index, columns, height) {
     const item = this.items.get(index);
     let element = this.cells.get(index);
     if (item && element?.classList.contains("empty")) {
@@ -154,9 +164,9 @@ export class Grid {
       this.element.insertBefore(element, this.cells.get(index + 1) ?? null);
     }
     element.style.width = `${100 / columns}%`;
-    element.style.height = `${this.height}px`;
+    element.style.height = `${height}px`;
     element.style.left = `${((index % columns) * 100) / columns}%`;
-    element.style.top = `${Math.floor(index / columns) * this.height}px`;
+    element.style.top = `${Math.floor(index / columns) * height}px`;
   }
 
   /**

@@ -11,7 +11,7 @@ import { find, SECTIONS } from "./sections.js";
 import * as session from "./session.js";
 import { signIn } from "./signin.js";
 import * as theme from "./theme.js";
-import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
+import { discardAll, showUnderWay, underWay } from "./views/underway.js";
 import { explain, list } from "./words.js";
 
 const UNAUTHORIZED = 401;

@@ -9,8 +9,9 @@ import { busy, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count } from "../words.js";
-import { begin, discard, runOf } from "./enrolling.js";
+import { begin, runOf } from "./enrolling.js";
 import { importPanel } from "./importing.js";
+import { discard } from "./underway.js";
 
 const PEOPLE_SHOWN = 60;
 const PHOTOS_SHOWN = 3;
@@ -41,7 +42,7 @@ export function enrolling(gallery) {
     {},
     backTo(gallery),
     head("Enroll photos", [
-      `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why. `,
+      `Into ${gallery}. Each photo is checked; a poor one is refused, with the reason. `,
       adviceLink(),
     ]),
   );

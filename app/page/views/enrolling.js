@@ -11,11 +11,10 @@ import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
 import { afterwards, choices, finding, said, sides } from "./conflicts.js";
 import { remedies } from "./remedies.js";
+import { runs, showUnderWay, soFar } from "./underway.js";
 
 const AT_ONCE = 3;
 const REFUSED_SHOWN = 200;
-
-const runs = new Set();
 
 /**
  * The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since.
@@ -24,23 +23,6 @@ const runs = new Set();
  */
 export const runOf = (gallery, subject) =>
   [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
-
-/** @param {any} run */
-export function discard(run) {
-  runs.delete(run);
-  for (const url of run.urls) URL.revokeObjectURL(url);
-  showUnderWay();
-}
-
-/** Stops all: whoever comes next may see less. */
-export function discardAll() {
-  for (const run of [...runs]) {
-    run.stop.abort();
-    discard(run);
-  }
-}
-
-addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) && event.preventDefault());
 
 /**
  * Begins to enroll `photos`, [{file, name, subject, face}], where `face` may say which one is meant; `names` has
@@ -195,11 +177,6 @@ function viewOf(run) {
   };
 }
 
-/** @param {any} tally */
-const soFar = (tally) =>
-  `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ` +
-  `${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
-
 /**
  * @param {any} run
  * @param {Page.Photo} photo
@@ -274,33 +251,4 @@ function why(error, photo) {
   if (finding(found)) return h("p", {}, said(found, photo.subject));
   if (error.code === "nothing_enrolled" || !("code" in error)) return problem(error);
   return h("p", {}, explain(error), ABOUT[error.code] === "photo" && [" ", adviceLink("What to try")]);
-}
-
-// ---------------------------------------------------------------- in sight from every view
-
-const strip = h("aside.underway", { "aria-label": "Enrolling", hidden: true });
-
-/** What goes on unseen, at the edge of every view. */
-export const underWay = () => strip;
-
-export function showUnderWay() {
-  const unseen = [...runs].filter((run) => !run.view.element.isConnected);
-  strip.hidden = !unseen.length;
-  put(strip, unseen.map(line));
-}
-
-/** @param {any} run */
-function line(run) {
-  const where = run.subject
-    ? link("galleries", run.gallery, "people", run.subject)
-    : link("galleries", run.gallery, "enroll");
-  const words = `${run.gallery}: ${soFar(run.tally)}`;
-  return h(
-    "div",
-    {},
-    h("p.small", {}, h("a", { href: where }, run.ended ? "Enrolled" : "Enrolling"), ` ${words}`),
-    run.ended
-      ? null
-      : h("progress", { max: String(run.tally.all), value: run.tally.done, "aria-label": "Photos done" }),
-  );
 }

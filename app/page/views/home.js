@@ -43,8 +43,8 @@ export function home() {
 }
 
 async function contents() {
-  const [galleries, server] = await Promise.all([session.may("read") ? everyGallery() : null, health()]);
-  return [steps(galleries), h("div.halves", {}, server, help())];
+  const galleries = session.may("read") ? await everyGallery() : null;
+  return [steps(galleries), h("div.halves", {}, health(), help())]; // its state comes after what to do
 }
 
 /** @param {any} galleries */
@@ -144,23 +144,27 @@ function third(ready) {
   ];
 }
 
-async function health() {
-  const state = await call("GET", "/readyz").catch((error) =>
-    error.status === 503 ? error.details : Promise.reject(error),
-  );
-  const [version, models] = await Promise.all([get("/version"), get(path("models"))]);
+function health() {
+  const place = problemPlace();
+  const body = h("div", {});
+  void filling(place, body, server);
+  return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), place.element, body);
+}
+
+async function server() {
+  const ready = call("GET", "/readyz").catch((error) => (error.status === 503 ? error.details : Promise.reject(error)));
+  const [state, version, models] = await Promise.all([ready, get("/version"), get(path("models"))]);
   const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
   const running = models.models
     .filter((/** @type {any} */ model) => model.loaded && model.task === "embed")
     .map((/** @type {any} */ model) => model.title);
   const own = session.signedIn();
-  const known = [
+  return facts([
     ["State", h(`span.pill.${kind}`, {}, word)],
     ["Version", version.version],
     ["Model", running.join(", ") || "none is loaded"],
     ["Your key", `${own.id}: ${own.scopes.join(", ")}`],
-  ];
-  return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), facts(known));
+  ]);
 }
 
 function help() {

@@ -4,7 +4,7 @@ import { get, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
 import { confirm, debounce, h, put, toast } from "../dom.js";
 import { dropped, hand, isPhoto } from "../files.js";
-import { Grid } from "../grid.js";
+import { FIRST, Grid } from "../grid.js";
 import { icon } from "../icons.js";
 import { keep, recall } from "../memory.js";
 import { filling, problemPlace, showing } from "../problem.js";
@@ -46,6 +46,7 @@ export function people(id, query) {
   );
   /** @type {any} */
   const state = { grid: null, panel: null, chosen: null, bar: null, search: query.get("search") ?? "" };
+  state.first = beginning(id, state.search);
   const ready = filling(place, body, async () => {
     const gallery = await get(path("galleries", id));
     put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
@@ -58,6 +59,27 @@ export function people(id, query) {
   };
   return { element, ready, leave };
 }
+
+/**
+ * Ask for the first people while the gallery itself is read; null where the way back leads to those that are kept.
+ * @param {string} id
+ * @param {string} search
+ */
+function beginning(id, search) {
+  if (recall(`people ${id}`)?.search === search) return null;
+  const answer = subjects(id, 0, FIRST, search);
+  answer.catch(() => {}); // whoever awaits it says so
+  return { search, answer };
+}
+
+/**
+ * @param {string} gallery
+ * @param {number} offset
+ * @param {number} limit
+ * @param {string} search
+ */
+const subjects = (gallery, offset, limit, search) =>
+  get(path("galleries", gallery, "subjects"), { limit, offset, search: search || null });
 
 /**
  * @param {any} gallery
@@ -124,13 +146,15 @@ function contents(gallery, state, place) {
     state.grid?.leave();
     state.grid = gridOf(gallery, state, search.value.trim(), shown, place, home);
     put(home, state.grid.element);
+    void state.grid.fill(); // before there is a frame to draw it in
     state.grid.soon();
   };
   const searchFor = () => {
     remember({ search: search.value.trim() });
     start();
   };
-  search.addEventListener("input", debounce(DEBOUNCE_MS, searchFor));
+  const soon = debounce(DEBOUNCE_MS, searchFor);
+  search.addEventListener("input", () => (search.value.trim() ? soon() : soon.now()));
   queueMicrotask(start);
   state.bar = session.may("enroll") ? selecting(gallery, state, start, place) : null;
   return [h("div.row.apart", {}, h("div.search", {}, search), shown, state.bar?.element), home];
@@ -168,15 +192,17 @@ function gridOf(gallery, state, search, shown, place, home) {
     total,
     label: search ? `People found for ${search}` : "People",
     cell: (/** @type {any} */ subject) => cell(gallery, subject, state),
-    known: kept?.search === search ? kept.items : null,
+    known: kept?.search === search ? kept.items : search ? null : state.everybody,
     load: async (/** @type {number} */ offset, /** @type {number} */ limit) => {
-      const asked = { limit, offset, search: search || null };
-      const page = await showing(place, () => get(path("galleries", gallery.id, "subjects"), asked));
+      const begun = offset === 0 && state.first?.search === search ? state.first.answer : null;
+      state.first = null;
+      const page = await showing(place, () => begun ?? subjects(gallery.id, offset, limit, search));
       return page && { items: page.subjects, more: page.next_cursor !== null };
     },
     onload: (/** @type {number} */ known, /** @type {boolean} */ done) => {
       put(shown, search && found(known, done));
       keep(name, { search, items: grid.items }); // for the way back
+      if (!search) state.everybody = grid.items;
       if (done && !known) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
   });
