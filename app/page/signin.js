@@ -33,7 +33,7 @@ export function signIn(enter, error) {
       "form",
       { onsubmit: () => busy(button, () => enter(key.value.trim(), stay.checked)) },
       field("Key", key, "The key is kept in this tab only, until you close it."),
-      h("label.check", {}, stay, "Stay signed in on this device"),
+      h("label.choice", {}, stay, h("span", {}, "Stay signed in on this device")),
       place.element,
       button,
     ),

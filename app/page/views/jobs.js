@@ -8,6 +8,8 @@ import { busy, isLasting, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { count, refused, when } from "../words.js";
 
+/** Counts that are words in the plural; others, such as "enrolled", are the same for one. */
+const PLURAL = /(subject|face|finding|point|photo|template)s$/;
 const EVERY_MS = 2000;
 const PAGE = 50;
 const REFUSALS = 200;
@@ -53,9 +55,10 @@ function card(job, again, place) {
   const far = job.total
     ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`
     : `${job.done.toLocaleString("en")} done`;
-  const counts = Object.entries(job.counts).map(
-    ([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`,
-  );
+  const counts = Object.entries(job.counts).map(([name, number]) => {
+    const word = name.replaceAll("_", " ");
+    return `${number.toLocaleString("en")} ${number === 1 ? word.replace(PLURAL, "$1") : word}`;
+  });
   return h(
     "li.card",
     {},
