@@ -81,6 +81,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "reembedding_not_found": "The gallery is not being moved to another model package.",
         "key_not_found": "There is no such key.",
         "result_not_found": "The job has no result, or not in this server's data folder.",
+        "package_not_found": "There is no such model package.",
         "job_not_found": "There is no such job, or the key may not see it.",
     },
     (405, SERVER): {
@@ -105,6 +106,9 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "reembedding_not_switched": "The gallery has not switched to the new model package.",
         "reembedding_switched": "The gallery has already switched to the new model package: roll back first.",
         "package_mismatch": "The templates are of another model package than the gallery's.",
+        "package_in_use": "The model package is needed: by galleries, by one that moves, or by the server itself; see "
+        "`details.reason`.",
+        "package_shipped": "The model package was not added here, so it is not removed here.",
         "two_packages": "The gallery is being re-embedded and needs templates of two packages: try again later.",
     },
     (409, REQUEST): {

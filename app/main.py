@@ -307,6 +307,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
     if isinstance(core.reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", core.reader.tend)
     works: dict[str, Work] = {}
+    apart: set[str] = set()
     for feature in _wanted(settings):
         if feature.start is None:
             continue
@@ -314,6 +315,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
         stack.callback(part.close)
         core.parts.update(part.components)
         works.update(part.works)
+        apart.update(part.apart)
         if part.gallery_changed:
             core.gallery_changed.append(part.gallery_changed)
         if part.session_key:
@@ -322,7 +324,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
             core.erased_too.append(part.erased_too)
         for task in part.tasks:
             scheduler.every(task.seconds, task.name, core.clock.guarded(task.call), at_once=task.at_once)
-    core.runner.start(works, scheduler)
+    core.runner.start(works, scheduler, apart)
 
 
 def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:

@@ -44,6 +44,8 @@ class Part:
     erased_too: Reached | None = None
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
+    apart: Sequence[str] = ()
+    """Kinds of jobs that may last for hours: one at a time is done beside the others, which don't wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

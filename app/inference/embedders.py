@@ -19,7 +19,7 @@ import numpy as np
 from app.choices import Used
 from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
-from app.errors import InvalidInput, LikenessError, PackageUnavailable, Unusable
+from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, PackageUnavailable, Unusable
 from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
 from app.inference.session import FIXED_BATCH, EmbedderSession
 from app.inference.thresholds import Thresholds
@@ -27,6 +27,9 @@ from app.machine import cores
 from app.types import Pixels, Template, Vector, Vectors
 
 TASK = "embed"
+BOUND_S = 5.0
+"""Seconds for which a package is taken to be the one that stored templates were made with: another server may remove
+it, add another model under its id, and make a gallery with that."""
 RETRY_S = 5.0
 """Seconds until a package that failed to open is tried again: each attempt hashes its file, which may be large."""
 CPU_MAX_BATCH = 8
@@ -57,6 +60,8 @@ class _Slot:
     package: Package | None = None
     embedder: Embedder | None = None
     users: int = 0
+    forgotten: bool = False
+    """Whether its last user closes it, since no other will come."""
     failure: LikenessError | None = None
     failed_at: float = 0.0
 
@@ -83,7 +88,7 @@ class Embedders:
         self.default = default
         self._find, self._open_one, self._bind = find, open_one, bind
         self._kept, self._retry_s = kept, retry_s
-        self._bound: dict[str, Package] = {}
+        self._bound: dict[str, tuple[Package, float]] = {}  # and when that was asked
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
@@ -115,6 +120,7 @@ class Embedders:
         self._packages = {**damaged, **installed}
         for package in installed.values():
             self._warn(package)
+        self._forget_replaced()
         return self._packages
 
     def choose(self, name: str | None) -> Package:
@@ -147,7 +153,7 @@ class Embedders:
     def checked(self, package: Package) -> Package:
         """Return the package if stored templates of its id are its own, else raise PackageUnavailable."""
         self._bind(package)
-        self._bound[package.id] = package
+        self._bound[package.id] = package, time.monotonic()
         return package
 
     def thresholds(self, package_id: str) -> Thresholds:
@@ -156,14 +162,30 @@ class Embedders:
         Raises PackageUnavailable.
         """
         package = self._package(package_id)
-        if self._bound.get(package_id) is not package:  # asked once for each reading of the manifest
-            self.checked(package)
+        self._check_bound(package)
         now = self._manifests.read(package)
         known = self._points.get(package_id)
         if known is None or known[0] is not now:
             self._warn(now)
             known = self._points[package_id] = now, Thresholds(now.manifest)
         return known[1]
+
+    def _check_bound(self, package: Package) -> None:
+        """Ask anew, where the last answer is old, whether stored templates of its id are the package's own.
+
+        Raises PackageUnavailable.
+        """
+        bound, asked_at = self._bound.get(package.id, (None, 0.0))
+        if bound is package and time.monotonic() - asked_at < BOUND_S:
+            return
+        try:
+            self.checked(package)
+        except DatabaseUnavailable:
+            if bound is not package:
+                raise
+        except PackageUnavailable:
+            self.packages()  # what is installed now may be the right one: the next request opens it
+            raise
 
     def most_lenient(self, package_id: str) -> float | None:
         """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
@@ -198,9 +220,37 @@ class Embedders:
         finally:
             with self._lock:
                 slot.users -= 1
-                closing = self._surplus() if len(self._slots) > self._kept and not self._closed else ()
+                closing = self._surplus() if len(self._slots) > self._kept and not self._closed else []
+                if slot.forgotten and not slot.users and slot.embedder is not None:
+                    closing.append(slot.embedder)
             for idle in closing:
                 idle.close()
+
+    def forget(self, package_id: str) -> None:
+        """Close a package that is no longer installed as it was opened, once nobody uses it; never the default."""
+        if package_id == self.default.id:
+            return
+        self._packages = {name: package for name, package in self._packages.items() if name != package_id}
+        with self._lock:
+            slot = self._slots.pop(package_id, None)
+            if slot is None or self._closed:
+                return
+            slot.forgotten = True
+            idle = None if slot.users else slot.embedder
+            if slot.embedder is not None:
+                self._past.update(slot.embedder.batch_sizes)
+        if idle is not None:
+            idle.close()
+
+    def _forget_replaced(self) -> None:
+        """Forget open packages in whose place another model is installed under the same id."""
+        with self._lock:
+            slots = list(self._slots.items())
+        for package_id, slot in slots:
+            installed = self._packages.get(package_id)
+            opened = slot.package
+            if installed and opened and installed.manifest.recipe_digest != opened.manifest.recipe_digest:
+                self.forget(package_id)
 
     def open_default(self) -> None:
         """Open the default package. Raises Unusable with the cause's own code."""

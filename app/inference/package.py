@@ -48,6 +48,11 @@ class Package:
     def id(self) -> str:
         return self.manifest.id
 
+    @property
+    def added(self) -> bool:
+        """Whether it was added here, and lies in the data folder."""
+        return self.data_dir is not None and self.folder.parent == self.data_dir / OWN_FOLDER
+
     @cached_property
     def files(self) -> tuple[Path, ...]:
         own = () if self.data_dir is None else (own_path(self.data_dir, self.id),)

@@ -6,9 +6,10 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
@@ -136,7 +137,10 @@ Work: TypeAlias = Callable[[Running], None]
 
 
 class Runner:
-    """Claims jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back."""
+    """Claims jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back.
+
+    Jobs of some kinds run apart from these: one at a time, in a worker of their own.
+    """
 
     def __init__(
         self,
@@ -152,6 +156,7 @@ class Runner:
         """`files` are deleted when no job needs them, finished jobs after `kept` (`keep`)."""
         self._store = store
         self._works: dict[str, Work] = {}
+        self._apart: frozenset[str] = frozenset()
         self._files = files
         self._lease = lease
         self._look_s = look_s
@@ -165,7 +170,8 @@ class Runner:
         self._unreleased: list[Job] = []  # jobs that could not be handed back
         failures = FailureLog("jobs")
         self._workers = [
-            Worker(f"jobs-{number}", self._run, retry_s=look_s, failures=failures) for number in range(workers)
+            Worker(name, partial(self._run, apart=apart), retry_s=look_s, failures=failures)
+            for name, apart in [*((f"jobs-{number}", False) for number in range(workers)), ("jobs-apart", True)]
         ]
 
     @property
@@ -178,12 +184,12 @@ class Runner:
         with self._lock:
             return dict(self._ended)
 
-    def start(self, works: Mapping[str, Work], scheduler: Scheduler) -> None:
-        """Begin to run jobs; `works` does a job of each kind.
+    def start(self, works: Mapping[str, Work], scheduler: Scheduler, apart: Collection[str] = ()) -> None:
+        """Begin to run jobs; `works` does a job of each kind. Those of the kinds `apart` have a worker of their own.
 
         The scheduler renews the leases, so it must be closed after the runner.
         """
-        self._works = dict(works)
+        self._works, self._apart = dict(works), frozenset(apart)
         self._store.on_created = self.wake
         scheduler.every(self._renew_s, "jobs-lease", self._renew)
         self.wake()
@@ -204,9 +210,10 @@ class Runner:
         if self._files is not None:
             self._files.keep_only(self._store.with_files)
 
-    def _run(self) -> float:
+    def _run(self, *, apart: bool) -> float:
         """Do the next job, if there is one; return after how many seconds to look again."""
-        if self._closing.is_set():
+        kinds = self._apart if apart else self._works.keys() - self._apart
+        if self._closing.is_set() or not kinds:
             return self._look_s
         with self._lock:
             left = self._unreleased.pop() if self._unreleased else None
@@ -215,7 +222,7 @@ class Runner:
             self._release(left)
         owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
         place = None if self._files is None else self._files.place
-        job = self._store.claim(owner, self._works.keys(), self._lease, place, skip=own)
+        job = self._store.claim(owner, kinds, self._lease, place, skip=own)
         if job is None:
             return self._look_s
         self._do(job)

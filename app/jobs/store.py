@@ -186,8 +186,8 @@ class JobStore:
     ) -> Job | None:
         """Lease the oldest job of these kinds that may run now to `owner`; None if there is none.
 
-        No process runs it, nor another job of its gallery or of the key that began it: a key's many jobs leave the
-        other workers to others.
+        No process runs it, nor another job of its gallery, nor another one of these kinds of the key that began it: a
+        key's many jobs leave the other workers to others.
 
         `skip` are the ids of those that this process runs, whatever a leaping clock makes of their leases.
         """
@@ -353,7 +353,8 @@ def _free(
         return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != now[:BOOT_ID]) if now[BOOT_ID] == " " else past
 
     other = JOBS.alias()
-    same = sa.or_(other.c.gallery_key == JOBS.c.gallery_key, other.c.who == JOBS.c.who)
+    same_key = sa.and_(other.c.who == JOBS.c.who, other.c.kind.in_(kinds))
+    same = sa.or_(other.c.gallery_key == JOBS.c.gallery_key, same_key)
     runs = sa.and_(
         other.c.state == JobState.RUNNING, sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip))
     )

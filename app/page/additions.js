@@ -11,3 +11,9 @@ export const PERSON_PARTS = [];
  * @type {((reload: () => Promise<unknown>) => Promise<HTMLElement | null>)[]}
  */
 export const MODELS_PARTS = [];
+
+/**
+ * Parts of a model's card; each gets the model and what shows the models anew, and gives an element, or null.
+ * @type {((model: Api.Model, reload: () => Promise<unknown>) => HTMLElement | null)[]}
+ */
+export const MODEL_PARTS = [];

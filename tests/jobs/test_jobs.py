@@ -298,6 +298,28 @@ def test_a_key_and_a_gallery_have_one_worker(store: Store, jobs: JobStore, galle
     assert following.id == others[0].id
 
 
+def test_long_work_apart_keeps_no_other_job_waiting(jobs: JobStore, gallery: Gallery) -> None:
+    """Also of the key that began it, and where all workers but that one are busy."""
+    over = threading.Event()
+
+    def long(_: Running) -> None:
+        over.wait(SOON_S)
+
+    made = Runner(jobs, look_s=0.02, renew_s=0.05, workers=1)
+    with Scheduler() as scheduler:
+        made.start({"count": lambda _: None, "long": long}, scheduler, apart={"long"})
+        try:
+            first, second = (jobs.create("long", None, who="door") for _ in range(2))
+            until(lambda: jobs.job(first.id).state is JobState.RUNNING, SOON_S)
+            assert ended(jobs, jobs.create("count", gallery, who="door")).state is JobState.DONE
+            assert [jobs.job(job.id).state for job in (first, second)] == [JobState.RUNNING, JobState.QUEUED]
+            over.set()
+            assert ended(jobs, second).state is JobState.DONE
+        finally:
+            over.set()
+            made.close()
+
+
 def test_jobs_of_another_folder_or_kind_are_left_alone(jobs: JobStore, gallery: Gallery) -> None:
     here = jobs.create("count", gallery, place="here")
     assert jobs.claim("me", {"other"}, LEASE, "here") is None

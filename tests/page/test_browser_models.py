@@ -12,18 +12,24 @@ from playwright.sync_api import expect
 from tests.conftest import PROJECT
 from tests.support.browsing import Visitor, make_gallery
 from tests.support.tarred import tar_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 SLIM = PROJECT / "models" / "sface-slim"
 
 
+def package(name: str, title: str) -> dict[str, bytes]:
+    licence = {"name": "Apache-2.0", "non_commercial": False}
+    manifest = json.loads((SLIM / "manifest.json").read_bytes()) | {"name": name, "title": title, "licence": licence}
+    model = (SLIM / "model.onnx").read_bytes()
+    return {f"{name}/manifest.json": json.dumps(manifest).encode(), f"{name}/model.onnx": model}
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """The tar of a package called `mine`."""
-    manifest = json.loads((SLIM / "manifest.json").read_bytes()) | {"name": "mine", "title": "A model of mine"}
-    files = {"mine/manifest.json": json.dumps(manifest).encode(), "mine/model.onnx": (SLIM / "model.onnx").read_bytes()}
     path = tmp_path / "mine.tar"
-    path.write_bytes(tar_of(files))
+    path.write_bytes(tar_of(package("mine", "A model of mine")))
     return path
 
 
@@ -84,3 +90,25 @@ def test_an_onnx_file_asks_for_what_it_does_not_say(visitor: Visitor, api: httpx
     page.get_by_role("button", name="Add the file").click()
     expect(page.get_by_role("region", name="plain, 128 dimensions")).to_be_visible()
     assert "plain@1" in {model["id"] for model in api.get("/models").json()["models"]}
+
+
+def test_a_model_is_removed_unless_a_gallery_needs_it(visitor: Visitor, api: httpx.Client) -> None:
+    tar = tar_of(package("going", "A model that goes"))
+    job = api.post("/models", content=tar, headers={"content-type": "application/x-tar"}).raise_for_status().json()
+    until(lambda: api.get(f"/jobs/{job['id']}").json()["state"] == "done", 120)
+    (going,) = (model["id"] for model in api.get("/models").json()["models"] if model["name"] == "going")
+    api.post("/galleries", json={"id": "user", "embedder": going}).raise_for_status()
+    visitor.sign_in(where="#/models")
+    page = visitor.page
+    card = page.get_by_role("region", name="A model that goes")
+    card.locator("details").first.evaluate("details => { details.open = true }")  # as it is where the model runs
+    remove = card.get_by_role("button", name=f"Remove {going}")
+    remove.click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove the model").click()
+    expect(card).to_contain_text("galleries have templates of it: user")
+    visitor.look("models-remove")
+    api.delete("/galleries/user").raise_for_status()
+    remove.click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove the model").click()
+    expect(card).to_have_count(0)
+    assert going not in {model["id"] for model in api.get("/models").json()["models"]}

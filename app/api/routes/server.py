@@ -103,6 +103,7 @@ def model_answer(package: Package, device: str | None = None, providers: Iterabl
         manifest,
         id=package.id,
         loaded=device is not None,
+        added=package.added,
         source=manifest.source.kind,
         licence=schemas.Licence.of(manifest.licence, url=manifest.licence.url or None),
         liveness=contract

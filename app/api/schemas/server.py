@@ -121,6 +121,7 @@ class Model(Wire):
     title: str
     description: str
     loaded: bool = Field(description="Whether this server is running it now.")
+    added: bool = Field(default=False, description="Whether it was added here, and so can be removed.")
     source: str = Field(description="Where its file comes from: `file`, `carrier` (a Python package) or `url`.")
     sha256: str
     licence: Licence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.body import JSON_TYPE, TAR_TYPE, BodyLimits, File
+from app.api.body import JSON_TYPE, TAR_TYPE, File
 from app.api.components import Components, GalleryId, JobId
 from app.api.feature import Feature, Part
 from app.api.operation import GALLERY, NO_JOB
@@ -22,11 +23,12 @@ from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
 from app.api.schemas.base import Wire
-from app.concurrency.admission import Admission
-from app.concurrency.pool import WorkerPool
 from app.errors import InvalidInput, NotFound
 from app.features.bulk.service import GROUP, BulkService, ExportParams, ImportParams
+from app.features.sealed_files import SealedWriter
 from app.features.uploads import ARCHIVE, receive_upload
+from app.gallery.records import Gallery
+from app.jobs import records
 from app.jobs.store import JobStore
 
 galleries = Router("galleries")
@@ -46,9 +48,7 @@ jobs = Router("jobs")
 async def import_faces(
     request: Request,
     bulk: BulkService,
-    admission: Admission,
-    workers: WorkerPool,
-    limits: BodyLimits,
+    components: Components,
     grant: Grant,
     gallery: GalleryId,
     query: Annotated[ImportParams, Query()],
@@ -61,13 +61,11 @@ async def import_faces(
     if query.trust is not None and grant.galleries is not None:
         message = "Only a key that is not restricted to galleries may say whose archives to trust."
         raise InvalidInput(message, code="gallery_restricted")
-    home, file = await workers.run(lambda: bulk.receive(gallery, query, grant.key_id))
-    try:
-        begin = partial(bulk.begin_import, home, query, file, grant.key_id)
-        job = await receive_upload(request, ARCHIVE, file, begin, admission=admission, limits=limits)
-    finally:
-        bulk.end_upload(grant.key_id)
-    return job_routes.answer(job)
+
+    def begin(home: Gallery, file: SealedWriter) -> records.Job:
+        return bulk.begin_import(home, query, file, grant.key_id)
+
+    return await _receive(request, components, bulk, gallery, query, grant.key_id, begin)
 
 
 class GroupedFace(Wire):
@@ -79,7 +77,7 @@ class GroupedFace(Wire):
 
 
 class PhotoGroups(Wire):
-    """What a grouping has found so far: nothing before its job has ended."""
+    """The groups of faces that a grouping has found: none before its job has ended."""
 
     job: schemas.Job
     groups: list[list[GroupedFace]] = Field(description="The faces of each person, the one with most first.")
@@ -90,25 +88,39 @@ class PhotoGroups(Wire):
     "POST", f"{GALLERY}/group", scope=Scope.ENROLL, name="group_photos", changes=True, status=202, upload=ARCHIVE
 )
 async def group_photos(
-    request: Request,
-    bulk: BulkService,
-    admission: Admission,
-    workers: WorkerPool,
-    limits: BodyLimits,
-    grant: Grant,
-    gallery: GalleryId,
+    request: Request, bulk: BulkService, components: Components, grant: Grant, gallery: GalleryId
 ) -> Job:
     """Group photos by face.
 
     Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job that puts the faces
     of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
     """
-    home, file = await workers.run(lambda: bulk.receive(gallery, ImportParams(), grant.key_id))
+
+    def begin(home: Gallery, file: SealedWriter) -> records.Job:
+        return bulk.begin_group(home, file, grant.key_id)
+
+    return await _receive(request, components, bulk, gallery, ImportParams(), grant.key_id, begin)
+
+
+async def _receive(
+    request: Request,
+    core: Components,
+    bulk: BulkService,
+    gallery: str,
+    params: ImportParams,
+    who: str,
+    begin: Callable[[Gallery, SealedWriter], records.Job],
+) -> Job:
+    """Receive an archive for a gallery, and answer with the job that `begin` makes of it.
+
+    Raises what `BulkService.receive`, `receive_upload` and `begin` do.
+    """
+    home, file = await core.workers.run(lambda: bulk.receive(gallery, params, who))
     try:
-        begin = partial(bulk.begin_group, home, file, grant.key_id)
-        job = await receive_upload(request, ARCHIVE, file, begin, admission=admission, limits=limits)
+        start = partial(begin, home, file)
+        job = await receive_upload(request, ARCHIVE, file, start, admission=core.admission, limits=core.limits)
     finally:
-        bulk.end_upload(grant.key_id)
+        bulk.end_upload(who)
     return job_routes.answer(job)
 
 

@@ -1,10 +1,10 @@
-"""Adding model packages: those that can be pulled by name, and files that are uploaded."""
+"""Adding model packages, those that can be pulled by name and files that are uploaded; and removing them."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from fastapi import Query, Request
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.body import GZIP_TYPES, RAW_TYPE, TAR_TYPE, BodyLimits, File
-from app.api.components import Components
+from app.api.components import DECODED, Components, path_id
 from app.api.feature import Feature, Part
 from app.api.route import Router
 from app.api.routes import jobs
@@ -20,6 +20,7 @@ from app.api.schemas.base import Example, Params, Wire
 from app.concurrency.admission import Admission
 from app.concurrency.pool import WorkerPool
 from app.features.models.job import ADD, PULL, ModelAdder
+from app.features.models.removal import ModelRemover
 from app.features.uploads import receive_upload
 
 router = Router("server")
@@ -31,6 +32,10 @@ MODEL_FILE = File(
     field="file",
 )
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
+_PACKAGE = r"^[a-z0-9][a-z0-9._-]*(@[A-Za-z0-9._-]+)?$"
+PackageName: TypeAlias = Annotated[
+    str, path_id("The package, as `name` or `name@version`.", "mine@1", _PACKAGE), DECODED
+]
 
 
 class PullableFile(Wire):
@@ -68,7 +73,7 @@ class PullParams(Params):
 
 
 class NewModelParams(Params):
-    """What an ONNX file doesn't say. The archive of a package says it itself."""
+    """The facts that an ONNX file lacks: a name, its input and its licence. The archive of a package has them."""
 
     name: str | None = Field(default=None, pattern=_NAME, max_length=100, description="ONNX: name of the new package.")
     preset: Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"] | None = Field(
@@ -137,9 +142,31 @@ async def add_model(
     return jobs.answer(job)
 
 
-def _start(core: Components, data_dir: Path, models_dir: Path) -> Part:
-    adder = ModelAdder(core, data_dir, models_dir)
-    return Part({"model_adder": adder}, {PULL: adder.pull, ADD: adder.add})
+@router.operation(
+    "DELETE",
+    f"{MODELS}/{{package}}",
+    scope=Scope.ADMIN,
+    unrestricted=True,
+    name="remove_model",
+    changes=True,
+    codes=("package_not_found", "package_ambiguous", "package_in_use", "package_shipped"),
+)
+def remove_model(model_remover: ModelRemover, package: PackageName) -> None:
+    """Remove a model.
+
+    Deletes a package that was added here, with its downloaded and prepared files. One that galleries have templates of,
+    that a gallery moves to or can go back to, or that the server runs with is refused. Operating points that were
+    measured here stay, and count again if the same package is added again.
+    """
+    model_remover.remove(package)
 
 
-FEATURE = Feature([router], _start, settings=("data_dir", "models_dir"), page=Path(__file__).parent / "page")
+def _start(core: Components, data_dir: Path, models_dir: Path, detector: str) -> Part:
+    adder, remover = ModelAdder(core, data_dir, models_dir), ModelRemover(core, data_dir, detector)
+    works = {PULL: adder.pull, ADD: adder.add}
+    return Part({"model_adder": adder, "model_remover": remover}, works, apart=tuple(works))
+
+
+FEATURE = Feature(
+    [router], _start, settings=("data_dir", "models_dir", "detector"), page=Path(__file__).parent / "page"
+)

@@ -11,7 +11,7 @@ from likeness_client import answers
 
 from app.cli import options, output
 from app.cli.connect import Data
-from app.cli.options import Session, command
+from app.cli.options import Session, command, confirm
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
 from app.inference.manifest import Calibration
@@ -54,6 +54,14 @@ def _groups(model: answers.Model) -> str:
         return "not measured" if model.task == "embed" else "-"
     groups = model.bias_card.groups
     return f"{sum(any(rate.low > rate.fmr for rate in group.rates) for group in groups)} of {len(groups)} above"
+
+
+@command(models, "remove", epilog="Example: likeness models remove mine --yes")
+def remove_model(session: Session, name: options.Package, yes: options.Yes = False) -> None:
+    """Remove a model package that was added here, unless galleries or the server need it."""
+    confirm(f"Remove model package {name} and its files?", yes)
+    session.client().remove_model(name)
+    session.say_done(name, "removed")
 
 
 @command(models, epilog="Example: likeness models show sface")

@@ -1,6 +1,6 @@
 /** Model cards: what each package is, where it comes from, and how its thresholds were measured. */
 
-import { MODELS_PARTS } from "../additions.js";
+import { MODEL_PARTS, MODELS_PARTS } from "../additions.js";
 import { biasCard } from "../biascard.js";
 import { chart } from "../charts.js";
 import { everyGallery } from "../choosing.js";
@@ -36,7 +36,7 @@ export function models() {
       const { models: found, skipped } = await loadModels();
       const galleries = session.mayEverything() ? await everyGallery() : [];
       const ordered = [...found].sort((a, b) => b.loaded - a.loaded);
-      return [skipped.map(warning), ordered.map((model) => card(model, galleries))];
+      return [skipped.map(warning), ordered.map((model) => card(model, galleries, load))];
     });
   const parts = async () => put(added, await Promise.all(MODELS_PARTS.map((make) => make(load))));
   return { element, ready: Promise.all([load(), parts()]) };
@@ -58,8 +58,9 @@ function warning({ folder, problem }) {
 /**
  * @param {any} model
  * @param {Api.Gallery[]} galleries
+ * @param {() => Promise<unknown>} reload
  */
-function card(model, galleries) {
+function card(model, galleries, reload) {
   const { text, url, figures, ...rest } = model.provenance;
   const known = [
     ["Package", h("code", {}, model.id)],
@@ -92,6 +93,7 @@ function card(model, galleries) {
           h("p", {}, model.description),
           facts(known),
           model.task === "embed" && session.mayEverything() && usage(model, galleries),
+          MODEL_PARTS.map((make) => make(model, reload)),
           figuresOf({ ...figures, ...rest }),
         ),
         model.task === "embed" ? measured(model) : null,

@@ -581,6 +581,7 @@ class Model(Answer):
     calibrations: list[Calibration]
     device: str | None
     providers: list[str]
+    added: bool = False
     bias_card: BiasCard | None = None
     liveness: LivenessModel | None = None
     provenance: dict[str, Any] = {}
@@ -647,7 +648,7 @@ class OwnKey(Answer):
 
 
 class PhotoGroups(Answer):
-    """What a grouping has found so far: nothing before its job has ended."""
+    """The groups of faces that a grouping has found: none before its job has ended."""
 
     job: Job
     groups: list[list[GroupedFace]]

@@ -987,6 +987,16 @@ def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: 
     )
 
 
+def remove_model(package: str) -> Call[None]:
+    """Remove a model.
+
+    Deletes a package that was added here, with its downloaded and prepared files. One that
+    galleries have templates of, that a gallery moves to or can go back to, or that the server runs
+    with is refused. Operating points that were measured here stay, and count again if the same
+    package is added again."""
+    return call("DELETE", "/v1/models/{package}", NoneType, package=package)
+
+
 def tell_sighting(
     gallery: str,
     sighting: str,

@@ -79,6 +79,7 @@ class Operations:
     export_gallery = Method(calls.export_gallery)
     pullable = Method(calls.pullable)
     pull_model = Method(calls.pull_model)
+    remove_model = Method(calls.remove_model)
     tell_sighting = Method(calls.tell_sighting)
     hear_sighting = Method(calls.hear_sighting)
     sighting = Method(calls.sighting)

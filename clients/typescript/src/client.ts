@@ -750,6 +750,17 @@ export class Client {
   }
 
   /**
+   * Remove a model.
+   *
+   * Deletes a package that was added here, with its downloaded and prepared files. One that galleries have
+   * templates of, that a gallery moves to or can go back to, or that the server runs with is refused. Operating
+   * points that were measured here stay, and count again if the same package is added again.
+   */
+  removeModel(package: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/models/{package}", { package }), answer: "nothing" });
+  }
+
+  /**
    * Tell of a track.
    *
    * Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and tells of

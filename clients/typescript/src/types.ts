@@ -1052,6 +1052,8 @@ export interface Model {
   description: string;
   /** Whether this server is running it now. */
   loaded: boolean;
+  /** Whether it was added here, and so can be removed. */
+  added?: boolean;
   /** Where its file comes from: `file`, `carrier` (a Python package) or `url`. */
   source: string;
   sha256: string;
@@ -1140,7 +1142,7 @@ export interface OwnKey {
   galleries: Array<string> | null;
 }
 
-/** What a grouping has found so far: nothing before its job has ended. */
+/** The groups of faces that a grouping has found: none before its job has ended. */
 export interface PhotoGroups {
   job: Job;
   /** The faces of each person, the one with most first. */

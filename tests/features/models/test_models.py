@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from app.machine import limit_memory
+from app.models.packages import new_folder
 from tests.conftest import PROJECT
 from tests.support.service import COLLINS, enrolled, error_of, running
 from tests.support.tarred import tar_of
@@ -277,3 +278,58 @@ def test_a_child_is_held_by_its_limit_of_memory() -> None:
         _, complaint = child.communicate("x")
     assert "MemoryError" in complaint
     limit_memory(2**20, child.pid)  # a child that has ended
+
+
+def test_a_model_that_was_added_is_removed_with_its_files_and_may_be_added_anew(api: httpx.Client, data: Path) -> None:
+    """Also as another model under the same id: what was open of the first one is closed."""
+    named = {"name": "going", "version": "1", "licence": FREE}
+    assert added(api, tar_of(package(**named)))["state"] == "done"
+    embedded = api.post("/v1/embed", files={"image": COLLINS}, params={"model": "going@1"}).raise_for_status()
+    (found,) = (model for model in api.get("/v1/models").json()["models"] if model["id"] == "going@1")
+    assert (found["added"], found["loaded"]) == (True, True)
+    assert api.delete("/v1/models/going").status_code == 204
+    assert "going@1" not in installed(api)
+    assert left_behind(data) == []
+    assert not list(data.glob("models/going@1-*"))
+    error_of(api.post("/v1/embed", files={"image": COLLINS}, params={"model": "going@1"}), 422, "package_unknown")
+    error_of(api.delete("/v1/models/going@1"), 404, "package_not_found")
+    said = {"name": "going", "preset": "opencv", "licence": "MIT"}
+    assert added(api, MODEL, ONNX, **said)["state"] == "done"
+    other = api.post("/v1/embed", files={"image": COLLINS}, params={"model": "going@1"}).raise_for_status()
+    assert other.json()["faces"][0]["embedding"] != embedded.json()["faces"][0]["embedding"]
+    assert api.delete("/v1/models/going").status_code == 204
+
+
+def test_a_model_that_is_needed_is_not_removed(api: httpx.Client, data: Path) -> None:
+    """By a gallery, by one that moves to it or can go back, by the server, or since it was not added here."""
+    assert added(api, tar_of(package(name="kept", version="1", licence=FREE)))["state"] == "done"
+    shipped = api.get("/v1/models").json()["defaults"]["embedder"]
+    error_of(api.delete(f"/v1/models/{shipped}"), 409, "package_shipped")
+    api.post("/v1/galleries", json={"id": "user", "embedder": "kept@1", "store": "crop"}).raise_for_status()
+    found = error_of(api.delete("/v1/models/kept"), 409, "package_in_use")
+    assert (found["reason"], found["galleries"]) == ("galleries", ["user"])
+    enrolled(api, "/v1/galleries/user", "eileen", COLLINS)
+    moving = api.post("/v1/galleries/user/reembed", json={"embedder": shipped}).raise_for_status().json()
+    assert job_ended(api, moving["job"]["id"])["state"] == "done"
+    found = error_of(api.delete("/v1/models/kept"), 409, "package_in_use")
+    assert (found["reason"], found["galleries"]) == ("reembedding", ["user"])
+    ended = api.post("/v1/galleries/user/reembed/finish").raise_for_status().json()
+    assert job_ended(api, ended["job"]["id"])["state"] == "done"
+    with new_folder(data / "packages" / "another"):  # as a job does that adds a model right now
+        found = error_of(api.delete("/v1/models/kept"), 409, "package_in_use")
+        assert found["reason"] == "adding"
+    assert "kept@1" in installed(api)
+    assert api.delete("/v1/models/kept").status_code == 204
+    assert api.post("/v1/galleries/user/identify", files={"image": COLLINS}).raise_for_status().json()["faces"]
+
+
+def test_the_server_keeps_the_model_that_it_runs_with(api: httpx.Client, data: Path) -> None:
+    assert added(api, MODEL, ONNX, name="main", preset="sface", licence="MIT")["state"] == "done"
+    with running(data, embedder="main") as client:
+        found = error_of(client.delete("/v1/models/main"), 409, "package_in_use")
+        assert found["reason"] == "default"
+
+
+def test_who_may_not_do_everything_removes_no_model(api: httpx.Client) -> None:
+    key = api.post("/v1/keys", json={"id": "reader", "scopes": ["read"]}).raise_for_status().json()["secret"]
+    error_of(api.delete("/v1/models/main", headers={"x-api-key": key}), 403, "missing_scope")
