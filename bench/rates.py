@@ -51,6 +51,9 @@ ASKED: tuple[tuple[str, float], ...] = (
     ("verify photos fmr", 1e-4),
 )
 MISSED = "FNIR at fpir 0.01"
+MISSED_FOUND = "at a found 0.01"
+MOST_TRACKS = 4
+"""Tracks drawn of a person's photos: more of one person are no further evidence."""
 WIDTH = 160
 """Columns of the table."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -64,6 +67,8 @@ class Setting:
     unnamed: float
     """Share of the subjects: further faces of the same people, each an unnamed subject's."""
     source: Source
+    probe: int = 1
+    """Photos of one person that are one probe: a track, if there are several. `verify photos` then compares tracks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,19 @@ class Faces:
 
 
 @dataclass(frozen=True, slots=True)
+class Probes:
+    """(P, D) unit vectors, and the lengths of the means that they are of, (P,); 1 for single photos."""
+
+    vectors: Vectors
+    lengths: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
-    """A gallery, whose subjects are numbered from 0, the named ones first, and who searches it; rows of the faces."""
+    """A gallery, whose subjects are numbered from 0, the named ones first, and who searches it.
+
+    ``faces`` are rows of the vectors, ``mates`` and ``strangers`` rows of the photos of each probe, (P, probe).
+    """
 
     faces: Ints
     subjects: Ints
@@ -103,65 +119,93 @@ def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator)
 
     Raises ValueError if two people don't.
     """
-    least = max(setting.photos, 1) + 1
+    least = max(setting.photos, 1) + setting.probe
     fits = [one for one, rows in people.items() if len(rows) >= least]
     chosen = rng.permutation(fits)[: min(setting.subjects, len(fits) * 4 // 5)].tolist()
     if not chosen:
         raise ValueError(f"{len(fits)} of {len(people)} people have {least} photos with a face or more: 2 are needed")
-    faces, subjects, mates, mated = [], [], [], []
+    faces, subjects, mates, mated = list[int](), list[int](), list[Ints](), list[int]()
     for number, person in enumerate(chosen):
         rows = rng.permutation(people[person])
         wanted = setting.photos or min(int(rng.geometric(1 / MIXED_MEAN)), MIXED_MOST)
-        cut = min(wanted, len(rows) - 1)
+        cut = min(wanted, len(rows) - setting.probe)
         faces += rows[:cut].tolist()
         subjects += [number] * cut
-        mates += rows[cut:].tolist()
-        mated += [number] * (len(rows) - cut)
+        tracks = tracks_of(rows[cut:], setting.probe, rng)
+        mates += tracks
+        mated += [number] * len(tracks)
     extra = rng.permutation(len(mates))[: round(len(chosen) * setting.unnamed / (1 - setting.unnamed))]
-    faces += [mates[place] for place in extra.tolist()]
+    faces += [int(mates[place][0]) for place in extra.tolist()]
     subjects += range(len(chosen), len(chosen) + len(extra))
-    kept = np.setdiff1d(np.arange(len(mates)), extra)
-    others = [rows for person, rows in people.items() if person not in set(chosen)]
-    weights = np.concatenate([np.full(len(rows), 1 / len(rows)) for rows in others])
+    kept = np.array([place for place, rows in enumerate(mates) if not np.isin(rows, faces).any()], np.int64)
+    outside = (tracks_of(rows, setting.probe, rng) for person, rows in people.items() if person not in set(chosen))
+    others = [tracks for tracks in outside if tracks]
+    weights = np.concatenate([np.full(len(tracks), 1 / len(tracks)) for tracks in others])
     return Drawn(
         np.array(faces, np.int64),
         np.array(subjects, np.int64),
         len(chosen),
-        np.array(mates, np.int64)[kept],
+        np.stack(mates)[kept],
         np.array(mated, np.int64)[kept],
         np.concatenate(others),
         weights / weights.sum(),
     )
 
 
-def best_scores(vectors: Vectors, probes: Ints, drawn: Drawn) -> NDArray[np.float32]:
+def tracks_of(rows: Ints, photos: int, rng: np.random.Generator) -> list[Ints]:
+    """Return the rows of each probe of so many of a person's photos: each photo alone, or MOST_TRACKS drawn tracks."""
+    if photos == 1:
+        return list(rows[:, None])
+    most = 0 if len(rows) < photos else 1 if len(rows) == photos else MOST_TRACKS
+    return [rng.permutation(rows)[:photos] for _ in range(most)]
+
+
+def probes_of(vectors: Vectors, rows: Ints) -> Probes:
+    """Return the fused probes of the rows of each, (P, probe)."""
+    if rows.shape[1] == 1:
+        return Probes(vectors[rows[:, 0]], np.ones(len(rows)))
+    means, lengths = zip(*(fuse(vectors[own]) for own in rows), strict=True)
+    return Probes(np.stack(means), np.array(lengths))
+
+
+def best_scores(probes: Probes, vectors: Vectors, drawn: Drawn) -> NDArray[np.float32]:
     """Return each probe's best score with each subject, (P, S)."""
     order = np.argsort(drawn.subjects, kind="stable")
     starts = np.searchsorted(drawn.subjects[order], np.arange(drawn.subjects.max() + 1))
-    best: NDArray[np.float32] = np.maximum.reduceat(vectors[probes] @ vectors[drawn.faces[order]].T, starts, axis=1)
+    best: NDArray[np.float32] = np.maximum.reduceat(probes.vectors @ vectors[drawn.faces[order]].T, starts, axis=1)
     return best
 
 
-def subject_scores(vectors: Vectors, probes: Ints, drawn: Drawn, thresholds: Thresholds) -> NDArray[np.float32]:
-    """Return each probe's score with each subject, (P, S), as `app.recognition.decisions.fused` makes it."""
+def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> Floats:
+    """Return each probe's score with each subject, (P, S), as `reduced` makes it; that of the best face where nobody
+    measured how fused subjects score."""
     if thresholds.fusion is None:
-        return best_scores(vectors, probes, drawn)
-    means, lengths = zip(
-        *(fuse(vectors[drawn.faces[drawn.subjects == one]]) for one in range(drawn.subjects.max() + 1)), strict=True
-    )
-    scaled = np.stack(means) * np.array(lengths, np.float32)[:, None] ** thresholds.fusion
-    scores: NDArray[np.float32] = vectors[probes] @ scaled.T
-    return scores
+        best = best_scores(probes, vectors, drawn)
+        return best * reduced(probes.lengths, np.ones(1), thresholds)
+    means = [fuse(vectors[drawn.faces[drawn.subjects == one]]) for one in range(drawn.subjects.max() + 1)]
+    lengths = np.array([length for _, length in means])
+    return probes.vectors @ np.stack([mean for mean, _ in means]).T * reduced(probes.lengths, lengths, thresholds)
+
+
+def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
+    """Return the factors, (P, O), at which scores of fused templates count as those of two photos."""
+    own, factor = lengths.tolist(), thresholds.reduction
+    rows = {one: [factor(one) * factor(other, one) for other in others.tolist()] for one in set(own)}
+    return np.array([rows[one] for one in own])
 
 
 def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
     """Return the rate found for each one asked for; those that are refused are left out."""
-    scores, weights = subject_scores(vectors, drawn.strangers, drawn, thresholds), drawn.weights
-    best = best_scores(vectors, drawn.strangers, drawn)[:, : drawn.named]
+    strangers, mates = probes_of(vectors, drawn.strangers), probes_of(vectors, drawn.mates)
+    scores, weights = subject_scores(strangers, vectors, drawn, thresholds), drawn.weights
+    alone = np.ones(len(drawn.faces))
+    best = best_scores(strangers, vectors, drawn) * reduced(strangers.lengths, alone[:1], thresholds)
+    best = best[:, : drawn.named]
     faces = np.bincount(drawn.subjects)
     sizes = Counter(faces.tolist())
     sought, named = fused_sizes(sizes, thresholds), scores[:, : drawn.named]
-    pairs = vectors[drawn.strangers] @ vectors[drawn.faces].T
+    second = mates if drawn.mates.shape[1] > 1 else Probes(vectors[drawn.faces], alone)
+    pairs = strangers.vectors @ second.vectors.T * reduced(strangers.lengths, second.lengths, thresholds)
     found = {}
     for what, asked in ASKED:
         try:
@@ -180,10 +224,17 @@ def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str
             continue
         found[f"{what} {asked:g}"] = float((reached * weights).sum())
         if (what, asked) == ("identify fpir", 0.01):
-            mates = subject_scores(vectors, drawn.mates, drawn, thresholds)[:, : drawn.named]
-            right = (mates.argmax(axis=1) == drawn.mated) & (mates.max(axis=1) >= threshold)
-            found[MISSED] = 1 - float(right.mean())
+            own = subject_scores(mates, vectors, drawn, thresholds)[:, : drawn.named]
+            is_first, top = own.argmax(axis=1) == drawn.mated, own.max(axis=1)
+            found[MISSED] = 1 - float((is_first & (top >= threshold)).mean())
+            found[MISSED_FOUND] = 1 - float((is_first & (top >= reached_by(scores.max(axis=1), weights, asked))).mean())
     return found
+
+
+def reached_by(scores: Floats, weights: Floats, share: float) -> float:
+    """Return the threshold that this share of the strangers reach at most: what a found FPIR is."""
+    order = np.argsort(-scores)
+    return float(np.nextafter(scores[order][np.cumsum(weights[order]) > share][0], np.inf))
 
 
 def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> Thresholds:
@@ -245,6 +296,9 @@ def rates(
     subjects: Annotated[list[int], typer.Option(help="Subjects of a gallery.")] = [250],  # noqa: B006 - the same
     unnamed: Annotated[list[float], typer.Option(help="Unnamed subjects, as a share of all.")] = [0.0],  # noqa: B006 - the same
     source: Annotated[list[str], typer.Option(help=f"{', '.join(SOURCES)}: whose points.")] = ["package"],  # noqa: B006 - the same
+    probe: Annotated[
+        list[int], typer.Option(min=1, help="Photos of a probe; several: a track, compared with tracks.")
+    ] = [1],  # noqa: B006 - the same
     draws: Annotated[int, typer.Option(min=1, help="Galleries drawn in each setting.")] = 10,
     same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
 ) -> None:
@@ -261,11 +315,11 @@ def rates(
     faces = Faces(templates.vectors[kept], people, load_package(way.folder).manifest)
     about = {"images": str(images), "package": faces.manifest.id, "draws": draws, "photos": len(people)}
     found: list[Row] = []
-    for each in product(photos, subjects, unnamed, source):
+    for each in product(photos, subjects, unnamed, source, probe):
         try:
             found.append(measure(faces, Setting(*each), draws))  # type: ignore[arg-type]  # it is one of SOURCES
         except ValueError as error:  # too few people for this setting
-            Console(stderr=True).print(f"{each[0] or 'mixed'} photos, points of {each[-1]}: left out, {error}")
+            Console(stderr=True).print(f"{each[0] or 'mixed'} photos, points of {each[3]}: left out, {error}")
         else:
             write(out, found, about)
     if not found:
@@ -276,17 +330,18 @@ def rates(
 def table(found: Sequence[Row]) -> Table:
     """Return found / asked, by setting."""
     columns = [f"{what} {asked:g}" for what, asked in ASKED]
-    shown = Table("photos", "subjects", "unnamed", "points", *columns, MISSED)
+    shown = Table("photos", "probe", "subjects", "unnamed", "points", *columns, MISSED, MISSED_FOUND)
     for row in found:
         ratios = [(row.found.get(name), asked) for name, (_, asked) in zip(columns, ASKED, strict=True)]
-        setting, missed = row.setting, row.found.get(MISSED)
+        setting, missed = row.setting, (row.found.get(MISSED), row.found.get(MISSED_FOUND))
         shown.add_row(
             str(setting.photos or "mixed"),
+            str(setting.probe),
             str(setting.subjects),
             f"{setting.unnamed:g}",
             setting.source,
             *("refused" if rate is None else f"{rate[0] / asked:.2f}" for rate, asked in ratios),
-            "" if missed is None else f"{missed[0]:.2%}",
+            *("" if rate is None else f"{rate[0]:.2%}" for rate in missed),
         )
     return shown
 

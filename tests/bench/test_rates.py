@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from bench.rates import (
     ASKED,
     MISSED,
+    MISSED_FOUND,
     MIXED,
     Faces,
     Row,
@@ -41,13 +42,14 @@ def faces(points: dict[float, float]) -> Faces:
 def test_a_gallery_has_nobody_who_searches_it_as_a_stranger() -> None:
     everybody = faces(STRICT)
     rows = {one: np.flatnonzero(everybody.people == one) for one in range(300)}
-    for photos in (2, MIXED):
-        drawn = draw(rows, Setting(photos, 50, 0.5, "package"), np.random.default_rng(1))
+    for photos, probe in ((2, 1), (MIXED, 1), (1, 2)):
+        drawn = draw(rows, Setting(photos, 50, 0.5, "package", probe), np.random.default_rng(1))
+        assert drawn.mates.shape[1] == drawn.strangers.shape[1] == probe
         named = drawn.subjects < drawn.named
         inside = set(everybody.people[drawn.faces].tolist())
         assert len(set(drawn.subjects[~named])) == (~named).sum() == 50
-        assert not inside & set(everybody.people[drawn.strangers].tolist())
-        assert not set(drawn.faces.tolist()) & set(drawn.mates.tolist())
+        assert not inside & set(everybody.people[drawn.strangers].ravel().tolist())
+        assert not set(drawn.faces.tolist()) & set(drawn.mates.ravel().tolist())
         assert np.array_equal(np.unique(drawn.subjects), np.arange(100))
         assert drawn.weights.sum() == pytest.approx(1)
         if photos:
@@ -57,7 +59,7 @@ def test_a_gallery_has_nobody_who_searches_it_as_a_stranger() -> None:
 @pytest.mark.parametrize(("points", "rate"), [(STRICT, 0), (LAX, 1)])
 def test_what_is_found_is_what_the_thresholds_make_of_the_scores(points: dict[float, float], rate: float) -> None:
     row = measure(faces(points), Setting(2, 20, 0.0, "package"), 2)
-    assert {found for what, (found, _, _) in row.found.items() if what != MISSED} == {rate}
+    assert {found for what, (found, _, _) in row.found.items() if what not in {MISSED, MISSED_FOUND}} == {rate}
     assert row.found[MISSED][0] == pytest.approx(1 - rate, abs=0.1)
 
 
@@ -68,11 +70,22 @@ def test_points_that_were_measured_keep_what_they_state(source: Source) -> None:
     assert 0.5 < row.found["verify subject fmr 0.001"][0] / 1e-3 < 1.5
 
 
+@pytest.mark.parametrize(("photos", "probe"), [(1, 5), (3, 3)])
+def test_tracks_keep_what_is_stated(photos: int, probe: int) -> None:
+    vectors, people = photographed(200, 8, 1)
+    everybody = Faces(vectors, people, packages.manifest(calibrations=(packages.calibration({1e-2: 0.2, 1e-6: 0.75}),)))
+    found = measure(everybody, Setting(photos, 50, 0.0, "others", probe), 2).found
+    for what, asked in (("verify photos fmr", 1e-3), ("verify subject fmr", 1e-3), ("identify fpir", 0.1)):
+        assert 0.5 < found[f"{what} {asked:g}"][0] / asked < 1.5
+    single = measure(everybody, Setting(photos, 50, 0.0, "others"), 2).found
+    assert found[MISSED_FOUND][0] < single[MISSED_FOUND][0] * 2 / 3
+
+
 def test_a_rate_that_is_refused_is_shown_so_and_all_is_written(tmp_path: Path) -> None:
     setting = Setting(1, 250, 0.0, "package")
     rows = [Row(setting, {f"{what} {asked:g}": (asked, 0.0, 1.0) for what, asked in ASKED[1:]})]
     cells = [next(iter(column.cells)) for column in table(rows).columns]
-    assert cells[4:] == ["refused", *["1.00"] * (len(ASKED) - 1), ""]
+    assert cells[5:] == ["refused", *["1.00"] * (len(ASKED) - 1), "", ""]
     write(tmp_path / "new", rows, {"draws": 1})
     written = json.loads((tmp_path / "new" / "rates.json").read_text())
     assert written["rows"][0]["setting"]["subjects"] == 250
