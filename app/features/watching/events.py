@@ -61,12 +61,16 @@ def last_number(connection: Connection) -> int:
     return int(connection.execute(sa.select(EVENT_NUMBERS.c.last)).scalar() or 0)
 
 
-def read_events(database: Database, after: int, limit: int, galleries: Collection[str] | None = None) -> list[Event]:
-    """Return the events after this number, in order, of these galleries by id (None: all)."""
+def read_events(
+    database: Database, after: int, limit: int, galleries: Collection[str] | None = None, **equal: str | None
+) -> list[Event]:
+    """Return the events after this number, in order, of these galleries by id (None: all), whose columns are ``equal``
+    to values that are not None."""
     who = SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name")
     query = sa.select(EVENTS.c.document, *who).join_from(EVENTS, GALLERIES)
     query = query.outerjoin(SUBJECTS, EVENTS.c.subject_key == SUBJECTS.c.key).where(EVENTS.c.number > after)
     query = query.order_by(EVENTS.c.number).limit(limit)
+    query = query.where(*(EVENTS.c[name] == value for name, value in equal.items() if value is not None))
     if galleries is not None:
         query = query.where(GALLERIES.c.id.in_(sorted(galleries)))
     rows = database.rows(query)

@@ -7,6 +7,7 @@ import pathlib
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -24,6 +25,7 @@ from app.api.route import Router
 from app.db.secrets import SecretStore
 from app.errors import NotFound
 from app.features.watching import schemas
+from app.features.watching.events import read_events
 from app.features.watching.service import TABLES, Watching
 from app.features.watching.streaming import Listeners
 from app.features.watching.webhooks import Sender, Webhooks
@@ -305,7 +307,8 @@ async def listen(
     listeners.begin()
     start = listeners.newest() if after is None else after
     ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
-    pieces = listeners.stream(start, galleries, ends, lambda: request.app.state.status == "ok")
+    read = partial(read_events, galleries=galleries, camera=query.camera, kind=query.event)
+    pieces = listeners.stream(start, read, ends, lambda: request.app.state.status == "ok")
     return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 

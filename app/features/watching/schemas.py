@@ -206,6 +206,8 @@ class EventsParams(Params):
         default=None, ge=0, description="The number of the last event that is known; by default the latest one."
     )
     gallery: str | None = Field(default=None, max_length=255, description="Of this gallery alone.")
+    camera: str | None = Field(default=None, max_length=CAMERA_LENGTH, description="Of this camera alone.")
+    event: EventKind | None = Field(default=None, description="Of this kind alone.")
     seconds: float | None = Field(
         default=None, ge=0, le=86_400, description="When to end; by default it goes on as long as the client listens."
     )

@@ -6,12 +6,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from app.db.engine import Database
 from app.errors import Overloaded
-from app.features.watching.events import Event, aged, last_number, read_events
+from app.features.watching.events import Event, aged, last_number
 
 POLL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
@@ -40,11 +40,10 @@ class Listeners:
             return last_number(connection)
 
     async def stream(
-        self, after: int, galleries: Collection[str] | None, ends: float, goes_on: Callable[[], bool]
+        self, after: int, read: Callable[[Database, int, int], list[Event]], ends: float, goes_on: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        """Yield the events after this number, as they come, while ``goes_on``, until ``ends`` by the monotonic clock.
-
-        The listener's place is given back at the end.
+        """Yield the events that ``read`` has after this number, as they come, while ``goes_on``, until ``ends`` by the
+        monotonic clock. The listener's place is given back at the end.
         """
         try:
             yield f"retry: {RETRY_MS}\n\n"
@@ -54,7 +53,7 @@ class Listeners:
                 now = self._database.version()
                 events: list[Event] = []
                 if now is None or now != version:
-                    events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, galleries)
+                    events = await asyncio.to_thread(read, self._database, after, AT_ONCE)
                     version = now if len(events) < AT_ONCE else object()
                 for event in events:
                     yield _written(event)

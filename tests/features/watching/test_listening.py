@@ -58,6 +58,20 @@ def test_a_key_hears_of_its_own_galleries_alone(home: httpx.Client) -> None:
     error_of(refused, 404, "gallery_not_found")
 
 
+def test_a_listener_gets_the_kinds_and_cameras_that_were_asked_for(home: httpx.Client) -> None:
+    for camera in ("door", "garden"):
+        told(home, AGAIN, camera=camera, ended=camera == "door")
+
+    def asked(**wanted: str) -> list[tuple[str, str]]:
+        return [(event["event"], event["camera"]) for event in heard(home, 0, **wanted)]
+
+    assert asked() == [("person_seen", "door"), ("left", "door"), ("person_seen", "garden")]
+    assert asked(event="person_seen") == [("person_seen", "door"), ("person_seen", "garden")]
+    assert asked(camera="door", event="left") == [("left", "door")]
+    assert asked(camera="nowhere") == []
+    error_of(home.get("/v1/events?event=seen&seconds=0"), 422, "validation_failed")
+
+
 def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) -> None:
     for _ in range(streaming.MOST + 5):
         heard(home, 0)
