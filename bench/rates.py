@@ -7,6 +7,7 @@ People are drawn as subjects of a gallery; all others are strangers to it. The t
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -189,9 +190,10 @@ def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: T
 
 def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
     """Return the factors, (P, O), at which scores of fused templates count as those of two photos."""
-    own, factor = lengths.tolist(), thresholds.reduction
-    rows = {one: [factor(one) * factor(other, one) for other in others.tolist()] for one in set(own)}
-    return np.array([rows[one] for one in own])
+    powers = [math.log(thresholds.reduction(0.5, own), 0.5) for own in lengths.tolist()]  # of the others' lengths
+    own = np.array([thresholds.reduction(own) for own in lengths.tolist()])
+    factors: Floats = own[:, None] * others[None, :] ** np.array(powers)[:, None]
+    return factors
 
 
 def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:

@@ -40,8 +40,8 @@ def detect(session: Session, paths: options.Paths, jobs: options.Jobs = 2) -> No
 )
 def verify(
     session: Session,
-    photo1: Annotated[Path, typer.Argument(help="A photo.")],
-    photo2: Annotated[Path, typer.Argument(help="Another photo.")],
+    photo1: Annotated[Path, typer.Argument(help="A photo; with --track also a folder of photos of one person.")],
+    photo2: Annotated[Path, typer.Argument(help="Another one.")],
     fmr: options.Fmr = None,
     model: options.Embedder = None,
     face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
@@ -52,13 +52,14 @@ def verify(
         choices.LivenessOf | None, typer.Option(help="Which photos must be live: both by default.")
     ] = None,
     quality: options.LeastQuality = None,
+    track: Annotated[bool, typer.Option("--track", help="Decide once for all photos of a folder.")] = False,
 ) -> None:
     """Compare two photos: do they show the same person? Exit code 0: yes, 1: no, or not for certain."""
-    for photo in (photo1, photo2):
-        photos.collect([photo])
+    first, second = (photos.collect([photo])[0] for photo in (photo1, photo2))
     answer = session.client(Data.UNUSED).verify(
-        photo1,
-        photo2,
+        first if track else photo1,
+        second if track else photo2,
+        track=track or None,
         fmr=fmr,
         model=model,
         population=population,
@@ -100,6 +101,9 @@ def enroll(
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
     face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
     on_conflict: options.OnConflict = None,
+    track: Annotated[
+        bool, typer.Option("--track", help="Decide once for all photos of a person whether they show somebody else.")
+    ] = False,
     create: options.Create = False,
     jobs: options.Jobs = 2,
 ) -> None:
@@ -118,6 +122,7 @@ def enroll(
                 consent=consent,
                 face=face,
                 on_conflict=on_conflict,
+                track=track or None,
             )
         )
 

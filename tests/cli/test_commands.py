@@ -65,6 +65,27 @@ def gallery(shared_server: LiveServer) -> str:
     return name
 
 
+def test_photos_of_one_person_are_one_track(shared_server: LiveServer, tmp_path: Path) -> None:
+    name, ada = f"staff-{uuid.uuid4().hex}", tmp_path / "ada"
+    ada.mkdir()
+    for sample in ("collins.jpg", "collins2.jpg"):
+        shutil.copy(SAMPLES / sample, ada)
+
+    def answered(*words: object) -> dict[str, object]:
+        done = likeness(shared_server.data_dir, *words, "--track", "--json")
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+    enrolled = answered("enroll", name, "ada", ada, "--create")
+    assert isinstance(enrolled["enrolled"], list)
+    assert len(enrolled["enrolled"]) == 2
+    single = likeness(shared_server.data_dir, "verify", COLLINS, SAMPLES / "collins2.jpg", "--json")
+    compared = answered("verify", ada, COLLINS)
+    assert compared["match"] is True
+    assert compared["threshold"] > json.loads(single.stdout)["threshold"], "two photos that differ"  # type: ignore[operator]
+
+
 class TestWithoutADataFolder:
     @pytest.mark.parametrize("words", READING, ids=lambda words: " ".join(map(str, words[:2])))
     def test_a_command_that_reads_says_where_it_looked_and_creates_nothing(

@@ -175,12 +175,8 @@ def _people(database: Database) -> list[Row[Any]]:
         .group_by(GALLERIES.c.id, SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name)
     )
     last = query.subquery()
-    camera = (
-        sa.select(SIGHTINGS.c.camera)
-        .where((SIGHTINGS.c.subject_key == last.c.key) & (SIGHTINGS.c.last_at == last.c.seen_at))
-        .limit(1)
-        .scalar_subquery()
-    )
+    is_newest = (SIGHTINGS.c.subject_key == last.c.key) & (SIGHTINGS.c.last_at == last.c.seen_at)
+    camera = sa.select(SIGHTINGS.c.camera).where(is_newest).limit(1).scalar_subquery()
     return list(database.rows(sa.select(last, camera.label("camera"))))
 
 
@@ -199,26 +195,15 @@ def _cameras(database: Database) -> dict[str, list[str]]:
 def _person_topics(person: Row[Any]) -> dict[str, str]:
     token = _token(f"{person.gallery}\0{person.subject}")
     topic = f"{ROOT}/people/{token}/state"
-    state = {
-        "present": ON if person.present else OFF,
-        "seen_at": person.seen_at,
-        "camera": person.camera,
-        "gallery": person.gallery,
-        "subject": person.subject,
-        "name": person.name,
-    }
+    state = {name: getattr(person, name) for name in ("seen_at", "camera", "gallery", "subject", "name")}
+    state["present"] = ON if person.present else OFF
     entity = _entities(token, person.name or person.subject, topic)
-    present = {
-        "name": None,
-        "device_class": "occupancy",
-        "value_template": "{{ value_json.present }}",
-        "json_attributes_topic": topic,
-    }
+    present = {"name": None, "device_class": "occupancy", "value_template": "{{ value_json.present }}"}
     seen = {"name": "Last seen", "device_class": "timestamp", "value_template": "{{ value_json.seen_at }}"}
     where = {"name": "Camera", "icon": "mdi:cctv", "value_template": "{{ value_json.camera }}"}
     return {
         topic: json.dumps(state),
-        **entity("binary_sensor", "present", present),
+        **entity("binary_sensor", "present", present | {"json_attributes_topic": topic}),
         **entity("sensor", "seen", seen),
         **entity("sensor", "where", where),
     }

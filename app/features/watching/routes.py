@@ -6,7 +6,6 @@ import math
 import pathlib
 import time
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
@@ -46,6 +45,7 @@ NO_STRANGER = ("stranger_not_found",)
 NO_WEBHOOK = ("webhook_not_found",)
 ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
+DAYS = ("sightings_days", "unknown_days", "stranger_days", "correction_days")
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Between looks for tracks that are silent and for templates of another package, and groupings of strangers anew."""
 
@@ -365,20 +365,12 @@ def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
 def _start(
     core: Components,
     *,
-    sightings_days: float,
-    unknown_days: float,
-    stranger_days: float,
-    correction_days: float,
     webhook_networks: tuple[str, ...],
     expiry_seconds: float,
     mqtt: SecretStr | None,
+    **days: float,
 ) -> Part:
-    kept = [
-        timedelta(days=days)
-        for days in (sightings_days, min(unknown_days, sightings_days), stranger_days, correction_days)
-    ]
-    watching = Watching(core, *kept)
-    database = core.store.database
+    watching, database = Watching(core, **days), core.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
     running = ExitStack()
     if mqtt is not None:
@@ -401,15 +393,7 @@ def _start(
 FEATURE = Feature(
     [router],
     _start,
-    (
-        "sightings_days",
-        "unknown_days",
-        "stranger_days",
-        "correction_days",
-        "webhook_networks",
-        "expiry_seconds",
-        "mqtt",
-    ),
+    (*DAYS, "webhook_networks", "expiry_seconds", "mqtt"),
     setting="watching",
     webhooks=(schemas.Event,),
     page=pathlib.Path(__file__).parent / "page",

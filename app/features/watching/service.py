@@ -38,21 +38,13 @@ LOOKED_THROUGH = 4_000
 class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
-    def __init__(
-        self,
-        core: Components,
-        sightings: timedelta,
-        unknown: timedelta,
-        strangers: timedelta,
-        corrections: timedelta,
-    ) -> None:
-        """How long each is kept after it was last heard of, and a correction; no ``strangers``: there are none."""
-        self._core = core
-        self._corrections = corrections
-        store = core.store
-        self.strangers = Strangers(store, strangers, core.operations.thresholds_in)
-        self.sightings = Sightings(store, sightings, unknown, self.strangers.group)
-        self.cameras = Cameras(store.database, sightings)
+    def __init__(self, core: Components, **days: float) -> None:
+        """``days``: the settings of how long each is kept after it was last heard of (`routes.DAYS`)."""
+        kept = {name.removesuffix("_days"): timedelta(days=number) for name, number in days.items()}
+        self._core, self._corrections, sightings = core, kept["correction"], kept["sightings"]
+        self.strangers = Strangers(core.store, kept["stranger"], core.operations.thresholds_in)
+        self.sightings = Sightings(core.store, sightings, min(kept["unknown"], sightings), self.strangers.group)
+        self.cameras = Cameras(core.store.database, sightings)
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, photos: Sequence[bytes]) -> Sighting:
         """Decide whom the photos of a track show, as `identify` with ``track=true`` does, and store it.

@@ -200,12 +200,8 @@ class Webhooks:
         now = datetime.now(UTC)
         since = webhook.failing_since or now
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempts - 1, 20))
-        values = {
-            "attempts": attempts,
-            "failing_since": utc_text(since),
-            "last_error": problem,
-            "not_before": utc_now(timedelta(seconds=wait)),
-        }
+        later = utc_now(timedelta(seconds=wait))
+        values = {"attempts": attempts, "failing_since": utc_text(since), "last_error": problem, "not_before": later}
         if now - since >= SET_ASIDE_AFTER:
             values["state"] = ASIDE
         self._update(webhook.id, values)

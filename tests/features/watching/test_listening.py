@@ -69,7 +69,7 @@ def test_a_listener_gets_the_kinds_and_cameras_that_were_asked_for(home: httpx.C
     assert asked(event="person_seen") == [("person_seen", "door"), ("person_seen", "garden")]
     assert asked(camera="door", event="left") == [("left", "door")]
     assert asked(camera="nowhere") == []
-    error_of(home.get("/v1/events?event=seen&seconds=0"), 422, "validation_failed")
+    error_of(home.get("/v1/events?event=seen&seconds=0"), 422, "invalid_request")
 
 
 def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) -> None:
