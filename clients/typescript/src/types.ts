@@ -1337,7 +1337,7 @@ export interface ReviewSummary {
   finished_at: string;
   /** The findings to look at. */
   counts: Record<string, number>;
-  /** Findings that were called right. */
+  /** Objections that were called right. */
   dismissed: number;
   /** The operating point at which FNMR was counted. */
   fmr: number;
