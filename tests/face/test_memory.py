@@ -122,7 +122,7 @@ def peaks(yunet: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, in
     (folder / "small HEIC").write_bytes(heic(Image.new("RGB", (64, 64))))
     command = [sys.executable, "-c", PROGRAM, str(folder), str(yunet)]
     at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed counts no longer
-    done = subprocess.run(command, env=at_once, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, env=at_once, capture_output=True, text=True, check=True, timeout=1800)
     return {name: int(size) for name, _, size in (line.partition("\t") for line in done.stdout.splitlines())}
 
 
