@@ -171,11 +171,12 @@ openapi: $(VENV)/.dev
 		else echo "No release has an OpenAPI document yet: nothing to compare with"; fi; \
 	else echo "Spectral, Redocly and api-smart-diff could not be installed: the OpenAPI document is not checked" >&2; fi
 
-# Writes anew what is written from the declarations: the reference with openapi.json, and both clients.
+# Writes anew what is written from the declarations: the reference with openapi.json, both clients, and the page's codes.
 generated: $(VENV)/.dev
 	$(BIN)/python docs/reference.py > /dev/null
 	$(BIN)/python clients/python/generate.py
 	$(BIN)/python clients/typescript/write_typescript.py
+	$(BIN)/python -c "from app.error_codes import javascript; print(javascript(), end='')" > app/page/codes.js
 
 page: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(PAGE)/.ready; then \

@@ -184,7 +184,7 @@ def test_the_photos_of_the_advice_are_what_it_says_of_them(api: httpx.Client, ga
 
 
 def test_the_page_knows_what_each_code_is_about() -> None:
-    assert (FOLDER / "codes.js").read_text() == javascript(), "write it anew with app.error_codes.javascript()"
+    assert (FOLDER / "codes.js").read_text() == javascript(), "run make generated"
 
 
 def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:
