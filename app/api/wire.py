@@ -128,7 +128,7 @@ class OwnFormat(WireFormat):
         if given_key(Headers(scope=scope), scope["path"]) is None:
             for session_key in components.session_keys:
                 scope["session_key"] = scope.get("session_key") or await session_key(scope)
-        return await super().authenticate(scope, receive, components)
+        return await components.guard.check(key_of(scope), address_of(scope)), receive
 
     def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other format)
         return True

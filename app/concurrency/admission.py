@@ -52,7 +52,7 @@ class Bytes:
     def keep(self, caller: str, size: int) -> None:
         """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
         with self._lock:
-            if self._kept.total() + size > self.size or self._kept[caller] + size > self.most:
+            if self._kept.total() + size > self.size or self._kept[caller] + size > self.size * CALLER_SHARE:
                 raise Why.BYTES.error()
             self._kept[caller] += size
 

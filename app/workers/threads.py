@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from app.concurrency.turns import Lanes
 from app.errors import ImageTooLarge
@@ -66,10 +67,10 @@ class PhotoThreads:
         photo = None
         if format_of(image) not in UNBOUNDED:
             with suppress(TooCostly):
-                photo = self._lanes.run(lambda: self._small.detect(image, cuts), costly=False)
+                photo = self._lanes.run(partial(self._small.detect, image, cuts), costly=False)
         if photo is None:
             try:
-                photo = self._lanes.run(lambda: self._large.detect(image, cuts), costly=True)
+                photo = self._lanes.run(partial(self._large.detect, image, cuts), costly=True)
             except TooCostly:
                 raise ImageTooLarge("Reading the image takes more memory than this server has for one image.") from None
         keep_crops(photo, self._keep)
