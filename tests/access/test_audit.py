@@ -45,7 +45,7 @@ OF_WATCHING = {one.name for one in own_operations() if one.changes and re.search
 MADE = "made"
 """Stands for the id of what the operation makes."""
 OF_JOBS = (
-    {"calibrate_gallery", "cancel_job", "import", "export", "group_photos", "add_model", "pull_model"}
+    {"calibrate_gallery", "cancel_job", "import", "export", "group_photos", "add_model", "pull_model", "remove_model"}
     | OF_REVIEWS
     | {name for name in CHANGES if "reembed" in name}
 )
@@ -452,6 +452,8 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         do("add_model", "POST", "/v1/models?name=x", about=None, files={"file": b"no ONNX"})
         pulled = do("pull_model", "POST", "/v1/models/pull", about=None, json={"name": "best"})["id"]
         do("cancel_job", "POST", f"/v1/jobs/{pulled}/cancel", pulled, about=None)
+        packages.install(tmp_path / "data" / "packages", "extra")
+        do("remove_model", "DELETE", "/v1/models/extra", "extra", about=None)
     assert done == OF_JOBS
 
 
@@ -459,7 +461,10 @@ def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client)
     """Also if there is nothing of these ids."""
     ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
     named = (
-        dict.fromkeys(("job", "receipt", "finding", "correction", "sighting", "stranger", "webhook"), "b" * 32) | ids
+        dict.fromkeys(
+            ("job", "receipt", "finding", "correction", "sighting", "stranger", "webhook", "package"), "b" * 32
+        )
+        | ids
     )
     quoted = {name: quote(value, safe="") for name, value in named.items()}
     operations = [one for one in own_operations() if not (one.monitoring or one.streams)]

@@ -49,6 +49,7 @@ LET_IN = {
     f"GET {GALLERY}/group/{{job}}": (404, "job_not_found"),
     "POST /v1/models": (422, "empty_upload"),
     "POST /v1/models/pull": (422, "invalid_request"),
+    "DELETE /v1/models/{package}": (404, "package_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
 """The answer to a key that may call the operation, if there is nothing to do."""
@@ -117,6 +118,7 @@ class Ground:
             "key": key,
             "job": self.job(),
             "finding": "b" * 32,
+            "package": "not-there",
             "correction": self.correction(),
             "exported": self.exported(),
             "receipt": self.receipt(),
