@@ -344,7 +344,8 @@ class Cache(Generic[K, V]):
         if missing := [key for key in keys if key not in known]:
             found = query(missing)
             if len(kept) + len(found) > self._most:
-                kept.clear()
+                kept = {}  # not cleared: another thread may be reading it
+                self._kept = version, kept
             kept.update(found)
             known |= found
         return known

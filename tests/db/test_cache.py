@@ -64,3 +64,21 @@ def test_whoever_waits_for_a_check_shares_one_that_began_later(tmp_path: Path) -
     assert before not in counts
     assert len(counts) == 1
     database.close()
+
+
+def test_values_may_be_read_while_the_cache_makes_room() -> None:
+    cache = Cache[str, str](lambda: 1, most=2)
+
+    class Key(str):
+        """A key that another thread might look up: the cache is filled anew before it is looked up a second time."""
+
+        looks = 0
+
+        def __hash__(self) -> int:
+            self.looks += 1
+            if self.looks == 2:
+                cache.get_all(["b", "c"], lambda keys: {key: key.upper() for key in keys})
+            return hash(str(self))
+
+    cache.get("a", lambda: "A")
+    assert cache.get_all([Key("a")], lambda keys: dict.fromkeys(keys, "again")) == {"a": "A"}
