@@ -22,6 +22,7 @@ import generate as generate  # noqa: E402, PLC0414 - the Python client's generat
 
 HEAD = "// Written by clients/typescript/write_typescript.py from the server's declarations: change those.\n\n"
 PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
+RESERVED = {"class", "default", "delete", "export", "function", "import", "interface", "package", "public", "static"}
 WIDTH = 110
 Schema = Mapping[str, Any]
 
@@ -106,7 +107,7 @@ def _client(calls: list[generate.Call], schemas: Mapping[str, Schema]) -> str:
 
 def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
     name = _camel(call.name)
-    ids = [f"{_camel(each)}: string" for each in call.ids]
+    ids = [f"{_variable(each)}: string" for each in call.ids]
     arguments = [*ids]
     parts = [f"method: {json.dumps(call.method)}", f"path: {_path(call)}"]
     if call.many:
@@ -137,7 +138,7 @@ def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
     if "next_cursor" in properties:
         items = next(key for key, value in properties.items() if value.get("type") == "array")
         item = _qualified(kind_of(properties[items]["items"]))
-        given = ", ".join([*map(_camel, call.ids), "{ ...query, ...(cursor === undefined ? {} : { cursor }) }"])
+        given = ", ".join([*map(_variable, call.ids), "{ ...query, ...(cursor === undefined ? {} : { cursor }) }"])
         text += (
             f"\n  /** The {items} of all pages. */\n"
             f"  all{name[0].upper()}{name[1:]}({', '.join(arguments)}): AsyncGenerator<{item}> {{\n"
@@ -149,7 +150,7 @@ def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
 def _path(call: generate.Call) -> str:
     if not call.ids:
         return json.dumps(call.path)
-    ids = ", ".join(each if each == _camel(each) else f"{each}: {_camel(each)}" for each in call.ids)
+    ids = ", ".join(each if each == _variable(each) else f"{each}: {_variable(each)}" for each in call.ids)
     return f"path({json.dumps(call.path)}, {{ {ids} }})"
 
 
@@ -160,6 +161,11 @@ def _qualified(kind: str) -> str:
         lambda found: found[1] if found[1] in {"Array", "Record"} else f"T.{found[1]}",
         kind,
     )
+
+
+def _variable(name: str) -> str:
+    """Return the name of a parameter: no word that JavaScript keeps for itself."""
+    return f"{_camel(name)}Id" if name in RESERVED else _camel(name)
 
 
 def _camel(name: str) -> str:

@@ -756,8 +756,8 @@ export class Client {
    * templates of, that a gallery moves to or can go back to, or that the server runs with is refused. Operating
    * points that were measured here stay, and count again if the same package is added again.
    */
-  removeModel(package: string): Promise<void> {
-    return this.send({ method: "DELETE", path: path("/v1/models/{package}", { package }), answer: "nothing" });
+  removeModel(packageId: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/models/{package}", { package: packageId }), answer: "nothing" });
   }
 
   /**
