@@ -249,6 +249,7 @@ def deletions(client: httpx.Client) -> Iterator[httpx.Response]:
     yield client.get(f"/v1/receipts/{erased.json()['id']}")
     yield client.delete(gallery)
     yield client.delete(f"/v1/keys/{MARK}-key")
+    yield client.delete("/v1/models/added")
 
 
 def wrongly(client: httpx.Client, document: dict[str, Any]) -> Iterator[httpx.Response]:
@@ -317,6 +318,8 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)
     packages.install(models, "small")
+    (data / "packages").mkdir()
+    packages.install(data / "packages", "added")
     settings = {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096, "FAILED_KEYS": "100000/s", "MODELS_DIR": models}
     with serving(data, settings) as server:
         with server.client(headers=client_headers) as client:
