@@ -44,6 +44,7 @@ LONGEST_FIRST = (
     "memory",
     "add",
     "strangers_path",
+    "features",
     "browser_people",
     "bench",
     "browser",
