@@ -11,20 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.schema import (
-    CORRECTIONS,
-)
+from app.db.schema import CORRECTIONS
 from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
 from app.gallery.corrections import all_rows, current_rows, pack, templates, unpack, wrong_rows
-from app.gallery.records import (
-    Gallery,
-    StoredFace,
-    brief_subjects,
-    find_subject,
-    fit_face,
-    to_bytes,
-)
+from app.gallery.records import Gallery, StoredFace, brief_subjects, find_subject, fit_face, to_bytes
 from app.gallery.store import Store
 from app.timestamps import utc_now
 from app.types import Template, Vectors

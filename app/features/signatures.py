@@ -1,4 +1,7 @@
-"""TODO."""
+"""Sign the JSON documents that leave the service, exports and receipts, and check those that come back.
+
+Anybody can check one with the public key in it; whose key that is, its fingerprint says.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def is_named(public_key: bytes, text: str) -> bool:
 
 
 def decode(text: str) -> bytes:
-    """The inverse of `encode`. Raises Unusable ``signature_wrong``."""
+    """Decode what `encode` wrote. Raises Unusable ``signature_wrong``."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -21,21 +21,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts, select_in
-from app.db.schema import (
-    ANSWERED_REQUESTS,
-    CORRECTIONS,
-    FACES,
-    METADATA,
-    SUBJECTS,
-)
+from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACES, METADATA, SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.change import (
-    MOVE,
-    REMOVE,
-    REMOVE_SUBJECT,
-    Change,
-    is_old,
-)
+from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change, is_old
 from app.gallery.records import (
     Counts,
     Gallery,
@@ -46,13 +34,7 @@ from app.gallery.records import (
     subject_not_found,
 )
 from app.gallery.subjects import NO_METADATA, check_unexpired, make_subjects, subject_values, tidy, update_subject
-from app.gallery.text import (
-    check_visible,
-    clean_id,
-    fold,
-    is_unnamed,
-    unnamed_id,
-)
+from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
 
 MERGE = "merge"
 """The operation's name under which answers to merges are kept; the token is a digest of the merged subject's id."""

@@ -27,15 +27,7 @@ from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, 
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, CROPS, FACE_ORIGINS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import (
-    Conflict,
-    FaceNotFound,
-    GalleryNotFound,
-    InvalidInput,
-    PackageMismatch,
-    SubjectNotFound,
-    Unusable,
-)
+from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, PackageMismatch, SubjectNotFound, Unusable
 from app.face.formats import Limits
 from app.face.image import decode
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id

@@ -276,11 +276,12 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What a gallery stores, and what of it has not expired; ``until`` is when the next subject of any gallery does."""
+    """Holds what a gallery stores, and what of that has not expired."""
 
     stored: Counts
     current: Counts
     until: str | None
+    """When the next subject of any gallery expires."""
 
 
 def _count(connection: Connection, gallery: Gallery) -> _Counted:

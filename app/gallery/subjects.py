@@ -17,13 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts
-from app.db.schema import (
-    CROPS,
-    FACE_ORIGINS,
-    FACES,
-    SECOND_TEMPLATES,
-    SUBJECTS,
-)
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput
 from app.gallery.change import ADD, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
@@ -42,14 +36,7 @@ from app.gallery.records import (
     is_unnamed_row,
     to_bytes,
 )
-from app.gallery.text import (
-    check_visible,
-    clean_id,
-    clean_name,
-    clean_note,
-    encode_metadata,
-    fold,
-)
+from app.gallery.text import check_visible, clean_id, clean_name, clean_note, encode_metadata, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"

@@ -14,11 +14,7 @@ from sqlalchemy.engine import Connection
 from app.db.engine import select_in
 from app.db.schema import CROPS, FACES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import (
-    Conflict,
-    InvalidInput,
-    TwoPackages,
-)
+from app.errors import Conflict, InvalidInput, TwoPackages
 from app.features.corrected import id_here
 from app.gallery.change import Change
 from app.gallery.records import (

@@ -97,7 +97,7 @@ class ModelRemover:
             raise _in_use(package, why, reason="reembedding", galleries=moves)
 
     def _is_another(self, package: Package) -> bool:
-        """Whether stored templates of the package's id are another model's (`app.gallery.store.bind_package`)."""
+        """Return whether templates stored under the package's id are another model's (`store.bind_package`)."""
         bound = self._core.store.database.column(sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id))
         return bool(bound) and package.manifest.recipe_digest not in bound
 
