@@ -313,8 +313,8 @@ class Embedders:
                 return slot.embedder
             if slot.failure is not None and time.monotonic() - slot.failed_at < self._retry_s:
                 raise slot.failure.with_traceback(None)
+            package = self._package(package_id)  # one that isn't there costs little: it may be added at any moment
             try:
-                package = self._package(package_id)
                 embedder = self._open_one(package)
             except Unusable as error:
                 slot.failure, slot.failed_at = error, time.monotonic()
