@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 from training.data.sampler import BatchSampler
-from training.losses.base import CosineLoss, loss
+from training.losses.base import CosineLoss
 
 class Net(nn.Module):
     def __init__(self, dim, *, hidden=4):
@@ -37,9 +37,9 @@ class Net(nn.Module):
     def forward(self, x):
         return self.layers(x)
 
-@loss
 class Cosine(CosineLoss):
-    s: float = 8.0
+    def __init__(self, table, *, s=8.0):
+        super().__init__(table, s=s)
 
 class Apart(nn.Module):
     """Knows no classes, no dimension and no triplets."""

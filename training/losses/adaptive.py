@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from training.losses.base import Part, loss, require
-from training.losses.margin import AngularLoss, angular_margin
+from training.losses.base import ClassTable, Gradient, Part, require
+from training.losses.margin import AngularLoss, Mode, angular_margin
 
 NORM_MEAN_START = 20.0
 NORM_STD_START = 100.0
@@ -18,7 +17,6 @@ STD_FLOOR = 1e-3
 """Keeps ẑ finite when all norms are equal (AdaFace's released code)."""
 
 
-@loss
 class AdaFace(AngularLoss):
     """z_y = s·(cos(θ_y − m·ẑ) − (m + m·ẑ)), ẑ = clip(h·(|x| − μ)/σ, −1, 1) (AdaFace, arXiv 2204.00964).
 
@@ -27,15 +25,23 @@ class AdaFace(AngularLoss):
     the formula stands there, unclipped, so that no sample loses its gradient.
     """
 
-    m: float = 0.4
-    h: float = 0.333
-    t_alpha: float = 0.01
-    norm_mean: Tensor = field(init=False)
-    norm_std: Tensor = field(init=False)
+    norm_mean: Tensor
+    norm_std: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.t_alpha <= 1, f"t_alpha must lie in (0, 1], not {self.t_alpha}")
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        m: float = 0.4,
+        h: float = 0.333,
+        t_alpha: float = 0.01,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        require(0 < t_alpha <= 1, f"t_alpha must lie in (0, 1], not {t_alpha}")
+        super().__init__(table, s=s, m=m, mode=mode, grad=grad)
+        self.h, self.t_alpha = h, t_alpha
         self.register_buffer("norm_mean", torch.tensor(NORM_MEAN_START))
         self.register_buffer("norm_std", torch.tensor(NORM_STD_START))
 
@@ -58,7 +64,6 @@ class AdaFace(AngularLoss):
         return angular_margin(theta, cosine, 1.0, -m * z, self.mode) - (m + m * z)
 
 
-@loss
 class MagFace(AngularLoss):
     """z_y = s·cos(θ_y + m(a)), plus lam·(1/a + a/ua²), a = clip(|x|, la, ua) (MagFace, arXiv 2103.06627).
 
@@ -66,16 +71,22 @@ class MagFace(AngularLoss):
     a keeps its gradient, in the margin as in the penalty: a longer embedding has to be better placed.
     """
 
-    m: float = field(default=0.0, init=False)
-    la: float = 10.0
-    ua: float = 110.0
-    lm: float = 0.45
-    um: float = 0.8
-    lam: float = 35.0
-
-    def __post_init__(self) -> None:
-        require(0 < self.la < self.ua, f"expected 0 < la < ua, got {self.la} and {self.ua}")
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        la: float = 10.0,
+        ua: float = 110.0,
+        lm: float = 0.45,
+        um: float = 0.8,
+        lam: float = 35.0,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        require(0 < la < ua, f"expected 0 < la < ua, got {la} and {ua}")
+        super().__init__(table, s=s, m=lm, mode=mode, grad=grad)
+        self.la, self.ua, self.lm, self.um, self.lam = la, ua, lm, um, lam
 
     def magnitude(self, x: Tensor) -> Tensor:
         """(B, D) → (B,) |x| within [la, ua]."""
@@ -95,7 +106,6 @@ class MagFace(AngularLoss):
         return self.lam * (1 / a + a / self.ua**2)
 
 
-@loss
 class CurricularFace(AngularLoss):
     """ArcFace whose harder negatives count more as training succeeds (CurricularFace, arXiv 2004.00288).
 
@@ -104,11 +114,20 @@ class CurricularFace(AngularLoss):
     value). The comparison and t carry no gradient.
     """
 
-    momentum: float = 0.01
-    t: Tensor = field(init=False)
+    t: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        m: float = 0.5,
+        momentum: float = 0.01,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        super().__init__(table, s=s, m=m, mode=mode, grad=grad)
+        self.momentum = momentum
         self.register_buffer("t", torch.zeros(()))
 
     def observe(self, part: Part, scores: Tensor) -> None:
@@ -124,7 +143,6 @@ ELASTIC_MARGIN = {"arc": 0.5, "cos": 0.35}
 ELASTIC_SIGMA = {("arc", False): 0.05, ("arc", True): 0.0175, ("cos", False): 0.05, ("cos", True): 0.02}
 
 
-@loss
 class ElasticFace(AngularLoss):
     """ArcFace or CosFace with each sample's margin drawn from N(m, sigma²) (ElasticFace, arXiv 2109.09416).
 
@@ -133,16 +151,22 @@ class ElasticFace(AngularLoss):
     (arc) or 0.02 (cos), s = 64: that paper. Drawn in training mode from torch's generator; otherwise m itself.
     """
 
-    kind: Literal["arc", "cos"] = "arc"
-    plus: bool = False
-    m: float = None  # type: ignore[assignment]  # until the kind has decided
-    sigma: float = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        require(self.kind in ELASTIC_MARGIN, f"kind must be arc or cos, not {self.kind!r}")
-        self.m = ELASTIC_MARGIN[self.kind] if self.m is None else self.m
-        self.sigma = ELASTIC_SIGMA[self.kind, self.plus] if self.sigma is None else self.sigma
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        kind: Literal["arc", "cos"] = "arc",
+        plus: bool = False,
+        s: float = 64.0,
+        m: float | None = None,
+        sigma: float | None = None,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        require(kind in ELASTIC_MARGIN, f"kind must be arc or cos, not {kind!r}")
+        super().__init__(table, s=s, m=ELASTIC_MARGIN[kind] if m is None else m, mode=mode, grad=grad)
+        self.kind, self.plus = kind, plus
+        self.sigma = ELASTIC_SIGMA[kind, plus] if sigma is None else sigma
 
     def margins(self, part: Part, cosine: Tensor) -> Tensor:
         """(B,) a margin for each sample."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, dataclass_transform, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 Gradient = Literal["exact", "detached"]
-Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class LossError(InvalidInput, ValueError):
@@ -111,12 +110,6 @@ def require(condition: bool, message: str) -> None:
 
 def require_gradient(grad: str) -> None:
     require(grad in get_args(Gradient), f"grad must be exact or detached, not {grad!r}")
-
-
-@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
-def loss(kind: type[Kind]) -> type[Kind]:
-    """Make a module of a class whose annotated attributes are its hyperparameters; `__post_init__` builds the rest."""
-    return dataclass(eq=False, repr=False, kw_only=True)(kind)
 
 
 def full_precision(near: Tensor) -> torch.autocast:
@@ -230,7 +223,6 @@ class Part:
 # -------------------------------------------------------------------------------------------- class-level losses
 
 
-@dataclass(eq=False, repr=False)
 class ClassLoss(nn.Module):
     """Embeddings against a learned table of classes.
 
@@ -246,13 +238,13 @@ class ClassLoss(nn.Module):
     class_parameters: ClassVar[Sequence[str]] = ("weight",)
     """Parameters with one row per class, what `PartialFC` shards and samples."""
 
-    table: ClassTable
-    weight: nn.Parameter = field(init=False)
-    margin_scale: float = field(default=1.0, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, table: ClassTable, *, centers: int | None = None) -> None:
+        """Draw `weight`: (C, D), or (C, K, D) for a class of K = `centers` vectors."""
+        require(centers is None or centers >= 1, f"centers must be at least 1, not {centers}")
         super().__init__()
-        self.weight = self.table.draw(*self.row_shape())
+        self.table = table
+        self.margin_scale = 1.0
+        self.weight = table.draw(table.dim) if centers is None else table.draw(centers, table.dim)
 
     @property
     def num_classes(self) -> int:
@@ -263,10 +255,6 @@ class ClassLoss(nn.Module):
         return self.table.dim
 
     # what a loss defines
-
-    def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of a class's row of `weight`."""
-        return (self.dim,)
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """Return how well each class fits, before scale and margin: (B, D), rows (R, …) → (B, R)."""
@@ -360,18 +348,15 @@ def same_type(embeddings: Tensor, rows: Mapping[str, Tensor]) -> tuple[Tensor, d
     return embeddings.to(dtype), {name: row.to(dtype) for name, row in rows.items()}
 
 
-@loss
 class CosineLoss(ClassLoss):
     """z_j = s·cos θ_j, with a margin on the target's cosine."""
 
-    s: float
-    conflict = 0.0
-    """A hyperparameter of some: another class whose cosine is above it counts as one of 0, as it may be the same person
-    under another name (Partial FC's filter, arXiv 2203.15565); 0: none."""
-
-    def __post_init__(self) -> None:
-        require(self.s > 0, f"s must be positive, not {self.s}")
-        super().__post_init__()
+    def __init__(self, table: ClassTable, *, s: float, conflict: float = 0.0, centers: int | None = None) -> None:
+        """`conflict`: another class whose cosine is above it counts as one of 0, as it may be the same person under
+        another name (Partial FC's filter, arXiv 2203.15565); 0: none."""
+        require(s > 0, f"s must be positive, not {s}")
+        super().__init__(table, centers=centers)
+        self.s, self.conflict = s, conflict
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return F.linear(unit(x), unit(rows["weight"]))

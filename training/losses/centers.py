@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.losses.base import ClassLoss, Part, loss, require, unit
-from training.losses.margin import AngularLoss
+from training.losses.base import ClassLoss, ClassTable, Gradient, Part, require, unit
+from training.losses.margin import AngularLoss, Mode
 
 DISTANCE_FLOOR = 1e-5
 """Added under the regulariser's root, whose slope at 0 is infinite (SoftTriple's released code)."""
@@ -31,21 +31,23 @@ def center_groups(weight: Tensor, threshold: float) -> Tensor:
     return reach
 
 
-@loss
 class SubCenterArcFace(AngularLoss):
     """ArcFace against the nearest of a class's K centres (Sub-center ArcFace, ECCV 2020).
 
     cos θ_j = max_k cos θ_jk. centers = 3, s = 64, m = 0.5: that paper. `mode` and `grad` as in ArcFace.
     """
 
-    centers: int = 3
-
-    def __post_init__(self) -> None:
-        require(self.centers >= 1, f"centers must be at least 1, not {self.centers}")
-        super().__post_init__()
-
-    def row_shape(self) -> tuple[int, ...]:
-        return self.centers, self.dim
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        centers: int = 3,
+        s: float = 64.0,
+        m: float = 0.5,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        super().__init__(table, s=s, m=m, mode=mode, grad=grad, centers=centers)
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return center_cosines(x, rows["weight"]).amax(dim=2)
@@ -56,7 +58,6 @@ class SubCenterArcFace(AngularLoss):
         return centers[torch.arange(len(centers), device=centers.device), cosines.argmax(dim=1)]
 
 
-@loss
 class HardTriple(ClassLoss):
     """z_c = la·(S_c − margin·[c = y]) with S_c = max_k x·w_ck (SoftTriple paper, arXiv 1909.05235).
 
@@ -65,21 +66,21 @@ class HardTriple(ClassLoss):
     the end of a run.
     """
 
-    centers: int = 10
-    la: float = 20.0
-    margin: float = 0.01
-    tau: float = 0.0
-    merge: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(0 <= self.merge < 2, f"merge must lie in [0, 2), not {self.merge}")
-        require(self.centers >= 1, f"centers must be at least 1, not {self.centers}")
-        require(self.la > 0, f"la must be positive, not {self.la}")
-        require(self.tau >= 0, f"tau must not be negative, got {self.tau}")
-        super().__post_init__()
-
-    def row_shape(self) -> tuple[int, ...]:
-        return self.centers, self.dim
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        centers: int = 10,
+        la: float = 20.0,
+        margin: float = 0.01,
+        tau: float = 0.0,
+        merge: float = 0.0,
+    ) -> None:
+        require(0 <= merge < 2, f"merge must lie in [0, 2), not {merge}")
+        require(la > 0, f"la must be positive, not {la}")
+        require(tau >= 0, f"tau must not be negative, got {tau}")
+        super().__init__(table, centers=centers)
+        self.centers, self.la, self.margin, self.tau, self.merge = centers, la, margin, tau, merge
 
     def pool(self, cosines: Tensor) -> Tensor:
         """(B, R, K) → (B, R)."""
@@ -115,7 +116,6 @@ class HardTriple(ClassLoss):
         return f"{super().extra_repr()}, centers={self.centers}, la={self.la}"
 
 
-@loss
 class SoftTriple(HardTriple):
     """z_c = la·(S'_c − margin·[c = y]), S'_c = Σ_k q_k x·w_ck, q = softmax_k(x·w_ck / gamma) (arXiv 1909.05235).
 
@@ -124,12 +124,20 @@ class SoftTriple(HardTriple):
     centers = 10: that paper. S' is the average under the entropy-smoothed weights q, not the log-sum-exp.
     """
 
-    gamma: float = 0.1
-    tau: float = 0.2
-
-    def __post_init__(self) -> None:
-        require(self.gamma > 0, f"gamma must be positive, not {self.gamma}; for gamma → 0 take hardtriple")
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        centers: int = 10,
+        la: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        tau: float = 0.2,
+        merge: float = 0.0,
+    ) -> None:
+        require(gamma > 0, f"gamma must be positive, not {gamma}; for gamma → 0 take hardtriple")
+        super().__init__(table, centers=centers, la=la, margin=margin, tau=tau, merge=merge)
+        self.gamma = gamma
 
     def pool(self, cosines: Tensor) -> Tensor:
         return (torch.softmax(cosines / self.gamma, dim=2) * cosines).sum(dim=2)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from training.losses.base import (
     ClassLoss,
+    ClassTable,
     CosineLoss,
     Gradient,
     Part,
     detach_margin,
-    loss,
     psi,
     require,
     require_gradient,
@@ -47,19 +46,24 @@ def angular_margin(theta: Tensor, cosine: Tensor, m1: float, m2: float | Tensor,
     return torch.where(phi <= math.pi, inside, cosine - beyond)
 
 
-@loss
 class AngularLoss(CosineLoss):
     """A margin on the angle: `mode` names what happens beyond π, `grad` whether the margin is differentiated."""
 
-    s: float = 64.0
-    m: float = 0.5
-    mode: Mode = "continuous"
-    grad: Gradient = "exact"
-
-    def __post_init__(self) -> None:
-        require(self.mode in get_args(Mode), f"mode must be one of {', '.join(get_args(Mode))}, not {self.mode!r}")
-        require_gradient(self.grad)
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float,
+        m: float,
+        mode: Mode,
+        grad: Gradient,
+        conflict: float = 0.0,
+        centers: int | None = None,
+    ) -> None:
+        require(mode in get_args(Mode), f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
+        require_gradient(grad)
+        super().__init__(table, s=s, conflict=conflict, centers=centers)
+        self.m, self.mode, self.grad = m, mode, grad
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         """(B,) the target's score with its margin: cos(θ + m), unless a loss says otherwise."""
@@ -73,7 +77,6 @@ class AngularLoss(CosineLoss):
         return detach_margin(cosine, shifted, self.grad)
 
 
-@loss
 class Softmax(ClassLoss):
     """Softmax cross-entropy: z_j = W_j·x + b_j.
 
@@ -82,11 +85,9 @@ class Softmax(ClassLoss):
 
     class_parameters: ClassVar = ("weight", "bias")
 
-    bias: nn.Parameter = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.bias = self.table.zeros()
+    def __init__(self, table: ClassTable) -> None:
+        super().__init__(table)
+        self.bias = table.zeros()
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return F.linear(x, rows["weight"], rows["bias"])
@@ -96,58 +97,62 @@ class Softmax(ClassLoss):
         return 1.0
 
 
-@loss
 class NormSoftmax(CosineLoss):
     """Normalised softmax: z_j = s·cos θ_j (NormFace, arXiv 1704.06369; the same as COCO, arXiv 1710.00870).
 
     s = 20: with it the ArcFace paper's Table 2 has 99.20 % on LFW, with 64 it has 98.56 %.
     """
 
-    s: float = 20.0
+    def __init__(self, table: ClassTable, *, s: float = 20.0) -> None:
+        super().__init__(table, s=s)
 
 
-@loss
 class WNormSoftmax(CosineLoss):
     """Softmax over normalised classes: z_j = |x|·cos θ_j, no bias ("modified softmax", arXiv 1704.08063)."""
 
-    s: float = field(default=1.0, init=False)
+    def __init__(self, table: ClassTable) -> None:
+        super().__init__(table, s=1.0)
 
     def scale(self, x: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
         return length
 
 
-@loss
 class CosFace(CosineLoss):
     """z_y = s·(cos θ_y − m) (CosFace, arXiv 1801.09414; AM-Softmax, arXiv 1801.05599).
 
     s = 64, m = 0.35: the CosFace paper.
     """
 
-    s: float = 64.0
-    m: float = 0.35
-    conflict: float = 0.0
+    def __init__(self, table: ClassTable, *, s: float = 64.0, m: float = 0.35, conflict: float = 0.0) -> None:
+        super().__init__(table, s=s, conflict=conflict)
+        self.m = m
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
         return part.at_target(scores) - self.m * self.margin_scale
 
 
-@loss
 class Combined(AngularLoss):
     """z_y = s·(cos(m1·θ_y + m2) − m3) (ArcFace, arXiv 1801.07698).
 
     s = 64 and (m1, m2, m3) = (1, 0.3, 0.2), that paper's CM1. `mode` and `grad` as in `ArcFace`.
     """
 
-    m: float = field(default=0.0, init=False)
-    m1: float = 1.0
-    m2: float = 0.3
-    m3: float = 0.2
-    conflict: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.m1 > 0, f"m1 must be positive, not {self.m1}")
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        m1: float = 1.0,
+        m2: float = 0.3,
+        m3: float = 0.2,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+        conflict: float = 0.0,
+    ) -> None:
+        require(m1 > 0, f"m1 must be positive, not {m1}")
+        super().__init__(table, s=s, m=m2, mode=mode, grad=grad, conflict=conflict)
+        self.m1, self.m2, self.m3 = m1, m2, m3
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         del part
@@ -156,7 +161,6 @@ class Combined(AngularLoss):
         return angular_margin(theta, cosine, m1, m2, self.mode) - m3
 
 
-@loss
 class ArcFace(AngularLoss):
     """z_y = s·cos(θ_y + m) (ArcFace, arXiv 1801.07698).
 
@@ -165,10 +169,19 @@ class ArcFace(AngularLoss):
     margin out of the derivative: dz/dcos θ = s.
     """
 
-    conflict: float = 0.0
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        m: float = 0.5,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+        conflict: float = 0.0,
+    ) -> None:
+        super().__init__(table, s=s, m=m, mode=mode, grad=grad, conflict=conflict)
 
 
-@loss
 class SphereFaceFNorm(AngularLoss):
     """z_y = s·ψ(θ_y), ψ(θ) = (−1)^k cos(mθ) − 2k with k = ⌊mθ/π⌋ (SphereFace-R with hard feature normalisation,
     arXiv 2109.05565).
@@ -177,13 +190,9 @@ class SphereFaceFNorm(AngularLoss):
     multiplies the loss by 50/s besides, which is left to the sum of losses (a recipe's `weight`).
     """
 
-    s: float = 30.0
-    m: float = 1.5
-    mode: Mode = field(default="reflect", init=False)
-
-    def __post_init__(self) -> None:
-        require(self.m >= 1, f"m must be at least 1, not {self.m}")
-        super().__post_init__()
+    def __init__(self, table: ClassTable, *, s: float = 30.0, m: float = 1.5, grad: Gradient = "exact") -> None:
+        require(m >= 1, f"m must be at least 1, not {m}")
+        super().__init__(table, s=s, m=m, mode="reflect", grad=grad)
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         del part, cosine
@@ -191,7 +200,6 @@ class SphereFaceFNorm(AngularLoss):
         return psi(m * theta, last=math.ceil(m) - 1)
 
 
-@loss
 class SphereFace(SphereFaceFNorm):
     """A-Softmax: z_y = |x|·(λ cos θ_y + ψ(θ_y)) / (1 + λ), z_j = |x|·cos θ_j (SphereFace, arXiv 1704.08063).
 
@@ -200,18 +208,25 @@ class SphereFace(SphereFaceFNorm):
     `lam` fixes λ instead; 0 is the loss without annealing.
     """
 
-    s: float = field(default=1.0, init=False)
-    m: float = 4.0
-    lam: float | None = None
-    lambda_base: float = 1000.0
-    lambda_gamma: float = 0.12
-    lambda_power: float = 1.0
-    lambda_min: float = 5.0
-    iteration: Tensor = field(init=False)
+    iteration: Tensor
 
-    def __post_init__(self) -> None:
-        require(self.lam is None or self.lam >= 0, f"lam must not be negative, got {self.lam}")
-        super().__post_init__()
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        m: float = 4.0,
+        grad: Gradient = "exact",
+        lam: float | None = None,
+        lambda_base: float = 1000.0,
+        lambda_gamma: float = 0.12,
+        lambda_power: float = 1.0,
+        lambda_min: float = 5.0,
+    ) -> None:
+        require(lam is None or lam >= 0, f"lam must not be negative, got {lam}")
+        super().__init__(table, s=1.0, m=m, grad=grad)
+        self.lam = lam
+        self.lambda_base, self.lambda_gamma = lambda_base, lambda_gamma
+        self.lambda_power, self.lambda_min = lambda_power, lambda_min
         self.register_buffer("iteration", torch.zeros((), dtype=torch.long))
 
     def annealing(self) -> Tensor | float:
@@ -245,7 +260,6 @@ def negative_push(score: Tensor, m: float, grad: Gradient) -> Tensor:
     return (alpha.detach() if grad == "detached" else alpha) * (score - m)
 
 
-@loss
 class Circle(CosineLoss):
     """z_y = s·α_p(cos θ_y − Δ_p), z_j = s·α_n(cos θ_j − Δ_n) (Circle loss, arXiv 2002.10857).
 
@@ -254,13 +268,10 @@ class Circle(CosineLoss):
     score); `exact` differentiates the product. `margin_scale` changes nothing: m relaxes, and less of it asks for more.
     """
 
-    s: float = 256.0
-    m: float = 0.25
-    grad: Gradient = "detached"
-
-    def __post_init__(self) -> None:
-        require_gradient(self.grad)
-        super().__post_init__()
+    def __init__(self, table: ClassTable, *, s: float = 256.0, m: float = 0.25, grad: Gradient = "detached") -> None:
+        require_gradient(grad)
+        super().__init__(table, s=s)
+        self.m, self.grad = m, grad
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
         target = -positive_pull(part.at_target(scores), self.m, self.grad)

@@ -7,7 +7,6 @@ batch. A batch without any pair that counts costs 0, with a zero gradient.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,6 @@ from training.losses.base import (
     LossError,
     check_batch,
     full_precision,
-    loss,
     require,
     require_gradient,
     unit,
@@ -100,15 +98,12 @@ def mean_of_active(terms: Tensor, counts: Tensor | None = None) -> Tensor:
     return (weights * terms).sum() / active.clamp(min=1)
 
 
-@dataclass(eq=False, repr=False)
 class PairLoss(nn.Module):
     """A loss without class weights. `num_classes` and `dim`, where given, are what batches are checked against."""
 
-    num_classes: int | None
-    dim: int | None
-
-    def __post_init__(self) -> None:
+    def __init__(self, num_classes: int | None, dim: int | None) -> None:
         super().__init__()
+        self.num_classes, self.dim = num_classes, dim
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, triplets: Triplets | None = None, **further: Tensor | None
@@ -140,14 +135,15 @@ class MaskedPairLoss(PairLoss):
         raise NotImplementedError
 
 
-@loss
 class Contrastive(PairLoss):
     """D² for a pair of one class, [m − D]₊² for a pair of two (Hadsell et al. 2006, without its ½).
 
     m = 1: Sampling Matters, arXiv 1706.07567. The mean over all ordered pairs with a positive term.
     """
 
-    m: float = 1.0
+    def __init__(self, num_classes: int | None, dim: int | None, *, m: float = 1.0) -> None:
+        super().__init__(num_classes, dim)
+        self.m = m
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
         distance = distances(x)
@@ -159,15 +155,15 @@ class Contrastive(PairLoss):
         return mean_of_active(terms, torch.stack((positives, negatives)))
 
 
-@loss
 class Triplet(PairLoss):
     """[D_ap² − D_an² + m]₊ (`squared`; FaceNet, arXiv 1503.03832) or [D_ap − D_an + m]₊ (arXiv 1706.07567).
 
     m = 0.2 in both papers. The mean over the triplets with a positive term.
     """
 
-    m: float = 0.2
-    squared: bool = True
+    def __init__(self, num_classes: int | None, dim: int | None, *, m: float = 0.2, squared: bool = True) -> None:
+        super().__init__(num_classes, dim)
+        self.m, self.squared = m, squared
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
         anchor, positive, negative = all_triplets(labels) if triplets is None else triplets
@@ -239,7 +235,6 @@ class Margin(PairLoss):
         return cost * (active > 0) / active.clamp(min=1)
 
 
-@loss
 class CirclePair(MaskedPairLoss):
     """log(1 + Σ_n e^{s·α_n(s_n − Δ_n)} · Σ_p e^{−s·α_p(s_p − Δ_p)}) of each anchor (Circle loss, arXiv 2002.10857).
 
@@ -247,14 +242,19 @@ class CirclePair(MaskedPairLoss):
     setting. The mean over the anchors that have a positive and a negative. grad as in the class-level `circle`.
     """
 
-    s: float = 80.0
-    m: float = 0.4
-    grad: Gradient = "detached"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.s > 0, f"s must be positive, not {self.s}")
-        require_gradient(self.grad)
+    def __init__(
+        self,
+        num_classes: int | None,
+        dim: int | None,
+        *,
+        s: float = 80.0,
+        m: float = 0.4,
+        grad: Gradient = "detached",
+    ) -> None:
+        require(s > 0, f"s must be positive, not {s}")
+        require_gradient(grad)
+        super().__init__(num_classes, dim)
+        self.s, self.m, self.grad = s, m, grad
 
     def terms(self, x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
         score = x @ x.T
@@ -262,7 +262,6 @@ class CirclePair(MaskedPairLoss):
         return unified_rows(self.s * push, self.s * pull, negatives, positives)
 
 
-@loss
 class Unified(MaskedPairLoss):
     """log(1 + Σ_n Σ_p e^{s·(s_n − s_p + m)}) of each anchor (Circle loss, arXiv 2002.10857).
 
@@ -270,26 +269,25 @@ class Unified(MaskedPairLoss):
     m = 0.35 are those of CosFace. The mean over the anchors that have a positive and a negative.
     """
 
-    s: float = 64.0
-    m: float = 0.35
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.s > 0, f"s must be positive, not {self.s}")
+    def __init__(self, num_classes: int | None, dim: int | None, *, s: float = 64.0, m: float = 0.35) -> None:
+        require(s > 0, f"s must be positive, not {s}")
+        super().__init__(num_classes, dim)
+        self.s, self.m = s, m
 
     def terms(self, x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
         score = x @ x.T
         return unified_rows(self.s * (score + self.m), -self.s * score, negatives, positives)
 
 
-@loss
 class Lifted(MaskedPairLoss):
     """[J]₊²/2 with J = D_ij + log(Σ_k e^{m − D_ik} + Σ_l e^{m − D_jl}), k and l unlike i and j (arXiv 1511.06452).
 
     m = 1 is the paper's. The mean over the pairs of one class.
     """
 
-    m: float = 1.0
+    def __init__(self, num_classes: int | None, dim: int | None, *, m: float = 1.0) -> None:
+        super().__init__(num_classes, dim)
+        self.m = m
 
     def terms(self, x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
         distance = distances(x)

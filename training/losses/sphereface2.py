@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.losses.base import CosineLoss, Gradient, Part, detach_margin, loss, require, require_gradient
+from training.losses.base import ClassTable, CosineLoss, Gradient, Part, detach_margin, require, require_gradient
 
 
 def initial_bias(num_classes: int, s: float, m: float, t: float, alpha: float) -> float:
@@ -30,7 +29,6 @@ def initial_bias(num_classes: int, s: float, m: float, t: float, alpha: float) -
     return math.log((root - gap) / 2) + 2 * s * m - others
 
 
-@loss
 class SphereFace2(CosineLoss):
     """(lw/s)·[α·softplus(−z_y) + (1 − α)·Σ_{j≠y} softplus(z_j)] (SphereFace2, arXiv 2108.01513, type C).
 
@@ -40,22 +38,24 @@ class SphereFace2(CosineLoss):
     forward only. No softmax couples the classes; with sampled classes the sum runs over those sampled.
     """
 
-    s: float = 40.0
-    m: float = 0.4
-    t: float = 3.0
-    alpha: float = 0.7
-    lw: float = 50.0
-    grad: Gradient = "detached"
-    b: nn.Parameter = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.num_classes >= 2, "sphereface2 needs at least 2 classes")
-        require(self.t >= 1, f"t must be at least 1, not {self.t}")
-        require(0 < self.alpha < 1, f"alpha must lie in (0, 1), not {self.alpha}")
-        require_gradient(self.grad)
-        start = initial_bias(self.num_classes, self.s, self.m, self.t, self.alpha)
-        self.b = nn.Parameter(torch.tensor(start))
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 40.0,
+        m: float = 0.4,
+        t: float = 3.0,
+        alpha: float = 0.7,
+        lw: float = 50.0,
+        grad: Gradient = "detached",
+    ) -> None:
+        require(table.num_classes >= 2, "sphereface2 needs at least 2 classes")
+        require(t >= 1, f"t must be at least 1, not {t}")
+        require(0 < alpha < 1, f"alpha must lie in (0, 1), not {alpha}")
+        require_gradient(grad)
+        super().__init__(table, s=s)
+        self.m, self.t, self.alpha, self.lw, self.grad = m, t, alpha, lw, grad
+        self.b = nn.Parameter(torch.tensor(initial_bias(table.num_classes, s, m, t, alpha)))
 
     def sharpened(self, cosine: Tensor) -> Tensor:
         """g: the cosine with its upper half stretched."""

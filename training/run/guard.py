@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class StepGuard:
     def __init__(self, device: torch.device, *, scaled: bool) -> None:
         self._scale = LossScale(device, used=scaled)
         self._counts = VoidSteps(device)
-        self._buffers = BufferCopy(())
+        self._buffers = self._loss_buffers = BufferCopy(())
 
     @property
     def scale(self) -> Tensor:
@@ -35,9 +35,13 @@ class StepGuard:
         """Whether void steps are expected: fp16 finds its factor by overflowing. Waits for the device."""
         return self._scale.used and float(self._scale.value) > 1
 
-    def begin(self, modules: Iterable[nn.Module]) -> None:
-        """Remember the modules' buffers (running statistics, counters) before a step's batches move them."""
-        self._buffers = BufferCopy(modules)
+    def begin(self, model: nn.Module, objective: nn.Module) -> None:
+        """Remember the buffers (running statistics, counters) of both before a step's batches move them."""
+        self._buffers, self._loss_buffers = BufferCopy([model, objective]), BufferCopy([objective])
+
+    def begin_further_batch(self) -> None:
+        """Restore the objective's buffers: what losses count and average moves once a step, not once a batch."""
+        self._loss_buffers.put_back()
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor, losses: Sequence[Tensor], number: int) -> Tensor:
         """Step the optimiser, and return 0. Where the gradient's `norm` or one of the `losses` is not finite on any

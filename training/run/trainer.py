@@ -32,7 +32,7 @@ from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
 from training.run.distillation import Teacher
 from training.run.distributed import World
-from training.run.faults import BufferCopy, CollapseAlarm, stop_signals
+from training.run.faults import CollapseAlarm, stop_signals
 from training.run.guard import StepGuard
 from training.run.log import Reporter, draw_run
 from training.run.objective import build_objective
@@ -205,11 +205,10 @@ class Trainer:
         if recipe.model.frozen_statistics or recipe.model.lora:  # only adapters learn
             hold_statistics(self.model)
         self.objective.train()
-        self.guard.begin([self.model, self.objective])
-        losses = BufferCopy([self.objective])
+        self.guard.begin(self.model, self.objective)
         used = [self._backward(0)]
         for micro in range(1, recipe.train.accumulate):
-            losses.put_back()  # what losses count and average moves once a step
+            self.guard.begin_further_batch()
             used.append(self._backward(micro))
         self.objective.average_gradients()
         norm = self._clip()
