@@ -62,11 +62,11 @@ from app.features.watching.feature import FEATURE as WATCHING
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package
 from app.inference.embedders import Embedder, Embedders
-from app.inference.manifest import CROP_SIDE
-from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner, Work
 from app.machine import cores, memory_in_use, memory_limit, release_memory
+from app.package.folders import Package, find_packages, scan_packages
+from app.package.manifest import CROP_SIDE
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder

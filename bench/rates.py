@@ -23,12 +23,12 @@ from rich.table import Table
 
 from app.errors import OperatingPointUnavailable
 from app.features.calibration.population import deciding, measure_population
-from app.inference.manifest import Manifest
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds, fuse
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.calibration.intervals import Floats, Ints
+from app.package.folders import load_package
+from app.package.manifest import Manifest
+from app.package.thresholds import Thresholds, fuse
 from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
 from app.types import Vectors

@@ -14,11 +14,11 @@ from app.errors import InvalidInput
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
-from app.inference.package import Package, find_packages, select
 from app.inference.session import EmbedderSession
 from app.models.commands import sample_photos
 from app.models.opening import open_detector, open_embedder
 from app.models.packages import locate
+from app.package.folders import Package, find_packages, select
 from app.pipeline import Pipeline
 from app.types import Pixels
 

@@ -40,10 +40,10 @@ from app.features.deepstack.routes import router as deepstack
 from app.features.immich.routes import router as immich
 from app.features.rekognition.routes import endpoints_table as rekognition_table
 from app.features.similarity import similarity_table
-from app.inference.manifest import Manifest
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
 from app.main import own_operations
+from app.package.folders import load_package
+from app.package.manifest import Manifest
+from app.package.thresholds import Thresholds
 from training.recipe import Recipe
 from training.service import becomes_ready, environment, reserved_port, spawned
 

@@ -22,8 +22,15 @@ from torch import nn
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
-from app.inference import golden
-from app.inference.manifest import (
+from app.inference.session import Session
+from app.models.calibration import operating_points
+from app.models.calibration.fusion import measure_fusion
+from app.models.graph import tidy
+from app.models.packages import contract_output, write_manifest
+from app.models.prepare import check_prepared, rewrite
+from app.models.quantize import outside_network, quantize
+from app.package import golden
+from app.package.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
     Calibration,
@@ -35,13 +42,6 @@ from app.inference.manifest import (
     Rewrite,
     RunAsIs,
 )
-from app.inference.session import Session
-from app.models.calibration import operating_points
-from app.models.calibration.fusion import measure_fusion
-from app.models.graph import tidy
-from app.models.packages import contract_output, write_manifest
-from app.models.prepare import check_prepared, rewrite
-from app.models.quantize import outside_network, quantize
 from app.types import Pixels, Vectors
 from training import checkpoint
 from training.data.crops import Crops

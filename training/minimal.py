@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from app.errors import InvalidInput
-from app.inference.manifest import Licence, Provenance, Rewrite
-from app.inference.package import find_packages, select
 from app.models.calibration import operating_points
 from app.models.opening import open_detector
 from app.models.stages import LIMITS
+from app.package.folders import find_packages, select
+from app.package.manifest import Licence, Provenance, Rewrite
 from app.pipeline import Pipeline, main_crop
 from training.export import COARSE_RATES, export_fp32, golden_vectors, write_embedder
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from app.errors import InvalidInput
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from training import backbones
 from training.backbones.blocks import Blocks
 from training.recipe import Model

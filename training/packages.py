@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from app.errors import Unusable
-from app.inference.package import MANIFEST_NAME, OWN_FOLDER, Package, find_packages, load_package, select
+from app.package.folders import MANIFEST_NAME, OWN_FOLDER, Package, find_packages, load_package, select
 
 MODELS = Path("models")
 CACHE = Path("build") / "packages"

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.errors import InvalidInput
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.wording import found_wrong
 
 Value: TypeAlias = bool | int | float | str

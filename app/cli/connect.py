@@ -154,7 +154,7 @@ def _temporary(settings: Settings, folder: str) -> Settings:
     """Return the settings for a data folder that is deleted afterwards; it has the models and thresholds of the real
     one."""
     from app.config import load_settings  # noqa: PLC0415 - slow to import
-    from app.inference.package import CALIBRATIONS, OWN_FOLDER  # noqa: PLC0415 - slow to import
+    from app.package.folders import CALIBRATIONS, OWN_FOLDER  # noqa: PLC0415 - slow to import
     from app.server.models import FOLDER  # noqa: PLC0415 - slow to import
 
     for name in (FOLDER, OWN_FOLDER, CALIBRATIONS):

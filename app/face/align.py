@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.inference.manifest import CROP_SIDE, LivenessCut
+from app.package.manifest import CROP_SIDE, LivenessCut
 from app.types import Box, Pixels
 
 CANONICAL_LANDMARKS: NDArray[np.float64] = np.array(

@@ -16,7 +16,7 @@ how, it is the best of its faces: the rate is then that of the comparisons with 
 (`app.recognition.decisions.mean_comparisons`).
 
 Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
-cosine, interpolated as in `app.inference.thresholds.Thresholds`. Beyond the strictest and the most lenient measured
+cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient measured
 point the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only
 the straight line (cosine + 1) / 2.
 
@@ -31,7 +31,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.inference.thresholds import Thresholds, fmr_for
+from app.package.thresholds import Thresholds, fmr_for
 from app.recognition.decisions import AnsweredScores, fused_sizes, mean_comparisons
 from app.types import Sizes
 

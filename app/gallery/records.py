@@ -31,7 +31,7 @@ from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, Pa
 from app.face.formats import Limits
 from app.face.image import decode
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.search.types import FaceBlock, IndexKey, IndexSpec
 from app.timestamps import utc_now
 from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors

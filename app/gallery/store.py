@@ -48,7 +48,7 @@ from app.gallery.records import (
 )
 from app.gallery.subjects import has_expired
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
-from app.inference.package import Package
+from app.package.folders import Package
 from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)

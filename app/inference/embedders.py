@@ -20,10 +20,10 @@ from app.choices import Used
 from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, PackageUnavailable, Unusable
-from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
 from app.inference.session import FIXED_BATCH, EmbedderSession
-from app.inference.thresholds import Thresholds
 from app.machine import cores
+from app.package.folders import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
+from app.package.thresholds import Thresholds
 from app.types import Pixels, Template, Vector, Vectors
 
 TASK = "embed"

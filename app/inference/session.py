@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from app.choices import Device, GpuMath, Used
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
-from app.inference import cuda, golden
+from app.inference import cuda
 from app.inference.libraries import missing
-from app.inference.package import Package
 from app.machine import cpuinfo
+from app.package import golden
+from app.package.folders import Package
 from app.types import UNIT_TOLERANCE, Pixels, Vectors
 
 CUDA = "CUDAExecutionProvider"

@@ -21,8 +21,17 @@ from pydantic import JsonValue
 from app.errors import LikenessError, Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference import golden
-from app.inference.manifest import (
+from app.machine import cores, limit_memory, memory_limit
+from app.models.graph import optimised
+from app.models.graph_facts import GraphFacts, read_file, read_graph
+from app.models.opening import open_embedder
+from app.models.packages import contract_output, new_folder, with_golden, write_manifest
+from app.models.prepare import unit
+from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
+from app.models.reference import run_plain
+from app.package import golden
+from app.package.folders import Package, load_package
+from app.package.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
     Cutout,
@@ -35,15 +44,6 @@ from app.inference.manifest import (
     SourceInput,
     Tensor,
 )
-from app.inference.package import Package, load_package
-from app.machine import cores, limit_memory, memory_limit
-from app.models.graph import optimised
-from app.models.graph_facts import GraphFacts, read_file, read_graph
-from app.models.opening import open_embedder
-from app.models.packages import contract_output, new_folder, with_golden, write_manifest
-from app.models.prepare import unit
-from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
-from app.models.reference import run_plain
 
 STATED = "as stated"
 MOST_ALIKE = 0.8

@@ -26,11 +26,11 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference.cards import Name, Sha256, Strict
-from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource
-from app.inference.package import Package
 from app.models.packages import locate, source_path
 from app.models.presets import Preset, Stated
+from app.package.cards import Name, Sha256, Strict
+from app.package.folders import Package
+from app.package.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 ATTEMPTS = 5

@@ -22,7 +22,12 @@ from onnx import ModelProto, NodeProto, TensorProto, compose, helper, numpy_help
 
 from app.errors import InvalidInput, Unusable
 from app.inference.embedders import unit
-from app.inference.manifest import (
+from app.models import graph as steps
+from app.models.add import add_made, check_free
+from app.models.packages import contract_output, locate
+from app.models.reference import keep_data_inputs
+from app.package.folders import Package
+from app.package.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
     FileSource,
@@ -32,11 +37,6 @@ from app.inference.manifest import (
     Rewrite,
     SourceInput,
 )
-from app.inference.package import Package
-from app.models import graph as steps
-from app.models.add import add_made, check_free
-from app.models.packages import contract_output, locate
-from app.models.reference import keep_data_inputs
 from app.types import Vectors
 
 CROPS, TEMPLATES = "crops", "templates"

@@ -17,8 +17,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.manifest import SourceInput
 from app.models.reference import resampling
+from app.package.manifest import SourceInput
 
 Floats: TypeAlias = NDArray[np.float64]
 

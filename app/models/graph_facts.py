@@ -12,8 +12,8 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from app.errors import Unusable
-from app.inference.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
 from app.models.reference import external_tensor, keep_data_inputs, plain_session
+from app.package.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
 from app.types import Vectors
 
 Layout: TypeAlias = Literal["nhwc", "nchw"]

@@ -15,13 +15,13 @@ from typing import Annotated, Literal
 from onnx import ModelProto
 from pydantic import Field
 
-from app.inference.cards import Name, Sha256, Strict
-from app.inference.manifest import Manifest
-from app.inference.package import Package, select
 from app.models.add import add_made, check_free
 from app.models.download import check_licence, download
 from app.models.fuse import Member, fuse
 from app.models.openvino_ir import read_ir
+from app.package.cards import Name, Sha256, Strict
+from app.package.folders import Package, select
+from app.package.manifest import Manifest
 
 FOLDER = Path(__file__).with_name("measured")
 

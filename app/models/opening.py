@@ -6,9 +6,9 @@ from pathlib import Path
 
 from app.choices import Device, Used
 from app.face.detect import MIN_FACE, Detector
-from app.inference.package import Package
 from app.inference.session import FIXED_BATCH, EmbedderSession, OnGpu, Session, resolve_device
 from app.models.prepare import Target, prepared
+from app.package.folders import Package
 
 
 def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:

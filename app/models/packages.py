@@ -13,9 +13,9 @@ from pathlib import Path
 
 from app.errors import Unusable
 from app.files import DRAFT, PUBLIC, replacing, sha256_of
-from app.inference.golden import record
-from app.inference.manifest import CarrierSource, FileSource, Manifest, Tensor, UrlSource
-from app.inference.package import MANIFEST_NAME, OwnCalibrations, Package
+from app.package.folders import MANIFEST_NAME, OwnCalibrations, Package
+from app.package.golden import record
+from app.package.manifest import CarrierSource, FileSource, Manifest, Tensor, UrlSource
 from app.types import Pixels, Vectors
 
 

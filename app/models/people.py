@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import InvalidInput
-from app.inference.manifest import SCORE_BINS, Calibration, Scores
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.calibration.intervals import Ints
 from app.models.calibration.operating_points import NOBODY, Measurement, OperatingPoint
+from app.package.manifest import SCORE_BINS, Calibration, Scores
 from app.recognition.decisions import comparisons_for
 from app.types import Vector, Vectors
 

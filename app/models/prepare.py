@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing
-from app.inference.golden import check_crops
-from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
-from app.inference.package import Package
 from app.models.packages import locate
 from app.models.reference import external_tensor, keep_data_inputs, plain_session, run_plain
+from app.package.folders import Package
+from app.package.golden import check_crops
+from app.package.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) 
     ]
     if missing:
         program = (
-            "import sys; from pathlib import Path; from app.inference.package import load_package; "
+            "import sys; from pathlib import Path; from app.package.folders import load_package; "
             "from app.models.prepare import prepared; "
             "[prepared(load_package(Path(each)), Path(sys.argv[1]), sys.argv[2]) for each in sys.argv[3:]]"
         )

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.inference.manifest import SourceInput
 from app.models.graph_facts import Dtype, Layout
+from app.package.manifest import SourceInput
 from app.types import Pixels, Vectors
 
 Colour: TypeAlias = Literal["rgb", "bgr"]

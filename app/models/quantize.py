@@ -14,13 +14,13 @@ from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
 from app.files import sha256_of
-from app.inference import golden
-from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
-from app.inference.package import Package, load_package
 from app.inference.session import Session
 from app.models.packages import locate, new_folder, write_manifest
 from app.models.prepare import rewrite, unit
 from app.models.reference import run_plain
+from app.package import golden
+from app.package.folders import Package, load_package
+from app.package.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
 from app.types import Pixels, Vectors
 
 CALIBRATION_CROPS = 256

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.manifest import CROP_SIDE, Cutout, SourceInput
+from app.package.manifest import CROP_SIDE, Cutout, SourceInput
 from app.types import Pixels
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from app.errors import InvalidImage
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.embedders import Embedder
-from app.inference.manifest import CROP_SIDE
-from app.inference.package import Package
 from app.inference.session import EmbedderSession
 from app.models.opening import open_detector, open_embedder
+from app.package.folders import Package
+from app.package.manifest import CROP_SIDE
 from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector
 

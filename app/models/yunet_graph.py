@@ -12,9 +12,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.face.yunet import STRIDES
-from app.inference.manifest import SourceInput
 from app.models import graph as steps
 from app.models.reference import keep_data_inputs, plain_session, source_input
+from app.package.manifest import SourceInput
 
 """Pixels between neighbouring anchors of the three levels, either way."""
 HEADS = ("bbox", "kps", "cls", "obj")

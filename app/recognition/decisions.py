@@ -25,8 +25,8 @@ from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.corrections import Wrong
 from app.gallery.records import Candidate
-from app.inference.cards import BiasCard, GroupRate
-from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
+from app.package.cards import BiasCard, GroupRate
+from app.package.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
 from app.pipeline import Choice
 from app.types import Face, Photo, Quality, Reason, Sizes, Template
 

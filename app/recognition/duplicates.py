@@ -16,7 +16,7 @@ from app.errors import InvalidInput, SubjectNotFound
 from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
-from app.inference.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse
 from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, identify_point, verify_point
 from app.types import Template
 

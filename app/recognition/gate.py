@@ -15,8 +15,8 @@ from app.concurrency.batcher import Batcher
 from app.concurrency.tasks import check_deadline
 from app.errors import LivenessUnavailable, NotLive
 from app.face.align import Cut
-from app.inference.package import Package
 from app.inference.session import Session
+from app.package.folders import Package
 from app.pipeline import timed
 from app.types import Face, Liveness, Photo, Verdict
 

@@ -26,7 +26,7 @@ from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, O
 from app.gallery.service import Galleries
 from app.gallery.subjects import Enrolled
 from app.inference.embedders import Embedders, Model
-from app.inference.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
     RERANKED,

@@ -15,10 +15,10 @@ from app.config import Settings
 from app.errors import InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.inference.package import Package, Scan, scan_packages, select
 from app.inference.session import EmbedderSession, OnGpu, Session
 from app.models.opening import open_detector, open_prepared
 from app.models.prepare import prepare_apart, prepared
+from app.package.folders import Package, Scan, scan_packages, select
 from app.workers.parent import Stages
 from app.workers.start import Parent
 

@@ -10,10 +10,10 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.inference.manifest import Rewrite, SourceInput
 from app.machine import cores
 from app.models.packages import locate
 from app.models.reference import keep_data_inputs, source_input
+from app.package.manifest import Rewrite, SourceInput
 from app.types import Pixels
 from bench.callers import side_by_side
 from bench.run import Run

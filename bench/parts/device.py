@@ -14,14 +14,14 @@ from onnx import ModelProto
 
 from app.choices import GpuMath, IndexKind
 from app.face.yunet import CANVASES, Canvas
-from app.inference.manifest import Rewrite
-from app.inference.package import Package, find_packages, select
 from app.inference.session import OnGpu, Session, resolve_device
 from app.machine import cores
 from app.models.graph import in_half
 from app.models.opening import target_of
 from app.models.packages import locate
 from app.models.prepare import prepared, rewrite
+from app.package.folders import Package, find_packages, select
+from app.package.manifest import Rewrite
 from app.search.gpu import Gpu, Lane, find_gpu
 from app.types import Vectors
 from bench import galleries

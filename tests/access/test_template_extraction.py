@@ -13,9 +13,9 @@ from likeness_client import Client
 from PIL import Image
 
 from app.features.similarity import Similarity
-from app.inference.manifest import Manifest
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
+from app.package.folders import load_package
+from app.package.manifest import Manifest
+from app.package.thresholds import Thresholds
 from app.recognition.decisions import AnsweredScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer

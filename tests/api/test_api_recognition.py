@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.api import schemas
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds, fuse
+from app.package.folders import load_package
+from app.package.thresholds import Thresholds, fuse
 from tests.support.ready import MODELS
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, covered, encoded, enroll, error_of
 

@@ -15,7 +15,7 @@ from likeness_client import Client, ClientError
 from app.features.bulk.rows import write_many
 from app.gallery.records import StoredFace
 from app.gallery.store import Store
-from app.inference.package import find_packages, select
+from app.package.folders import find_packages, select
 from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.changing import written

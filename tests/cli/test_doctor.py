@@ -24,10 +24,10 @@ from app.features.doctor.environment import holder_of
 from app.features.doctor.inspection import inspect
 from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
-from app.inference import golden
-from app.inference.package import load_package
 from app.models.opening import open_embedder
 from app.models.packages import write_manifest
+from app.package import golden
+from app.package.folders import load_package
 from app.server.data_folder import load_key
 from tests.conftest import PROJECT
 from tests.support import liveness, packages

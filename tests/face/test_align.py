@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.confirm import find_faces
 from app.face.detect import Detector
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.face.align import Cut, cut_face
-from app.inference.manifest import LivenessCut
+from app.package.manifest import LivenessCut
 from app.types import Box, Pixels
 
 FACENOX = Cut(128, LivenessCut(scale=1.5))

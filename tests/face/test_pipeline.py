@@ -20,8 +20,8 @@ from app.face.confirm import CONFIRMED, turn_back, turn_pixels
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
-from app.inference.manifest import CROP_SIDE
 from app.models.opening import open_embedder
+from app.package.manifest import CROP_SIDE
 from app.pipeline import Pipeline, choose_face, crop_of, embed_faces, prominence
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels, Quality, Reason
 from tests.conftest import PROJECT

@@ -15,9 +15,9 @@ from app.face.formats import Limits
 from app.face.yunet import CANVASES
 from app.inference import session
 from app.inference.embedders import Embedder
-from app.inference.package import find_packages, select
 from app.inference.session import EmbedderSession, Session
 from app.models.opening import open_detector
+from app.package.folders import find_packages, select
 from app.pipeline import Pipeline
 from app.types import Face, Photo
 from tests.conftest import PROJECT

@@ -16,10 +16,10 @@ from onnx import ModelProto, numpy_helper
 from app.errors import Unusable
 from app.face.yunet import Canvas, Rows, YuNet
 from app.inference import session
-from app.inference.package import load_package
 from app.inference.session import Session
 from app.models.packages import locate
 from app.models.yunet_graph import check_yunet, rewrite_yunet
+from app.package.folders import load_package
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support.packages import contract_model

@@ -24,9 +24,9 @@ from app.features.calibration.population import (
     sample_share,
     sampled,
 )
-from app.inference.manifest import Calibration
-from app.inference.thresholds import DecidedBy, Thresholds
 from app.models.calibration.intervals import wilson
+from app.package.manifest import Calibration
+from app.package.thresholds import DecidedBy, Thresholds
 from app.types import Vectors
 from tests.support import packages
 

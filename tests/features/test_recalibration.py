@@ -24,11 +24,11 @@ from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
-from app.inference.package import Package, find_packages
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.packages import write_manifest
+from app.package.folders import Package, find_packages
 from app.types import Quality, Vectors
 from tests.support import packages
 from tests.support.changing import changed

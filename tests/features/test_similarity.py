@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.features.rekognition.call import Call
 from app.features.similarity import Similarity, fmr_of, of_fmr, probability_of, score_of
-from app.inference.package import load_package
-from app.inference.thresholds import DecidedBy, Thresholds
+from app.package.folders import load_package
+from app.package.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import Defaults, mean_comparisons, verify_point
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, manifest

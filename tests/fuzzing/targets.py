@@ -40,8 +40,8 @@ from app.features.one_time import SeenSignatures
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
 from app.features.tar_stream import PieceReader
-from app.inference.manifest import Manifest
 from app.models import graph_facts, presets
+from app.package.manifest import Manifest
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.images import EVERY_KIND

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.errors import InvalidInput
-from app.inference.package import check_choice, load_package
+from app.package.folders import check_choice, load_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidInput, OperatingPointUnavailable, Overloaded, Unusable
-from app.inference import golden
 from app.inference.embedders import Embedder, Embedders
-from app.inference.package import Package, find_packages, load_package, select
 from app.models.opening import open_embedder
 from app.models.packages import write_manifest
+from app.package import golden
+from app.package.folders import Package, find_packages, load_package, select
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.face.formats import Limits
-from app.inference import golden
-from app.inference.package import Package, find_packages, load_package, select
 from app.models.opening import open_detector, open_embedder
 from app.models.packages import write_manifest
+from app.package import golden
+from app.package.folders import Package, find_packages, load_package, select
 from app.pipeline import Pipeline, crop_of
 from tests.conftest import PROJECT
 from tests.support import packages

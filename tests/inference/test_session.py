@@ -14,9 +14,9 @@ from onnx import ModelProto, TensorProto, helper
 
 from app.choices import Used
 from app.errors import Unusable
-from app.inference.package import find_packages, select
 from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, OnGpu, Session, resolve_device
 from app.models.opening import open_embedder
+from app.package.folders import find_packages, select
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages

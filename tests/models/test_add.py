@@ -14,13 +14,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from app.errors import Unusable
-from app.inference.golden import golden_crops
-from app.inference.manifest import Licence
-from app.inference.package import load_package
 from app.machine import memory_limit
 from app.models.add import Added, NewPackage, add, within
 from app.models.opening import open_embedder
 from app.models.presets import PRESETS, Crops, Stated, choose
+from app.package.folders import load_package
+from app.package.golden import golden_crops
+from app.package.manifest import Licence
 from app.types import Vectors
 from tests.conftest import PROJECT
 from tests.support.commands import run

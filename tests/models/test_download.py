@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from app.errors import Unusable
-from app.inference.manifest import Licence, UrlSource
-from app.inference.package import Package, load_package
 from app.models import download
 from app.models.download import Archive, KnownModel, fetch, known_models, pull
 from app.models.packages import locate
+from app.package.folders import Package, load_package
+from app.package.manifest import Licence, UrlSource
 from tests.conftest import PROJECT
 from tests.support.commands import run
 

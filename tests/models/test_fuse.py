@@ -10,12 +10,12 @@ import pytest
 
 from app.errors import InvalidInput, Unusable
 from app.inference.embedders import unit
-from app.inference.golden import check_crops, golden_crops
-from app.inference.manifest import Licence
-from app.inference.package import Package, load_package
 from app.models.fuse import Member, add_fused, strictest, weigh
 from app.models.opening import open_embedder
 from app.models.packages import write_manifest
+from app.package.folders import Package, load_package
+from app.package.golden import check_crops, golden_crops
+from app.package.manifest import Licence
 from app.types import Pixels, Vectors
 from tests.conftest import PROJECT
 from tests.support import packages

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from app.errors import PackageTemplatesDiffer, Unusable
-from app.inference.golden import golden_crops, record
-from app.inference.manifest import Manifest
-from app.inference.package import find_packages, load_package
 from app.models import measured
 from app.models.measured import Download, Fused, FusedMember, MeasuredModel, OpenVino, add_measured, measured_models
 from app.models.opening import open_embedder
 from app.models.packages import write_manifest
+from app.package.folders import find_packages, load_package
+from app.package.golden import golden_crops, record
+from app.package.manifest import Manifest
 from app.types import Vectors
 from tests.conftest import PROJECT
 from tests.support import packages

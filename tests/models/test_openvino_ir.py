@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from app.errors import Unusable
-from app.inference.golden import golden_crops
-from app.inference.manifest import Rewrite
 from app.models.measured import measured_models
 from app.models.openvino_ir import read_ir
 from app.models.reference import plain_session, run_plain
+from app.package.golden import golden_crops
+from app.package.manifest import Rewrite
 
 FOLDER = Path(__file__).parent
 XML, WEIGHTS = (FOLDER / "tiny_ir.xml").read_bytes(), (FOLDER / "tiny_ir.bin").read_bytes()

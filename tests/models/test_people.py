@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from app.errors import Unusable
-from app.inference.package import OwnCalibrations, load_package, own_path
-from app.inference.thresholds import Thresholds
 from app.models.packages import write_manifest, write_own
 from app.models.people import people_for
+from app.package.folders import OwnCalibrations, load_package, own_path
+from app.package.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.crops import write_people

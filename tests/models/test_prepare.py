@@ -22,15 +22,15 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
-from app.inference.golden import check_crops
-from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, find_packages, load_package, select
 from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
 from app.models.packages import locate, write_manifest
 from app.models.prepare import Target, check_prepared, prepared, rewrite, unit
 from app.models.reference import resampling, run_plain
+from app.package.folders import Package, find_packages, load_package, select
+from app.package.golden import check_crops
+from app.package.manifest import Cutout, Rewrite, RunAsIs, SourceInput
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -513,7 +513,7 @@ def test_a_prepared_file_is_kept_and_found_without_the_graph_library(tmp_path: P
     first = prepared(tiny(tmp_path / "package"), tmp_path / "cache", "cpu")
     assert list((tmp_path / "cache").iterdir()) == [first]
     script = (
-        "import sys; from pathlib import Path; from app.inference.package import load_package;"
+        "import sys; from pathlib import Path; from app.package.folders import load_package;"
         "from app.models.prepare import prepared;"
         f"print(prepared(load_package(Path({str(tmp_path / 'package')!r})), Path({str(tmp_path / 'cache')!r}), 'cpu'));"
         "print('onnx' in sys.modules)"

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import InvalidInput, Unusable
-from app.inference import golden, session
-from app.inference.manifest import RunAsIs
-from app.inference.package import Package, find_packages, load_package
+from app.inference import session
 from app.inference.session import Session
 from app.models.opening import open_embedder
 from app.models.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
+from app.package import golden
+from app.package.folders import Package, find_packages, load_package
+from app.package.manifest import RunAsIs
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run

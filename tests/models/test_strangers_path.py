@@ -18,8 +18,8 @@ from onnx import ModelProto
 from PIL import Image
 
 from app.errors import Unusable
-from app.inference.manifest import Licence
 from app.models.add import NewPackage, add_detector
+from app.package.manifest import Licence
 from tests.conftest import PROJECT
 from tests.support.calibrating import add_random_people
 from tests.support.commands import Done, run

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from app.errors import Conflict, OperatingPointUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.package import find_packages, select
-from app.inference.thresholds import DecidedBy, Thresholds, fmr_for
+from app.package.folders import find_packages, select
+from app.package.thresholds import DecidedBy, Thresholds, fmr_for
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.gallery.records import Candidate
-from app.inference.thresholds import Thresholds, fuse
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
+from app.package.thresholds import Thresholds, fuse
 from app.recognition.decisions import Defaults, fused, fused_sizes, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed

@@ -14,7 +14,7 @@ import pytest
 from app.concurrency.tasks import Task, current_task, working
 from app.errors import InvalidImage, NoFace
 from app.face.align import Cut
-from app.inference.thresholds import Thresholds
+from app.package.thresholds import Thresholds
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.types import Photo

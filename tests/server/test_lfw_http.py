@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from likeness_client import Client
 
-from app.inference.package import load_package
 from app.models.stages import open_stages
+from app.package.folders import load_package
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from training.evaluation.pairs import read_pairs

@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
+from app.package.folders import load_package
+from app.package.thresholds import Thresholds
 from app.types import Vector
 from tests.support.ready import MODELS
 

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from app.inference.cards import ErrorRate
-from app.inference.manifest import (
+from app.models.packages import write_manifest
+from app.package.cards import ErrorRate
+from app.package.folders import Package, load_package
+from app.package.manifest import (
     FileSource,
     Licence,
     LivenessCalibration,
@@ -26,8 +28,6 @@ from app.inference.manifest import (
     Tensor,
     liveness_digest,
 )
-from app.inference.package import Package, load_package
-from app.models.packages import write_manifest
 from tests.support.packages import model_of
 from tests.support.service import AGAIN, COLLINS
 

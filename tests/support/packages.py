@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from app.inference.cards import BiasCard, Group, GroupRate
-from app.inference.manifest import (
+from app.models.packages import contract_output, write_manifest
+from app.package.cards import BiasCard, Group, GroupRate
+from app.package.folders import Package, load_package
+from app.package.manifest import (
     CONTRACT_INPUT,
     Calibration,
     CarrierSource,
@@ -24,9 +26,7 @@ from app.inference.manifest import (
     RunAsIs,
     UrlSource,
 )
-from app.inference.package import Package, load_package
-from app.inference.thresholds import Thresholds
-from app.models.packages import contract_output, write_manifest
+from app.package.thresholds import Thresholds
 from tests.conftest import PROJECT
 
 DIMENSION = 8

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from app.config import Settings
 from app.db.engine import Database
-from app.inference.package import OWN_FOLDER, load_package
 from app.models.prepare import prepared
+from app.package.folders import OWN_FOLDER, load_package
 from app.server import models
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

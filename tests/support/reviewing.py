@@ -19,10 +19,10 @@ from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, enroll
-from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
+from app.package.thresholds import Thresholds
 from app.recognition.decisions import Defaults
 from app.search.follower import LocalBackend
 from app.timestamps import utc_now

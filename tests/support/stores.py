@@ -12,7 +12,7 @@ from app.gallery import subjects
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, edit_subject
-from app.inference.package import find_packages, select
+from app.package.folders import find_packages, select
 from app.types import Box, Quality, Reason, Template
 from tests.conftest import PROJECT
 from tests.support.changing import written

@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from app.errors import InvalidInput
-from app.inference.package import load_package
 from app.models.opening import open_embedder
+from app.package.folders import load_package
 from tests.support.crops import png_of, some_crops
 from tests.support.runs import differing
 from training import checkpoint

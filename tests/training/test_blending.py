@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 from training.commands.data import app
 from training.data import open_dataset

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app.inference.package import load_package
 from app.models.stages import Stages, open_stages, pixels_of
+from app.package.folders import load_package
 from app.pipeline import choose_face
 from app.types import Landmarks, Pixels
 from tests.conftest import PROJECT

@@ -20,8 +20,8 @@ from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedders import unit
-from app.inference.package import load_package
 from app.models.packages import write_manifest
+from app.package.folders import load_package
 from app.pipeline import Pipeline
 from tests.conftest import PROJECT
 from tests.support import packages

@@ -17,12 +17,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.errors import NoFace
-from app.inference.manifest import Calibration, Manifest, Point
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
 from app.models.calibration import operating_points as points
 from app.models.calibration.intervals import Interval, wilson
 from app.models.packages import write_manifest
+from app.package.folders import load_package
+from app.package.manifest import Calibration, Manifest, Point
+from app.package.thresholds import Thresholds
 from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support.crops import png, write_pack

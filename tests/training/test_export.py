@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from app.errors import InvalidInput, Unusable
-from app.inference import golden
-from app.inference.package import load_package
 from app.inference.session import Session
 from app.models.opening import open_embedder
+from app.package import golden
+from app.package.folders import load_package
 from tests.conftest import PROJECT
 from tests.support.commands import run as run_command
 from tests.support.packages import package as write_package

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.inference.cards import BiasCard
-from app.inference.package import load_package
+from app.package.cards import BiasCard
+from app.package.folders import load_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from training.commands import options

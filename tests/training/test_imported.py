@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import Unusable
-from app.inference.manifest import Cutout, SourceInput
-from app.inference.package import load_package
 from app.models.opening import open_embedder
 from app.models.reference import source_input
+from app.package.folders import load_package
+from app.package.manifest import Cutout, SourceInput
 from tests.support.crops import some_crops
 from tests.support.ready import fill_cache
 from training.backbones.imported import ImportedModel, import_graph, import_package

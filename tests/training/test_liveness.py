@@ -14,8 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.features.liveness.gate import judge, liveness_point
-from app.inference.package import load_package
 from app.models.calibration.intervals import wilson
+from app.package.folders import load_package
 from app.types import Box, Pixels, Verdict
 from tests.conftest import PROJECT
 from tests.support import liveness as packages

@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="training needs the train extra")
 import torch
 
 from app.errors import InvalidInput, NotFound, Unusable
-from app.inference.package import load_package
 from app.models.opening import open_embedder
+from app.package.folders import load_package
 from tests.conftest import PROJECT
 from tests.support.crops import some_crops
 from tests.support.runs import flat_people, small_recipe, small_trainer

@@ -15,8 +15,8 @@ pytest.importorskip("torch", reason="training needs the train extra")
 import torch
 
 from app.errors import Unusable
-from app.inference.package import load_package
 from app.models.opening import open_embedder
+from app.package.folders import load_package
 from tests.conftest import PROJECT
 from tests.support.crops import png_of, write_pack
 from tests.support.runs import TINY, count_centers, differing, flat_people, logged, small_recipe, small_trainer

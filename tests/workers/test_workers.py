@@ -26,7 +26,7 @@ from app.errors import ImageTooLarge, InvalidImage, InvalidInput, LikenessError
 from app.face.align import Cut
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.inference.manifest import LivenessCut
+from app.package.manifest import LivenessCut
 from app.pipeline import Pipeline
 from app.types import Photo, Pixels
 from app.workers.parent import Stages

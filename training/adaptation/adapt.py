@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput
-from app.inference.manifest import Licence, Provenance, Rewrite
-from app.inference.package import Package
+from app.package.folders import Package
+from app.package.manifest import Licence, Provenance, Rewrite
 from training.adaptation.distil import OnlineViews, open_trainer
 from training.adaptation.views import FOR, ConditionConfig, ViewConfig, conditions_for
 from training.backbones.imported import ImportedModel, import_package

@@ -15,8 +15,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from app.errors import InvalidInput, Unusable
-from app.inference.manifest import CROP_SIDE
-from app.inference.package import Package
+from app.package.folders import Package
+from app.package.manifest import CROP_SIDE
 from training import checkpoint
 from training.adaptation import adapt
 from training.adaptation.adapt import read_photos, recipe_of

@@ -15,11 +15,11 @@ from onnx import ModelProto, TensorProto
 from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
-from app.inference.manifest import Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package
 from app.models import graph as rewriting
 from app.models.packages import locate
 from app.models.reference import keep_data_inputs, resampling
+from app.package.folders import Package
+from app.package.manifest import Rewrite, RunAsIs, SourceInput
 from training.backbones.construction import Construction, unsupported
 from training.backbones.operators import BUILDERS
 from training.packages import CACHE, MODELS, find_package

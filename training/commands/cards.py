@@ -13,12 +13,12 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from app.inference.cards import ConditionCard
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
 from app.models.calibration.intervals import Bools, Ints
 from app.models.packages import write_manifest
 from app.models.stages import pixels_of
+from app.package.cards import ConditionCard
+from app.package.folders import load_package
+from app.package.thresholds import Thresholds
 from app.types import Vector
 from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail

@@ -17,14 +17,14 @@ import typer
 from rich.console import Console
 
 from app.face.align import align
-from app.inference.manifest import Calibration, Manifest
-from app.inference.package import load_package
 from app.machine import cores
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.opening import open_embedder
 from app.models.packages import with_golden, write_manifest
 from app.models.stages import Stages, pixels_of
+from app.package.folders import load_package
+from app.package.manifest import Calibration, Manifest
 from training.commands import options
 from training.commands.cards import conditions, groups, turned
 from training.commands.liveness import evaluate_liveness

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.inference.package import Package, load_package
 from app.machine import cores
 from app.models.packages import write_manifest
+from app.package.folders import Package, load_package
 from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.results import interval, percent, write

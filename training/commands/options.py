@@ -15,11 +15,11 @@ import typer
 
 from app.choices import Device
 from app.errors import OperatingPointUnavailable
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
 from app.machine import cores
 from app.models.calibration.intervals import Ints
 from app.models.stages import Stages, open_stages
+from app.package.folders import load_package
+from app.package.thresholds import Thresholds
 from training.evaluation.pairs import PackPhotos, PairList, Photos, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.packages import DETECTOR, MODELS, find_package

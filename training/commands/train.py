@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from app.errors import InvalidInput
-from app.inference.package import load_package
+from app.package.folders import load_package
 from training import checkpoint
 from training.export import VARIANTS, About, Evaluation, Variant, export, package_folder
 from training.packages import MODELS, check_free, how_to_measure, how_to_serve

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 from training.recipe import Augmentation, named
 

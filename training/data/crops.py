@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 from training.data.dataset import FaceSet
 from training.data.index import put_in_place

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.face import jpeg
 from app.face.formats import Limits, check_size
 from app.face.image import decode
-from app.inference.manifest import CROP_SIDE
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]

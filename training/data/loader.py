@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from app.inference.manifest import CROP_SIDE
 from app.machine import cores
+from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 from training.data.crops import Crops
 from training.data.sampler import BatchSampler

@@ -21,11 +21,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.cards import BiasCard, Group, GroupRate
-from app.inference.manifest import Manifest
 from app.models.calibration.intervals import Bools, Interval, Ints
 from app.models.calibration.operating_points import Measurement, false_match_rates, numbered
 from app.models.calibration.pairs import all_pairs
+from app.package.cards import BiasCard, Group, GroupRate
+from app.package.manifest import Manifest
 from app.types import Vectors
 
 EVERYBODY = "all"

@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app.inference.cards import Condition
 from app.models.calibration import operating_points as points
 from app.models.calibration.intervals import Floats, Interval
+from app.package.cards import Condition
 from training.evaluation import identification as searching
 from training.evaluation import ijb, metrics, protocols
 from training.evaluation.groups import SPREAD_FMR, GroupFigures

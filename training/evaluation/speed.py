@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.manifest import CROP_SIDE
 from app.models.calibration.intervals import Interval
+from app.package.manifest import CROP_SIDE
 
 if TYPE_CHECKING:
     from app.inference.session import EmbedderSession

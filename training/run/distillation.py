@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from app.files import PUBLIC, replacing
-from app.inference.package import Package
+from app.package.folders import Package
 from app.types import Pixels, Vectors
 from training.data.crops import Crops, PixelSource, facts_of
 from training.data.loader import Batch

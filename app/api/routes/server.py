@@ -11,7 +11,7 @@ from app.api.components import Components
 from app.api.route import Router, respond
 from app.db import signing
 from app.db.signing import Signer
-from app.inference.package import Package
+from app.package.folders import Package
 
 router = Router("server")
 

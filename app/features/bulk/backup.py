@@ -41,7 +41,7 @@ from app.features import signatures
 from app.features.bulk.copying import replacing_sqlite
 from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
-from app.inference.package import CALIBRATIONS, OWN_FOLDER
+from app.package.folders import CALIBRATIONS, OWN_FOLDER
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2

@@ -17,10 +17,10 @@ from app.features.calibration.store import Calibrations, Measured, Standing, Sus
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.package.thresholds import Thresholds
 from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
 from app.types import count_faces

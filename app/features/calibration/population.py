@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.manifest import Calibration
-from app.inference.thresholds import Thresholds, extended, raised
 from app.models.calibration import operating_points as points
 from app.models.calibration.intervals import Interval, Ints
 from app.models.calibration.operating_points import SamePeople
+from app.package.manifest import Calibration
+from app.package.thresholds import Thresholds, extended, raised
 from app.types import Sizes, Vectors
 
 LEAST_SUBJECTS = 30

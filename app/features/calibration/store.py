@@ -16,9 +16,9 @@ from app.errors import GalleryNotFound
 from app.features.calibration.population import Figures, deciding
 from app.gallery.records import Gallery, lock_gallery
 from app.gallery.store import Store
-from app.inference.manifest import Calibration
-from app.inference.thresholds import Thresholds
 from app.jobs.store import check_free
+from app.package.manifest import Calibration
+from app.package.thresholds import Thresholds
 
 STALE_SHARE = 0.2
 """Changes since the measurement, as a share of the faces then, from which on it is made again."""

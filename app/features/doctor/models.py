@@ -11,12 +11,12 @@ from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.features.doctor.command import CheckResult, Verdict
 from app.features.doctor.inspection import inspect
-from app.inference.manifest import RunAsIs
-from app.inference.package import OWN_FOLDER, find_packages, scan_packages, select
 from app.inference.session import resolve_device
 from app.models.opening import open_embedder, target_of
 from app.models.packages import locate
 from app.models.prepare import find_prepared
+from app.package.folders import OWN_FOLDER, find_packages, scan_packages, select
+from app.package.manifest import RunAsIs
 
 STATES = {
     ("embed", True): "; its templates are checked when it is opened",

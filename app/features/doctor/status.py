@@ -12,7 +12,7 @@ from app.cli import options, output
 from app.cli.connect import answering, find_server, require_data
 from app.config import Settings, load_settings
 from app.features.doctor.inspection import inspect
-from app.inference.package import scan_packages
+from app.package.folders import scan_packages
 
 commands = typer.Typer()
 

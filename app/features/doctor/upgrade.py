@@ -14,7 +14,7 @@ from app.db.opening import connected
 from app.db.schema import API_KEYS, FACES, GALLERIES
 from app.features.doctor.command import CheckResult
 from app.features.doctor.inspection import LOOK_BUSY_MS, inspect
-from app.inference.package import OWN_FOLDER, find_packages
+from app.package.folders import OWN_FOLDER, find_packages
 from app.version import VERSION
 
 SHOWN = 5

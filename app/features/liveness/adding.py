@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from app.errors import Unusable
 from app.features.liveness.scorer import open_liveness
-from app.inference.manifest import LivenessContract, Manifest, RewriteClassifier, Tensor
-from app.inference.package import Package
 from app.models.add import Added, NewPackage, check_free, make
 from app.models.graph_facts import read_classifier
 from app.models.presets import Stated, input_form
+from app.package.folders import Package
+from app.package.manifest import LivenessContract, Manifest, RewriteClassifier, Tensor
 
 
 def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) -> Added:

@@ -13,9 +13,9 @@ from app.choices import LivenessMode
 from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.features.liveness.scorer import LivenessSession, Scorer
-from app.inference.manifest import LivenessCalibration, liveness_digest
-from app.inference.package import CurrentManifests, Package, select
 from app.inference.session import Session
+from app.package.folders import CurrentManifests, Package, select
+from app.package.manifest import LivenessCalibration, liveness_digest
 from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict
 

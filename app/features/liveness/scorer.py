@@ -18,11 +18,11 @@ from app.choices import Device
 from app.concurrency.batcher import Batcher
 from app.face.align import Cut
 from app.inference.embedders import CPU_MAX_BATCH, GPU_WAIT_S
-from app.inference.golden import check_crops
-from app.inference.package import Package
 from app.inference.session import FIXED_BATCH, Session, contract_broken, run_two
 from app.machine import cores
 from app.models.opening import open_prepared
+from app.package.folders import Package
+from app.package.golden import check_crops
 from app.types import UNIT_TOLERANCE, Pixels
 
 QUEUE_LIMIT = 4096

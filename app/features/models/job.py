@@ -26,11 +26,11 @@ from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, Unusable
 from app.features.sealed_files import SealedWriter, read_sealed
-from app.inference.manifest import DEFAULT_MAX_BYTES
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import new_job_id
 from app.machine import limit_memory, memory_limit
+from app.package.manifest import DEFAULT_MAX_BYTES
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0

@@ -15,7 +15,7 @@ from app.api.components import Components
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS
 from app.errors import Conflict, InvalidInput, NotFound, Unusable
 from app.files import DRAFT
-from app.inference.package import OWN_FOLDER, Package, select
+from app.package.folders import OWN_FOLDER, Package, select
 
 PREPARED = "models"
 """In the data folder, of downloaded and prepared files."""

@@ -17,10 +17,10 @@ from app.features.review.separation import Counts, Separation
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.inference.thresholds import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.package.thresholds import Thresholds
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
 from app.search.registry import Searchable
 from app.search.rows import widened

@@ -25,7 +25,7 @@ from app.features.watching.schemas import Stranger
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
-from app.inference.thresholds import Thresholds
+from app.package.thresholds import Thresholds
 from app.timestamps import utc_now, utc_seconds
 from app.types import Template, Vector
 

@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from app.inference.thresholds import fuse
 from app.models.calibration.intervals import Bools, Floats, Ints, allowed_errors
 from app.models.calibration.operating_points import BLOCK, NOBODY, SamePeople, rows_of_people
+from app.package.thresholds import fuse
 from app.types import Vectors
 
 PHOTOS = (2, 3, 5, 8)

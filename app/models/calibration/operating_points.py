@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.inference.manifest import SCORE_BINS, Calibration, Point, Scores
-from app.inference.thresholds import LEAST_RISE
 from app.models.calibration import pairs as comparing
 from app.models.calibration.intervals import (
     Bools,
@@ -32,6 +30,8 @@ from app.models.calibration.intervals import (
     wilson,
 )
 from app.models.calibration.pairs import AllPairs, Pairs, measure_independence
+from app.package.manifest import SCORE_BINS, Calibration, Point, Scores
+from app.package.thresholds import LEAST_RISE
 from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)

@@ -14,10 +14,10 @@ from app.cli.connect import Data
 from app.cli.options import Session, command, confirm
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
-from app.inference.manifest import Calibration
-from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select
 from app.models.commands import adding, measuring
 from app.models.packages import write_own
+from app.package.folders import OwnCalibrations, Package, find_packages, own_path, read_own, select
+from app.package.manifest import Calibration
 
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")

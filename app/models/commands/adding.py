@@ -14,10 +14,10 @@ import typer
 from app.cli import options, output
 from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
-from app.inference.manifest import Licence, LivenessContract
-from app.inference.package import OWN_FOLDER, Package, find_packages, select
 from app.models.commands import archives
 from app.models.commands.measuring import NOT_MEASURED
+from app.package.folders import OWN_FOLDER, Package, find_packages, select
+from app.package.manifest import Licence, LivenessContract
 
 if TYPE_CHECKING:
     from app.models.add import NewPackage

@@ -10,8 +10,8 @@ from typing import Final
 
 from app.errors import InvalidInput, Unusable
 from app.features import tar_stream
-from app.inference.manifest import DEFAULT_MAX_BYTES, FileSource, Manifest
-from app.inference.package import MANIFEST_NAME, load_package
+from app.package.folders import MANIFEST_NAME, load_package
+from app.package.manifest import DEFAULT_MAX_BYTES, FileSource, Manifest
 
 GZIP, USTAR = tar_stream.GZIP_MAGIC, b"ustar"
 USTAR_PLACE: Final = 257

@@ -13,10 +13,10 @@ from app.cli import options, output
 from app.cli.photos import each, people
 from app.config import load_settings
 from app.errors import InvalidInput
-from app.inference.manifest import CROP_SIDE
-from app.inference.package import OWN_FOLDER, Package, find_packages, load_package, own_path, read_own, select
 from app.machine import cores
 from app.models.packages import write_own
+from app.package.folders import OWN_FOLDER, Package, find_packages, load_package, own_path, read_own, select
+from app.package.manifest import CROP_SIDE
 
 if TYPE_CHECKING:
     from app.config import Settings

@@ -15,9 +15,9 @@ from app.cli import output, photos
 from app.config import PROJECT, Settings
 from app.errors import InvalidInput
 from app.face.formats import Limits
-from app.inference.package import Package, find_packages, select
 from app.models.opening import open_detector
 from app.models.presets import Crops
+from app.package.folders import Package, find_packages, select
 from app.photo_folders import is_photo, walk
 from app.pipeline import Pipeline, main_crop
 from app.types import Pixels

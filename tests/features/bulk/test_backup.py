@@ -38,10 +38,10 @@ from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
-from app.inference.package import OwnCalibrations, own_path
 from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.models.packages import write_own
+from app.package.folders import OwnCalibrations, own_path
 from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support import packages

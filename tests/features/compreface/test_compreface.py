@@ -28,8 +28,8 @@ from app.errors import LikenessError
 from app.features.compreface import wire
 from app.features.compreface.routes import ROUTERS
 from app.features.similarity import Similarity
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
+from app.package.folders import load_package
+from app.package.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.following import engine_of
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, error_of, running

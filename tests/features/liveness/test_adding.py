@@ -11,11 +11,11 @@ from onnx import ModelProto
 
 from app.errors import Unusable
 from app.features.liveness.adding import add_liveness
-from app.inference.manifest import Licence, LivenessContract, LivenessCut, RewriteClassifier
 from app.models.add import NewPackage
 from app.models.download import known_models
 from app.models.prepare import rewrite_classifier
 from app.models.presets import PRESETS, Stated
+from app.package.manifest import Licence, LivenessContract, LivenessCut, RewriteClassifier
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.commands import run

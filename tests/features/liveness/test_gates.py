@@ -9,9 +9,9 @@ import pytest
 
 from app.errors import LivenessUnavailable, Overloaded, Unusable
 from app.features.liveness.gate import LivenessGates
-from app.inference.package import Package, find_packages
 from app.inference.session import Session
 from app.models.opening import open_prepared
+from app.package.folders import Package, find_packages
 from app.recognition.gate import Gate
 from app.types import Box, Face, Quality, Verdict
 from tests.support import liveness

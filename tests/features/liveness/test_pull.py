@@ -15,10 +15,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.features.liveness.scorer import open_liveness
-from app.inference.manifest import RewriteClassifier
-from app.inference.package import load_package
 from app.models import download
 from app.models.download import KnownModel, known_models
+from app.package.folders import load_package
+from app.package.manifest import RewriteClassifier
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.commands import Done, run

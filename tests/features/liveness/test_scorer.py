@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from app.errors import Overloaded, Unusable
 from app.features.liveness.scorer import Scorer, open_liveness
-from app.inference.golden import check_crops
-from app.inference.manifest import Manifest, RewriteClassifier, RunAsIs, liveness_digest
-from app.inference.package import load_package
 from app.models.opening import open_embedder
 from app.models.prepare import check_classifier, rewrite_classifier, softmax
 from app.models.reference import run_plain
+from app.package.folders import load_package
+from app.package.golden import check_crops
+from app.package.manifest import Manifest, RewriteClassifier, RunAsIs, liveness_digest
 from app.types import Pixels
 from tests.support import liveness
 from tests.support.packages import package

@@ -35,12 +35,12 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.inference.embedders import Embedder, Embedders
-from app.inference.package import Package, find_packages
-from app.inference.thresholds import fuse
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.opening import open_embedder
+from app.package.folders import Package, find_packages
+from app.package.thresholds import fuse
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template

@@ -16,8 +16,8 @@ from app.features.review.records import Kind
 from app.features.transfers import Move, move_faces
 from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.gallery.text import unnamed_id
-from app.inference.thresholds import Thresholds
 from app.jobs.runner import Running
+from app.package.thresholds import Thresholds
 from tests.conftest import on_sqlite
 from tests.support.changing import changed, written
 from tests.support.following import let_expire

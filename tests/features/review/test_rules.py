@@ -10,7 +10,7 @@ from app.features.review import rules
 from app.features.review.examine import Examiner, nearest_of
 from app.features.review.records import Kind
 from app.features.review.rules import STRANGERS_FMR, Own, Points
-from app.inference.thresholds import Thresholds
+from app.package.thresholds import Thresholds
 from app.recognition.decisions import IdentifyPoint, VerifyPoint, verify_point
 from app.search.types import FaceBlock
 from app.types import UNKNOWN_QUALITY, Vectors

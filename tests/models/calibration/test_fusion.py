@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inference.thresholds import Thresholds, fuse
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import LEAST_PEOPLE, measure_fusion
 from app.models.calibration.operating_points import SamePeople
+from app.package.thresholds import Thresholds, fuse
 from app.recognition.decisions import Defaults, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import DIMENSION, photographed

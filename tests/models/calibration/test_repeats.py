@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.inference.manifest import Calibration
-from app.inference.thresholds import Thresholds
 from app.models.calibration import operating_points as points
 from app.models.calibration.pairs import LEAST_MATCHES, Pairs, measure_independence
+from app.package.manifest import Calibration
+from app.package.thresholds import Thresholds
 from app.recognition.decisions import Defaults, count_comparisons, fpir_of, identify_point, verify_point
 from app.types import Vectors
 from tests.support import packages

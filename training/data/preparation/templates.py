@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
 from app.inference.embedders import Embedder
-from app.inference.package import Package
-from app.inference.thresholds import Thresholds
 from app.machine import cores
+from app.package.folders import Package
+from app.package.thresholds import Thresholds
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 

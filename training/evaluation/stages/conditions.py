@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from app.errors import Unalignable
-from app.inference.cards import Condition, ConditionRate, ErrorRate
 from app.models.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
 from app.models.calibration.operating_points import numbered
 from app.models.stages import pixels_of
+from app.package.cards import Condition, ConditionRate, ErrorRate
 from app.pipeline import Pipeline, choose_face
 from app.types import Landmarks, Pixels
 from training.evaluation.groups import rounded

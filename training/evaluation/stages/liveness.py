@@ -20,12 +20,12 @@ import numpy as np
 from app.choices import Device
 from app.errors import LikenessError
 from app.features.liveness.scorer import Scorer, open_liveness
-from app.inference.cards import ErrorRate
-from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
-from app.inference.package import Package
 from app.models.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.models.opening import open_detector
 from app.models.stages import LIMITS
+from app.package.cards import ErrorRate
+from app.package.folders import Package
+from app.package.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.photo_folders import folders_of_people, is_photo, walk
 from app.pipeline import Pipeline, choose_face
 from training.evaluation import bootstrap, metrics

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 
 from app.face.quality import QualityLevel
-from app.inference.thresholds import Thresholds
 from app.models.stages import pixels_of
+from app.package.thresholds import Thresholds
 from app.types import Vectors
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates

@@ -19,9 +19,9 @@ from app.features.watching.watcher.reporter import Reporter
 from app.features.watching.watcher.tracker import Tracker
 from app.features.watching.watcher.watch import WHOLE, Area, Watch
 from app.inference.embedders import Embedder
-from app.inference.package import scan_packages, select
-from app.inference.thresholds import Thresholds
 from app.models.opening import open_detector, open_embedder
+from app.package.folders import scan_packages, select
+from app.package.thresholds import Thresholds
 from app.wording import found_wrong
 
 FPS, MIN_FACE = 5.0, 24

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 
 from app.errors import PackageTemplatesDiffer, Unusable
-from app.inference.manifest import CROP_SIDE, Golden
-from app.inference.package import Package
+from app.package.folders import Package
+from app.package.manifest import CROP_SIDE, Golden
 from app.types import Pixels, Vectors
 
 CROPS_FILE = Path(__file__).with_name("golden.png")

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from app.inference.cards import BiasCard, ConditionCard, ErrorRate, Name, Rate, Score, Sha256, Strict
+from app.package.cards import BiasCard, ConditionCard, ErrorRate, Name, Rate, Score, Sha256, Strict
 
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
@@ -227,7 +227,7 @@ class Calibration(Strict):
 
 
 class Golden(Strict):
-    """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
+    """Templates of two packaged crops (`app.package.golden`), compared each time the package is opened."""
 
     crops: Sha256
     """Of the crops' pixels: templates of other crops say nothing."""

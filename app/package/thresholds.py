@@ -11,7 +11,7 @@ import numpy as np
 
 from app.choices import CalibrationSource, Fallback
 from app.errors import OperatingPointUnavailable
-from app.inference.manifest import Calibration, Manifest, Point
+from app.package.manifest import Calibration, Manifest, Point
 from app.types import Vector, Vectors
 
 BOTH_FUSED = 3.0

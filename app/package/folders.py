@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from app.errors import InvalidInput, Unusable
 from app.files import read_regular
-from app.inference.cards import Name, Strict
-from app.inference.manifest import Calibration, Manifest
+from app.package.cards import Name, Strict
+from app.package.manifest import Calibration, Manifest
 from app.wording import found_wrong
 
 MANIFEST_NAME = "manifest.json"
