@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import json
 import os
@@ -351,12 +352,13 @@ def test_health_is_what_readyz_says(shared_server: LiveServer, tmp_path: Path, p
     assert verdict(str(port)) == 1
 
 
+def alert_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((FOLDER / "monitoring/alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
 def test_alerts_say_in_one_sentence_what_is_wrong() -> None:
-    rules = [
-        rule
-        for group in yaml.safe_load((FOLDER / "monitoring/alerts.yml").read_text())["groups"]
-        for rule in group["rules"]
-    ]
+    rules = alert_rules()
     assert all(set(rule) == {"alert", "expr", "for", "annotations"} for rule in rules)
     assert all(
         re.fullmatch(r"[A-Z].*\.", rule["annotations"].pop("summary")) and not rule["annotations"] for rule in rules
@@ -366,10 +368,56 @@ def test_alerts_say_in_one_sentence_what_is_wrong() -> None:
 def expressions() -> list[str]:
     """Every question that the dashboard and the alerts ask of Prometheus."""
     dashboard = json.loads((FOLDER / "monitoring/grafana/dashboards/likeness.json").read_text())
-    alerts = yaml.safe_load((FOLDER / "monitoring/alerts.yml").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     asked += [variable["query"]["query"] for variable in dashboard["templating"]["list"]]
-    return asked + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    return asked + [rule["expr"] for rule in alert_rules()]
+
+
+HISTORY: dict[str, Any] = {
+    "rule_files": ["alerts.yml"],
+    "evaluation_interval": "5m",
+    "tests": [
+        {
+            "name": "a gallery that does not change, whose snapshot is touched every five minutes",
+            "interval": "1m",
+            "input_series": [{"series": "likeness_snapshot_age_seconds", "values": "0+60x5 " * 900}],
+            "alert_rule_test": [{"eval_time": "89h", "alertname": "LikenessSnapshotOld"}],
+        },
+        {
+            "name": "changes that no snapshot has",
+            "interval": "1m",
+            "input_series": [{"series": "likeness_snapshot_age_seconds", "values": "0+60x1600"}],
+            "alert_rule_test": [
+                {"eval_time": "24h", "alertname": "LikenessSnapshotOld"},
+                {"eval_time": "26h", "alertname": "LikenessSnapshotOld", "exp_alerts": [{"exp_labels": {}}]},
+            ],
+        },
+    ],
+}
+"""What `promtool test rules` is given of LikenessSnapshotOld."""
+TRAFFIC = {"nobody asks": ([], None), "none is an error": (["200"], 0.0), "every second is one": (["200", "503"], 0.5)}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package `prometheus`")
+def test_prometheus_answers_what_the_dashboard_and_the_alert_of_snapshots_mean(tmp_path: Path) -> None:
+    history = copy.deepcopy(HISTORY)
+    dashboard = json.loads((FOLDER / "monitoring/grafana/dashboards/likeness.json").read_text())
+    (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == "Errors of the server")
+    expression = panel["targets"][0]["expr"].replace("$instance", ".*").replace("$__rate_interval", "5m")
+    for name, (statuses, share) in TRAFFIC.items():
+        total = 'likeness_requests_total{{instance="a", route="/v1/verify", status="{}"}}'
+        series = [{"series": total.format(status), "values": "0+60x60"} for status in statuses]
+        series += [{"series": total.format("204"), "values": "7+0x60"}]  # of before: one that nobody adds to
+        samples = [] if share is None else [{"labels": "{}", "value": share}]
+        asked = [{"expr": expression, "eval_time": "30m", "exp_samples": samples}]
+        history["tests"].append({"name": name, "interval": "1m", "input_series": series, "promql_expr_test": asked})
+    summary = next(rule for rule in alert_rules() if rule["alert"] == "LikenessSnapshotOld")["annotations"]
+    history["tests"][1]["alert_rule_test"][1]["exp_alerts"][0]["exp_annotations"] = summary
+    shutil.copy(FOLDER / "monitoring" / "alerts.yml", tmp_path)
+    (tmp_path / "history.yml").write_text(yaml.safe_dump(history))
+    command = ["promtool", "test", "rules", "history.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_for(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def import_(
         jobs.say(session, job)
         return
     job = jobs.await_job(client, job.id)
+    if created and job.state == "failed" and not client.gallery(gallery).subjects:
+        client.delete_gallery(gallery)
     complain_of_refusals(client, job)
     jobs.say(session, job)
     if report is not None:

@@ -8,7 +8,7 @@ skips the photos that are done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -71,11 +71,11 @@ def import_photos(core: Components, job: Running) -> None:
     run = Import(core, job)
     people = _people(run)
     if not job.saved:  # read all of it once, so that a truncated tar is rejected as a whole
-        job.progress(0, sum(1 for _ in _photos(run)))
+        job.progress(0, sum(1 for _ in _photos(run, people)))
         job.checkpoint({"next": 0})
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
-        weighed = photos_of(run, job.saved["next"])
+        weighed = photos_of(run, people, job.saved["next"])
         for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE, together=_are_of_one_folder):
             good: list[Examined] = []
             for photo, examined in zip(photos, pool.map(examine, photos), strict=True):
@@ -158,21 +158,27 @@ def _people(run: Import) -> dict[str, bytes]:
     return people
 
 
-def _photos(run: Import) -> Iterator[tuple[int, Entry]]:
-    """Yield the entries with their numbers, without `people.jsonl` and the files that `is_skipped` names."""
-    item = 0
+def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]:
+    """Yield the entries with their numbers, without `people.jsonl`, and without the files that `is_skipped` names
+    unless they are among the photos of ``people``. Counts these as ``skipped``."""
+    item = skipped = 0
     for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)
-        skipped = entry.problem is None and any(map(is_skipped, name.split("/")))
-        if not skipped and not (place == 0 and name == PEOPLE):
-            yield item, entry
-            item += 1
+        if place == 0 and name == PEOPLE:
+            continue
+        if entry.problem is None and name not in people and any(map(is_skipped, name.split("/"))):
+            skipped += 1
+            continue
+        yield item, entry
+        item += 1
+    if skipped:
+        run.job.counts["skipped"] = skipped
 
 
-def photos_of(run: Import, begin: int = 0) -> Iterator[tuple[Photo, int]]:
-    """Yield the photos from that one on, with the bytes that they hold."""
+def photos_of(run: Import, people: Collection[str] = (), begin: int = 0) -> Iterator[tuple[Photo, int]]:
+    """Yield the photos from number ``begin`` on, with the bytes that they hold. ``people``: as in `_photos`."""
     most = run.core.limits.image_bytes
-    for item, entry in _photos(run):
+    for item, entry in _photos(run, people):
         if item < begin:
             continue
         name = _plain(entry.name).encode("utf-8", "replace").decode()

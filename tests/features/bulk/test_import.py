@@ -129,7 +129,7 @@ def test_photos_are_taken_by_the_rules_of_enrollment(service: httpx.Client, home
         ("nobody/text.jpg", "unsupported_image"),
         ("loose.jpg", "no_subject"),
     ]
-    assert job["counts"] == {"enrolled": 3, "new_subjects": 2, "refused": 3, "warned": 1}
+    assert job["counts"] == {"enrolled": 3, "new_subjects": 2, "refused": 3, "warned": 1, "skipped": 2}
     assert {name: one["face_count"] for name, one in subjects(service, home).items()} == {"eileen": 2, "grace": 1}
     answer = service.post(f"{home}/identify", files={"image": AGAIN}).json()
     assert answer["faces"][0]["candidates"][0]["subject"] == "eileen"
@@ -191,6 +191,14 @@ def test_people_jsonl_says_more_of_the_photos(service: httpx.Client, home: str) 
     found = subjects(service, home)
     assert set(found) == {"eileen", "\u00e9lise", "grace"}
     assert (found["eileen"]["name"], found["eileen"]["metadata"]) == ("Eileen Collins", {"team": "STS-114"})
+
+
+def test_hidden_photos_are_skipped_and_counted_unless_people_jsonl_names_them(service: httpx.Client, home: str) -> None:
+    told = json.dumps({"photo": ".camera/1.jpg", "subject": "eileen"}).encode()
+    photos = dict.fromkeys((".camera/1.jpg", ".camera/2.jpg", "grace/._1.jpg", "@eaDir/x/1.jpg"), COLLINS)
+    job = send(service, home, tar_of({"people.jsonl": told, **photos, "grace/1.jpg": HOPPER}))
+    assert job["counts"] == {"enrolled": 2, "new_subjects": 2, "skipped": 3}
+    assert set(subjects(service, home)) == {"eileen", "grace"}
 
 
 @pytest.mark.parametrize(
@@ -631,6 +639,9 @@ def test_a_gallery_is_created_for_the_package_of_its_templates_or_not_at_all(tmp
     assert done.returncode == 0, done
     (made,) = run(data, "galleries", "list", "--json").rows
     assert (made["embedder"], made["faces"]) == (package.id, 2)
+    other = run(data, "import", "others", *words[2:], "--package", PACKAGE)
+    assert (other.returncode, "invalid_template" in other.stderr) == (4, True), "templates of another length"
+    assert [each["id"] for each in run(data, "galleries", "list", "--json").rows] == ["staff"]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
