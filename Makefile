@@ -47,7 +47,8 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPR
 test: $(VENV)/.dev
 	$(PYTEST) -m "not long"
 
-# The second stage: killed servers, load, real browsers, ranks of training, the benchmark.
+# The second stage: killed servers, starts and stops, load, real browsers, cameras and brokers, clients in programs of
+# their own, trainings that learn, ranks, memory of processes, figures of many photos, the benchmark.
 test-long: $(VENV)/.dev
 	$(PYTEST) -m long
 
@@ -65,7 +66,7 @@ stateful: $(VENV)/.dev
 # such setting: tests/inference/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).
 test-portable: $(VENV)/.dev
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX \
-		$(BIN)/python -m pytest tests/face tests/models/test_quantize.py $(addprefix tests/inference/test_, portable.py golden.py session.py) \
+		$(PYTEST) --ignore tests/face/test_memory.py tests/face tests/models/test_quantize.py $(addprefix tests/inference/test_, portable.py golden.py session.py) \
 		$(addprefix tests/search/test_, index.py quantised.py search_kinds.py)
 
 # Fuzzes what reads bytes from outside, each reader for so many seconds; goes on where it ended, in .fuzz/.

@@ -120,6 +120,7 @@ ready.end()
 """
 
 
+@pytest.mark.long
 def test_another_distribution_adds_a_feature_by_an_entry_point(tmp_path: Path) -> None:
     installed = tmp_path / "site"
     about = installed / "toys-1.0.dist-info"

@@ -38,6 +38,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         yield server
 
 
+@pytest.mark.long
 def test_bodies_without_a_valid_signature_take_no_slot_and_no_signers_place(small: LiveServer) -> None:
     aws = pytest.importorskip("tests.support.aws", reason="the dev extra brings boto3")
     with small.client() as admin, ExitStack() as stack:
@@ -53,6 +54,7 @@ def test_bodies_without_a_valid_signature_take_no_slot_and_no_signers_place(smal
         assert b"ThrottlingException" in slow[0].recv(65536), "it gave way"
 
 
+@pytest.mark.long
 def test_bodies_of_one_key_that_arrive_slowly_take_no_slot(small: LiveServer) -> None:
     with small.client() as admin, ExitStack() as stack:
         made = admin.post("/v1/keys", json={"id": "slow", "scopes": ["recognize"]})
@@ -167,6 +169,7 @@ async def test_debts_of_refused_callers_are_bounded_and_end(monkeypatch: pytest.
     assert set(admission._refused) == {"a", "b"}
 
 
+@pytest.mark.long
 def test_a_slow_upload_takes_no_slot(small: LiveServer) -> None:
     with small.client() as admin, ExitStack() as stack:
         admin.post("/v1/galleries", json={"id": "uploads"}).raise_for_status()
@@ -181,6 +184,7 @@ def test_a_slow_upload_takes_no_slot(small: LiveServer) -> None:
         assert httpx.get(f"{small.url}/v1/galleries", headers={"x-api-key": small.key}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_request_in_work_is_answered_before_the_server_ends(small: LiveServer) -> None:
     """SIGTERM arrives in the middle of an upload: the last test of this server."""
 

@@ -131,6 +131,7 @@ def test_a_second_service_in_the_process_counts_apart_and_without_snapshots_has_
     assert not [name for name, _ in found if name.startswith("likeness_snapshot")]
 
 
+@pytest.mark.long
 def test_a_service_that_ended_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Components]] = []
 

@@ -343,6 +343,7 @@ def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inha
     hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), each)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [name for name in OPERATIONS if name.split()[1] not in {*OPEN, *WITHOUT_PARAMETERS}],

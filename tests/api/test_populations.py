@@ -13,7 +13,7 @@ from app.api import schemas
 from tests.support.commands import Done, run
 from tests.support.live import LiveServer, serving
 from tests.support.packages import models_with_a_card
-from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of
+from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of, running
 
 PAIR = {"image1": COLLINS, "image2": AGAIN}
 EXCEEDED, UNMEASURED = "population_rate_exceeded", "population_not_measured"
@@ -27,12 +27,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @pytest.fixture(scope="module")
-def api(server: LiveServer) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        for gallery in ("plain", "school"):
-            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
-            client.post(f"/v1/galleries/{gallery}/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("populations")
+    with running(folder / "data", models_dir=models_with_a_card(folder / "models")) as client:
+        people(client)
         yield client
+
+
+def people(api: httpx.Client) -> None:
+    for gallery in ("plain", "school"):
+        api.post("/v1/galleries", json={"id": gallery}).raise_for_status()
+        api.post(f"/v1/galleries/{gallery}/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
 
 
 def declare(api: httpx.Client, *population: str) -> list[str]:
@@ -116,8 +121,11 @@ def test_models_show_their_card(api: httpx.Client) -> None:
     assert shown.groups[0].rates[1].found == 0.2
 
 
-def test_commands_say_it(server: LiveServer, api: httpx.Client) -> None:
-    declare(api, "children")
+@pytest.mark.long
+def test_commands_say_it(server: LiveServer) -> None:
+    with server.client() as api:
+        people(api)
+        declare(api, "children")
     photos = [SAMPLES / name for name in ("collins.jpg", "collins_again.jpg")]
 
     def likeness(*words: object) -> Done:
@@ -136,6 +144,7 @@ def test_commands_say_it(server: LiveServer, api: httpx.Client) -> None:
     assert likeness("models", "show", "nobody").returncode == 4
 
 
+@pytest.mark.long
 def test_the_client_declares_it(server: LiveServer) -> None:
     with Client(server.url, server.key) as client:
         assert client.create_gallery("declared", population=["children"]).population == ["children"]

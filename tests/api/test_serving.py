@@ -433,6 +433,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(folder, days=30)
 
 
+@pytest.mark.long
 def test_https_by_settings_alone(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     trusting = ssl.create_default_context(cafile=cert)
@@ -487,6 +488,7 @@ def starting(data: Path) -> Iterator[tuple[LiveServer, httpx.Client, sqlite3.Con
             yield server, client, holder
 
 
+@pytest.mark.long
 def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:
     with starting(tmp_path / "data") as (server, client, holder):
         assert client.get("/livez").status_code == 200
@@ -499,12 +501,14 @@ def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:
         assert client.get("/v1/models", headers={"x-api-key": server.key}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_stop_while_starting_ends_with_0(tmp_path: Path) -> None:
     with starting(tmp_path / "data") as (server, _, _):
         server.process.terminate()
         assert server.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.long
 def test_work_that_does_not_end_does_not_keep_the_process() -> None:
     script = """
 import os, signal, time

@@ -125,6 +125,7 @@ def test_a_track_is_enrolled_with_one_decision_of_conflict(api: httpx.Client, ga
     assert warned["explain"]["track"] == [0, 1]
 
 
+@pytest.mark.long
 def test_the_client_and_the_command_send_tracks(shared_server: LiveServer) -> None:
     paths = [SAMPLES / "collins.jpg", SAMPLES / "collins_again.jpg"]
     with Client(shared_server.url, key=shared_server.key) as client:

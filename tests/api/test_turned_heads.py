@@ -50,6 +50,7 @@ def test_it_is_enrolled_beside_a_photo_that_the_subject_has(api: httpx.Client, g
     assert len(enroll(api, gallery, "eileen", AGAIN).json()["enrolled"]) == 1
 
 
+@pytest.mark.long
 def test_an_import_takes_it_beside_a_good_photo_of_its_folder(api: httpx.Client, gallery: str) -> None:
     """Before it or behind it, or enrolled before; a folder of sixteen photos and more is not parted."""
     many = {f"eileen/{number:02}.jpg": AGAIN for number in range(PHOTOS_AT_ONCE + 1)}

@@ -91,6 +91,7 @@ def test_a_rate_that_is_refused_is_shown_so_and_all_is_written(tmp_path: Path) -
     assert written["rows"][0]["setting"]["subjects"] == 250
 
 
+@pytest.mark.long
 def test_people_with_too_few_photos_are_said_so_and_leave_no_traceback(tmp_path: Path) -> None:
     """Drawn crops: two people have two photos, so that one photo each can be enrolled and two can't."""
     rng = np.random.default_rng(0)

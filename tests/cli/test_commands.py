@@ -123,6 +123,7 @@ class TestWithoutADataFolder:
         assert likeness(tmp_path, "galleries", "list").returncode == 4
         assert sorted(tmp_path.rglob("*")) == before
 
+    @pytest.mark.long
     def test_photos_are_compared_without_leaving_anything(self, tmp_path: Path) -> None:
         models = tmp_path / "models"
         shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
@@ -308,6 +309,7 @@ class TestErrors:
 
 
 class TestServe:
+    @pytest.mark.long
     def test_options_precede_the_environment_and_a_terminal_is_shown_a_link_that_signs_in_once(
         self, tmp_path: Path, port: int
     ) -> None:
@@ -383,6 +385,7 @@ def completed(data: Path, line: str) -> list[str]:
 
 
 class TestCompletion:
+    @pytest.mark.long
     def test_of_galleries_models_and_scopes(self, shared_server: LiveServer, gallery: str, tmp_path: Path) -> None:
         assert gallery in completed(shared_server.data_dir, f"likeness galleries check {gallery[:12]}")
         assert completed(shared_server.data_dir, "likeness keys create --scope re") == ["read", "recognize"]

@@ -257,6 +257,7 @@ def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data
     assert "very-secret" not in str(found)
 
 
+@pytest.mark.long
 def test_a_milvus_is_looked_at(tmp_path: Path, data: Path, port: int) -> None:
     where = f"milvus://127.0.0.1:{port}"
     assert examined(data, "index")["index"][0].verdict == "ok"

@@ -76,6 +76,7 @@ def of_path(hint: Any) -> bool:
     return hint is Path or any(map(of_path, get_args(hint)))
 
 
+@pytest.mark.long
 def test_commands_use_the_path_that_they_are_given(odd: Path) -> None:
     likeness = Commands(odd)
     give_models(odd / "data")
@@ -136,6 +137,7 @@ class TestSettings:
         hints = get_type_hints(Settings)
         assert {name for name in Settings.model_fields if of_path(hints[name])} == IN_SETTINGS
 
+    @pytest.mark.long
     def test_a_server_uses_the_paths_of_its_settings(self, odd: Path) -> None:
         certificate, key = make_certificate(odd, 30)
         models = odd / "models"

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import PROJECT
 from tests.support.live import serving
 
+pytestmark = pytest.mark.long
 PAGE = (PROJECT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")
 
 

@@ -182,6 +182,7 @@ def test_sealing_goes_on_where_it_was_stopped(database_url: str) -> None:
     galleries.close()
 
 
+@pytest.mark.long
 def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> None:
     """Two servers, one still sealing with the old key: nothing is lost, and its mark stays as long as it does."""
     first = open_galleries(database_url, OLD, NEW)

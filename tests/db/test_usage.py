@@ -59,6 +59,7 @@ def refused(mode: str, folder: Path, url: str) -> str:
     return caught.value.message
 
 
+@pytest.mark.long
 def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: str, tmp_path: Path) -> None:
     here, there = tmp_path, tmp_path / "other"  # two data folders, one database
     there.mkdir()

@@ -585,6 +585,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_a_killed_process(database_url: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", ENROLL_FOR_EVER, database_url], stdout=subprocess.PIPE, text=True, env={**os.environ}

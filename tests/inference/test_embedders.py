@@ -327,6 +327,7 @@ def test_a_bad_manifest_is_listed_and_new_points_decide_at_once(client: httpx.Cl
         write_manifest(package.folder, package.manifest)
 
 
+@pytest.mark.long
 def test_galleries_packages_run_from_the_start_and_one_that_is_gone_stops_its_own_alone(
     tmp_path: Path, installed: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_statement_that_the_graph_contradicts_is_refused(tmp_path: Path) -> No
     assert PRESETS["sface"].over(PRESETS["facenet"]) == Stated("rgb", (0, 0, 0), (1, 1, 1), 160)
 
 
+@pytest.mark.long
 def test_photos_tell_the_colour_order(tmp_path: Path, drawn: Crops) -> None:
     made = added(tmp_path, of_redness(), crops=drawn)
     assert [one.name for one in made.tried] == ["bgr", "rgb"]
@@ -187,6 +188,7 @@ def greedy() -> int:
     return len(bytearray(memory_limit() + 2**28)[:: 2**20])
 
 
+@pytest.mark.long
 def test_a_model_that_needs_more_memory_than_there_is_ends_its_own_process() -> None:
     with pytest.raises(Unusable) as caught:
         within(60, greedy)

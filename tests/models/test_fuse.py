@@ -39,7 +39,7 @@ def vectors_of(package: Package, cache: Path, crops: Pixels = CROPS) -> Vectors:
     return open_embedder(package, cache, "cpu").run(np.ascontiguousarray(crops))
 
 
-@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("mirror", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_score_is_the_weighted_mean_of_the_members_scores(tmp_path: Path, mirror: bool) -> None:
     first, second = small(), tiny(tmp_path)
     fused = add_fused([Member(first, 3, mirror), Member(second, 1)], "pair", "By hand.", tmp_path, tmp_path / "cache")

@@ -48,6 +48,7 @@ def people(drawn_people: Path, tmp_path: Path) -> Path:
     return shutil.copytree(drawn_people, tmp_path / "people")
 
 
+@pytest.mark.long
 def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: Path, tmp_path: Path) -> None:
     drawn, shipped = tmp_path / "det.svg", (models / NAME / "manifest.json").read_bytes()
     told = ("--photos", people, "--aligned", "--name", "doors", "--draw", drawn)
@@ -92,6 +93,7 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
     assert [each.name for each in kept.calibrations if each.default] == ["third"]
 
 
+@pytest.mark.long
 def test_measuring_a_package_that_has_points_changes_no_decision(models: Path, people: Path, tmp_path: Path) -> None:
     give_models(tmp_path / "data")
     told = ("models", "measure", "sface", "--photos", people, "--aligned", "--name", "doors")
@@ -150,6 +152,7 @@ def test_people_needed_grow_with_the_root_of_the_pairs() -> None:
     assert people_for(1e-5, 100, 10_000) == 1000
 
 
+@pytest.mark.long
 def test_a_running_server_decides_by_them_at_once(models: Path, people: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data, models_dir=models) as api:

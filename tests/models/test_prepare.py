@@ -481,6 +481,7 @@ def test_prepared_sface_keeps_its_vectors_on_a_real_face(
     assert check_prepared(sface_source, rewritten, plan, face_crops) == pytest.approx(cosines.min(), abs=1e-9)
 
 
+@pytest.mark.long
 def test_sface_in_half_keeps_its_golden_vectors_and_nearly_its_templates(
     sface: Package, sface_oracle: Callable[[Pixels], NDArray[np.float64]], face_crops: Pixels, tmp_path: Path
 ) -> None:

@@ -11,10 +11,13 @@ import pytest
 
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.skipif(
-    not (Path("/proc/self/statm").is_file() and hasattr(ctypes.CDLL(None), "malloc_trim")),
-    reason="a process's memory is read from Linux's /proc, and glibc's malloc is told to give it back",
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (Path("/proc/self/statm").is_file() and hasattr(ctypes.CDLL(None), "malloc_trim")),
+        reason="a process's memory is read from Linux's /proc, and glibc's malloc is told to give it back",
+    ),
+]
 
 RESIDENT = """
 import resource, sys, time

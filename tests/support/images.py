@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 from collections.abc import Callable
@@ -190,3 +191,75 @@ EVERY_KIND: dict[str, Callable[[], bytes]] = {
     "tiff fax": lambda: encoded(photo().convert("1"), "TIFF", compression="group4"),
     "bigtiff": lambda: encoded(photo(), "TIFF", big_tiff=True),
 }
+
+
+def deep_heic(mode: str, image: Image.Image) -> bytes:
+    """Ten bits a sample, colours not reduced."""
+    file = io.BytesIO()
+    values = np.asarray(image, np.uint16) << 8
+    pillow_heif.encode(
+        mode, image.size, values.tobytes(), file, quality=10, chroma=444, enc_params={"preset": "ultrafast"}
+    )
+    return file.getvalue()
+
+
+def by_opencv(kind: str, image: Image.Image, *options: int) -> bytes:
+    """Sixteen bits a sample in a PNG, ten in an AVIF."""
+    values = np.asarray(image, np.uint16)
+    return bytes(cv2.imencode(kind, values * 257 if kind == ".png" else values << 2, options)[1])
+
+
+def every_kind(side: int) -> dict[str, Callable[[], bytes]]:
+    """What makes a square photo of each kind that is decoded in a way of its own."""
+
+    @functools.cache
+    def grey() -> Image.Image:
+        return Image.linear_gradient("L").resize((side, side))
+
+    @functools.cache
+    def colour() -> Image.Image:
+        return Image.merge("RGB", (grey(), grey().rotate(90), grey().rotate(180)))
+
+    @functools.cache
+    def seen_through() -> Image.Image:
+        return Image.merge("RGBA", (*colour().split(), grey()))
+
+    strip: dict[str, Any] = {"compression": "tiff_lzw", "strip_size": side * side * 4, "tiffinfo": {278: side}}
+    return {
+        "jpeg": lambda: encoded(colour(), "JPEG"),
+        "jpeg turned": lambda: turned(colour(), "JPEG", 6),
+        "jpeg cmyk": lambda: encoded(colour().convert("CMYK"), "JPEG"),
+        "jpeg progressive": lambda: encoded(colour(), "JPEG", progressive=True, subsampling=0),
+        "jpeg progressive cmyk": lambda: encoded(colour().convert("CMYK"), "JPEG", progressive=True),
+        "png": lambda: encoded(colour(), "PNG", compress_level=1),
+        "png not compressed": lambda: encoded(colour(), "PNG", compress_level=0),
+        "png transparent": lambda: encoded(seen_through(), "PNG", compress_level=1),
+        "png palette": lambda: encoded(colour().quantize(16), "PNG", compress_level=1, transparency=3),
+        "png 16 bit": lambda: by_opencv(".png", seen_through(), cv2.IMWRITE_PNG_COMPRESSION, 1),
+        "png 16 bit grey": lambda: encoded(grey16(np.asarray(grey(), np.uint16) * 257), "PNG", compress_level=1),
+        "bmp": lambda: encoded(colour(), "BMP"),
+        "gif": lambda: encoded(colour().quantize(64), "GIF", transparency=3),
+        "webp": lambda: encoded(seen_through(), "WEBP", method=0),
+        "webp lossless": lambda: encoded(seen_through(), "WEBP", method=0, lossless=True),
+        "webp animated": lambda: encoded(
+            colour(), "WEBP", method=0, save_all=True, append_images=[colour().rotate(90)]
+        ),
+        "tiff": lambda: encoded(colour(), "TIFF"),
+        "tiff turned": lambda: turned(colour(), "TIFF", 6),
+        "tiff lzw in one strip": lambda: encoded(seen_through(), "TIFF", **strip),
+        "tiff float": lambda: encoded(grey().convert("F"), "TIFF", compression="tiff_lzw"),
+        "tiff float turned": lambda: turned(grey().convert("F"), "TIFF", 6),
+        "tiff integer": lambda: encoded(grey().convert("I"), "TIFF", compression="tiff_lzw"),
+        "tiff lab": lambda: encoded(lab(colour()), "TIFF"),
+        "tiff jpeg": lambda: encoded(colour(), "TIFF", compression="jpeg"),
+        "heic": lambda: heic(colour()),
+        "heic of tiles": lambda: heic(colour(), tile_size=512),
+        "heic 4:4:4 transparent": lambda: heic(seen_through(), 6, chroma=444),
+        "heic 10 bit": lambda: deep_heic("RGBA;16", seen_through()),
+        "avif": lambda: encoded(colour(), "AVIF", speed=10),
+        "avif 4:4:4 transparent": lambda: encoded(seen_through(), "AVIF", speed=10, subsampling="4:4:4"),
+        "avif 10 bit": lambda: by_opencv(
+            ".avif", seen_through(), cv2.IMWRITE_AVIF_DEPTH, 10, cv2.IMWRITE_AVIF_SPEED, 10
+        ),
+        "avif of tiles": lambda: avif_grid(colour().crop((0, 0, side // 2, side // 2)), 2, 2),
+    }

@@ -96,6 +96,7 @@ def test_the_rates_count_pairs_and_faces_that_are_not_found() -> None:
     assert loose.found.low < loose.found.value < loose.found.high
 
 
+@pytest.mark.long
 def test_the_command_writes_the_card_and_the_manifest_keeps_its_own(tmp_path: Path) -> None:
     for place, name in (("eileen/1", "collins"), ("eileen/2", "collins_again"), ("grace/1", "hopper")):
         (tmp_path / "photos" / place).parent.mkdir(parents=True, exist_ok=True)

@@ -233,6 +233,7 @@ def test_without_strangers_there_is_no_rate_of_theirs() -> None:
     assert found.draws[0].served[0].fnir < 1
 
 
+@pytest.mark.long
 def test_retrieval_intervals_hold_their_figures() -> None:
     names, vectors = faces(np.random.default_rng(5), 30, 4, noise=0.9)
     people = points.numbered([person_of(name) for name in names])
@@ -385,6 +386,7 @@ def test_a_packs_people_are_those_that_its_mated_pairs_join(tmp_path: Path) -> N
     assert fourth == ("00000", "00005")
 
 
+@pytest.mark.long
 def test_a_verification_pack_is_measured_like_the_photos_in_it(tmp_path: Path, astronaut: NDArray[np.uint8]) -> None:
     face = Image.fromarray(astronaut).crop((160, 60, 290, 190)).resize((112, 112))
     crops = [encoded(face, "PNG"), encoded(face.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "PNG"), png(90)]

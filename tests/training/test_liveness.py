@@ -170,6 +170,7 @@ def run(*words: str | Path) -> str:
     return result.output
 
 
+@pytest.mark.long
 def test_the_command_measures_the_services_answers_and_binds_them(recorded: Path, tmp_path: Path) -> None:
     made = packages.install(tmp_path / "own", packages.brightness_model(middle=0.2, steepness=40))
     words = (

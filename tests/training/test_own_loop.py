@@ -31,7 +31,12 @@ def right(embeddings: Tensor, labels: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "miner"), [("arcface", None), ("triplet", "semihard"), ("margin", "distance_weighted")]
+    ("name", "miner"),
+    [
+        pytest.param("arcface", None, marks=pytest.mark.long),
+        ("triplet", "semihard"),
+        ("margin", "distance_weighted"),
+    ],
 )
 def test_a_plain_loop_learns_with_them(name: str, miner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

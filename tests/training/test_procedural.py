@@ -106,6 +106,7 @@ def _mated_above_non_mated(rows: Matrix, labels: NDArray[np.int64], fmr: float =
     return float((scores[mated] > np.quantile(scores[~mated], 1 - fmr)).mean())
 
 
+@pytest.mark.long
 def test_unseen_people_can_be_learned_but_not_read_off_the_pixels() -> None:
     """Discriminant directions (Fisher, 1936) of other people tell new people apart far better than raw pixels do."""
     train, test = ProceduralFaces(70, 8, seed=1), ProceduralFaces(40, 6, seed=1, first=10**6)

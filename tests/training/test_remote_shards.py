@@ -149,6 +149,7 @@ def test_shards_are_read_in_order_and_every_image_once(together: int) -> None:
     assert together_again == epochs[0].tolist()
 
 
+@pytest.mark.long
 def test_a_run_over_a_web_server_is_resumed_bit_for_bit(server: str, tmp_path: Path) -> None:
     recipe = small_recipe(
         data={"source": f"{server}/{{00..05}}.tar", "held_out": 0.0, "indexes": str(tmp_path), "workers": 2},

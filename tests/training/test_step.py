@@ -143,6 +143,7 @@ def kept_bytes() -> Iterator[list[int]]:
         yield sizes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [RESIDUAL, TRANSFORMER], ids=["iresnet", "transformer with drop_path"])
 def test_blocks_computed_again_take_the_same_step_with_less_memory(tmp_path: Path, model: dict[str, Any]) -> None:
     states, kept = [], []

@@ -53,6 +53,7 @@ def recipe_of(source: Path, tmp_path: Path) -> Recipe:
     )
 
 
+@pytest.mark.long
 def test_most_wrong_labels_are_found_and_few_right_ones(source: Path, tmp_path: Path) -> None:
     recipe = recipe_of(source, tmp_path)
     Trainer(recipe, prepare_material(recipe, Path("models")), tmp_path / "run", ALONE).train()

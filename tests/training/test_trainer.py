@@ -100,6 +100,7 @@ def test_what_losses_count_and_average_moves_once_a_step_of_several_batches(tmp_
     assert float(trainer.objective.get_buffer("terms.1.loss.norm_mean")) == pytest.approx(mean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sharded", [False, True])
 def test_centres_are_merged_at_the_end_of_a_run_alone(tmp_path: Path, sharded: bool) -> None:
     losses = [{"name": "softtriple", "centers": 3, "merge": 1.9}]
@@ -246,6 +247,7 @@ def test_a_student_comes_closer_to_its_teacher_package(tmp_path: Path) -> None:
     assert list(tmp_path.glob("teacher-*.npy"))
 
 
+@pytest.mark.long
 def test_a_teacher_answers_for_what_the_student_sees(tmp_path: Path) -> None:
     crops = flat_people(2, 2)
     package = load_package(PROJECT / "models" / "sface")
@@ -338,6 +340,7 @@ def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path
     assert CliRunner().invoke(app, ["train", str(recipe), "--set", "train.stepz=5"]).exit_code == 2
 
 
+@pytest.mark.long
 def test_packs_are_measured_while_training_and_choose_the_best_checkpoint(tmp_path: Path) -> None:
     crops = flat_people(people=10, images=4, seed=5)
     pairs = [(4 * p, 4 * p + 1, True) for p in range(10)] + [(4 * p, (4 * p + 6) % 40, False) for p in range(10)]

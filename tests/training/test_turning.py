@@ -51,6 +51,7 @@ def test_nobody_with_several_photos_is_said() -> None:
         sample(["ann/1", "bo/1"], 3)
 
 
+@pytest.mark.long
 def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, name in (("eileen/1", "collins"), ("eileen/2", "collins_again"), ("grace/1", "hopper")):
         (tmp_path / "photos" / place).parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,10 @@ from tests.support.live import LiveServer, children, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux"),
+]
 KILLED = 20
 
 
@@ -42,7 +45,6 @@ def test_there_are_as_many_as_cores(server: LiveServer) -> None:
     assert "photo workers" in server.log.read_text()
 
 
-@pytest.mark.long
 def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServer) -> None:
     with server.client() as client, ThreadPoolExecutor(6) as pool:
         client.post("/v1/galleries", json={"id": "killed"}).raise_for_status()

@@ -35,14 +35,15 @@ from app.workers.start import Parent
 from app.workers.worker import Terms
 from tests.conftest import PROJECT
 from tests.face.test_image import avif_bomb
-from tests.face.test_memory import PHOTOS
-from tests.support.images import encoded
+from tests.support.images import encoded, every_kind
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux")
 LIMITS, MEMORY = Limits(max_bytes=1 << 30), 2**31
 COSTLY = (1100, 1000)
 CUTS = (Cut(80, LivenessCut(scale=2.7)),)
+PHOTOS = every_kind(1024)
+"""Costly ones, by `_photos_soon_count_as_costly`."""
 BOTH = (PROJECT / "docs" / "samples" / "both.jpg").read_bytes()
 
 
@@ -247,7 +248,7 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.workers.queue.COSTLY_PIXELS", 2_000_000)
-    image = PHOTOS["heic 10 bit"]()
+    image = every_kind(2100)["heic 10 bit"]()
     with opened(parent, memory=400 * 2**20) as workers:
         workers.detect(image)
         assert not workers.ended

@@ -626,6 +626,7 @@ def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:
         assert [json.loads(line)["subject"] for line in file] == ["ada", "", "7"]
 
 
+@pytest.mark.long
 def test_a_gallery_is_created_for_the_package_of_its_templates_or_not_at_all(tmp_path: Path) -> None:
     data = tmp_path / "data"
     give_models(data)

@@ -94,6 +94,7 @@ def test_terms_have_to_be_accepted_before_anything_is_fetched_and_another_file_i
     assert not (tmp_path / "data" / "packages").exists()
 
 
+@pytest.mark.long
 def test_the_pulled_package_shows_the_model_what_it_was_trained_on_and_a_server_scores_with_it(
     published: KnownModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -405,6 +405,7 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
     assert check_index(one, one.store.gallery("staff")).ok
 
 
+@pytest.mark.long
 def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +479,7 @@ def comes_to(galleries: Galleries, *, available: bool) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_server_answers_from_milvus_and_says_when_that_is_gone(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
 from tests.support.waiting import until
 from tests.support.watchers import need_rtsp, rtsp_camera, watching
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:

@@ -19,7 +19,10 @@ from tests.support.waiting import PATIENCE_S, until
 
 paho = pytest.importorskip("paho.mqtt.client", reason="the extra mqtt brings paho-mqtt")
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs Mosquitto (Debian: mosquitto)")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(MOSQUITTO is None, reason="needs Mosquitto (Debian: mosquitto)"),
+]
 HOME = "/v1/galleries/home"
 
 

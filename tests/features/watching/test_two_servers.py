@@ -68,6 +68,7 @@ def test_events_of_both_are_heard_at_both_and_delivered_once(
     assert {row["subject"] for row in seen} == {"eileen"}
 
 
+@pytest.mark.long
 def test_a_stranger_is_one_whoever_heard_of_the_visit(servers: tuple[httpx.Client, httpx.Client]) -> None:
     one, two = servers
     first, second = told(one, HOPPER, HOPPER), told(two, HOPPER, HOPPER, camera="garden")
@@ -83,6 +84,7 @@ def nearest(api: httpx.Client, photo: bytes) -> str | None:
     return next((candidate["subject"] for candidate in face["candidates"]), None)
 
 
+@pytest.mark.long
 def test_a_changed_id_is_the_persons_at_both(servers: tuple[httpx.Client, httpx.Client]) -> None:
     """In sightings and events from before too, without another event."""
     one, two = servers
@@ -106,6 +108,7 @@ def test_a_changed_id_is_the_persons_at_both(servers: tuple[httpx.Client, httpx.
     assert [row["subject"] for row in one.get(f"{HOME}/sightings").json()["sightings"]] == ["eileen"]
 
 
+@pytest.mark.long
 def test_expiry_at_one_is_expiry_at_the_other(tmp_path: Path, postgresql: Path) -> None:
     """Of crops and templates of the unknown first, and then of all."""
     second = 1 / 86_400

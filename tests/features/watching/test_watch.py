@@ -228,6 +228,7 @@ def test_what_the_service_will_never_take_is_given_up(monkeypatch: pytest.Monkey
     assert [track for track, _ in service.told] == ["b"]
 
 
+@pytest.mark.long
 def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
     """Two people at once, one who leaves, a stranger, and a face that is too small to be anybody."""
     path = film(tmp_path / "film %41?#.mp4", [BOTH, AGAIN, HOPPER], each_s=2.0)

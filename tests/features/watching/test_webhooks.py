@@ -100,6 +100,7 @@ def test_a_receiver_that_fails_and_is_gone_gets_all_events_in_order(home: httpx.
     assert numbers == sorted(set(numbers)) == list(range(1, 8))
 
 
+@pytest.mark.long
 def test_all_that_a_receiver_missed_goes_at_once_when_it_is_back(
     home: httpx.Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
