@@ -17,7 +17,7 @@ IndexKind: TypeAlias = Literal["fp32", "int8"]
 QualityName: TypeAlias = Literal["none", "low", "medium", "high"]
 """The lowest quality that is accepted (`app.face.quality.QualityLevel`)."""
 GpuSearch: TypeAlias = Literal["faiss", "product"]
-"""What finds near rows on a GPU: FAISS's index, or a matrix product by ONNX Runtime (`app.search.product`)."""
+"""What finds near rows on a GPU: FAISS's index, or a matrix product by ONNX Runtime (`app.features.gpu_search`)."""
 GpuMath: TypeAlias = Literal["fp32", "nhwc", "fp16"]
 """How a GPU computes models: as the CPU does, with channels last, or, templates alone, with numbers of half the size.
 ONNX Runtime 1.31.1 ends the process where both are asked for, so that no choice does."""

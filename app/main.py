@@ -45,6 +45,7 @@ from app.features.compreface.routes import FEATURE as COMPREFACE
 from app.features.corrections.routes import FEATURE as CORRECTIONS
 from app.features.deepstack import FEATURE as DEEPSTACK
 from app.features.erasure.routes import FEATURE as ERASURE
+from app.features.gpu_search.feature import FEATURE as GPU_SEARCH
 from app.features.immich import FEATURE as IMMICH
 from app.features.keys.routes import FEATURE as KEYS
 from app.features.keys_file.feature import FEATURE as KEYS_FILE
@@ -122,6 +123,7 @@ FEATURES: tuple[Feature, ...] = (
     REEMBEDDING,
     BULK,
     LIVENESS,
+    GPU_SEARCH,
     MILVUS,
     VAULT,
     MONITORING,
@@ -204,7 +206,8 @@ def _build(
 
     # Storage
     open_index = next((feature.open_index for feature in FEATURES if feature.open_index), None)
-    storage = open_storage(settings, stack, open_index)
+    find_gpu = next((feature.find_gpu for feature in FEATURES if feature.find_gpu), None)
+    storage = open_storage(settings, stack, open_index, find_gpu)
     galleries, audit = storage.galleries, storage.audit
     clock = ClockGuard(storage.database, storage.secrets)
     clock.trusted()  # before the first request writes a later time

@@ -28,6 +28,7 @@ PATHS: dict[str, str | None] = {
     "corrections": "corrections",
     "deepstack": "/v1/vision/",
     "erasure": "receipts",
+    "gpu_search": None,
     "immich": "/predict",
     "keys": "/v1/keys",
     "keys_file": None,

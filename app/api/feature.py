@@ -18,6 +18,7 @@ from app.gallery.store import Store
 from app.jobs.runner import Work
 from app.recognition.gate import OpenGates
 from app.recognition.operations import OwnThresholds
+from app.search.index import FindGpu
 from app.search.registry import OpenIndex
 
 
@@ -70,6 +71,8 @@ class Feature:
     own. They are served below `/page/` and the name of the feature's folder."""
     open_index: OpenIndex | None = None
     """Opens another place for the galleries' vectors than this process's memory."""
+    find_gpu: FindGpu | None = None
+    """Finds the GPU that large galleries are searched on."""
     open_gates: OpenGates | None = None
     """Opens the gates that judge liveness."""
     open_thresholds: Callable[[Store], OwnThresholds] | None = None

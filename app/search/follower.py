@@ -13,8 +13,7 @@ from typing import get_args
 
 from app.choices import IndexKind
 from app.errors import LikenessError
-from app.search.gpu import Gpu
-from app.search.index import Index
+from app.search.index import FoundGpu, Index
 from app.search.registry import GalleryIndex, Searchable
 from app.search.snapshots import Snapshots
 from app.search.types import (
@@ -45,7 +44,7 @@ class LocalBackend:
     kinds: Collection[IndexKind] = get_args(IndexKind)
 
     def __init__(
-        self, source: FaceSource, snapshots: Snapshots | None = None, threads: int = 1, gpu: Gpu | None = None
+        self, source: FaceSource, snapshots: Snapshots | None = None, threads: int = 1, gpu: FoundGpu | None = None
     ) -> None:
         self._source = source
         self._snapshots = snapshots
@@ -84,7 +83,7 @@ class LocalBackend:
 
 class LocalIndex(GalleryIndex[Index]):
     def __init__(
-        self, spec: IndexSpec, source: FaceSource, snapshots: Snapshots | None, threads: int, gpu: Gpu | None
+        self, spec: IndexSpec, source: FaceSource, snapshots: Snapshots | None, threads: int, gpu: FoundGpu | None
     ) -> None:
         super().__init__(spec, source)
         self._snapshots = snapshots

@@ -5,21 +5,18 @@ Knows keys and vectors only.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from typing import Protocol, TypeAlias
 
 import faiss
 import numpy as np
 
-from app.choices import IndexKind
-from app.search.gpu import Gpu, GpuFailed, GpuRows, Lane
+from app.choices import GpuSearch, IndexKind
 from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, merged, nothing_near
 from app.search.rows import MIN_WEIGHT, WIDEN, Best, Rows, View, mean_of
 from app.search.types import Answer, Difference, FaceBlock, Keys, Match
@@ -37,13 +34,35 @@ QUICK_NUMBERS = 25_000 * 128
 """A pass over so many numbers takes less than a millisecond for one query."""
 COMPACT_FROM, COMPACT_SHARE = 1_024, 0.25
 """Number of removed rows, plus this share of all rows, from which the rows that are left are copied into new ones."""
-GPU_EXTEND_FROM = 8_192
-"""So many rows added since the GPU's copy was made are copied there; until then the CPU searches them."""
-GPU_KEEPS_REMOVED_S = 60.0
-"""How long removed faces may stay on a GPU. The copy is then made again, once for all of them, in the background."""
-GPU_RETRY_S = 30.0
-"""Time during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
-_log = logging.getLogger(__name__)
+
+
+class RowsOnGpu(Protocol):
+    """A copy of an index's rows in a GPU's memory (`app.features.gpu_search`)."""
+
+    def search(
+        self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
+    ) -> tuple[View, int, Near] | None:
+        """Return the rows as they are now, how many of them, the first ones, were searched, and those of them that
+        score highest; None where the CPU has to search."""
+
+    def tend(self, read: Callable[[], View], *, half: bool) -> None:
+        """Forget removed rows; called often, in the background."""
+
+
+class FoundGpu(Protocol):
+    """A GPU that searches indexes."""
+
+    def copy(self, dimension: int) -> RowsOnGpu:
+        """Return the place of an index's rows."""
+
+    def tidy(self) -> None:
+        """Free what indexes that are gone had there; called often."""
+
+    def close(self) -> None: ...
+
+
+FindGpu: TypeAlias = Callable[[GpuSearch], FoundGpu | None]
+"""Returns the GPU to search on in this way; None, with a line in the log, where there is none."""
 
 
 class Index:
@@ -61,7 +80,9 @@ class Index:
     was added before it began, and none that was removed before its scores were made.
     """
 
-    def __init__(self, dimension: int, *, threads: int = 1, kind: IndexKind = "fp32", gpu: Gpu | None = None) -> None:
+    def __init__(
+        self, dimension: int, *, threads: int = 1, kind: IndexKind = "fp32", gpu: FoundGpu | None = None
+    ) -> None:
         """`threads` share one pass, the caller's included. With a `gpu`, passes over more than a few rows run there:
         over float32 with the kind ``fp32``, over float16 with ``int8``; what the CPU does then it does without a copy,
         which 10 million rows of 512 numbers would take 18 s and 5 GB for."""
@@ -71,11 +92,9 @@ class Index:
         faiss.cvar.distance_compute_blas_threshold = BLAS_FROM_QUERIES
         self._lock = threading.RLock()  # around the rows' changes
         self._tending = threading.Lock()
-        self._lane = gpu.lane() if gpu is not None else None
+        self._on_gpu = None if gpu is None else gpu.copy(dimension)
         self.kind: IndexKind = kind
         self._rows = Rows(dimension, self._kind_on_cpu)
-        self._gpu_rows: GpuRows | None = None  # made and replaced on the lane
-        self._gpu_again_at = 0.0
 
     @property
     def faces(self) -> int:
@@ -94,7 +113,12 @@ class Index:
 
     @property
     def _kind_on_cpu(self) -> IndexKind:
-        return self.kind if self._lane is None else "fp32"
+        return self.kind if self._on_gpu is None else "fp32"
+
+    @property
+    def _half(self) -> bool:
+        """Whether a GPU may search over float16."""
+        return self.kind != "fp32"
 
     @property
     def size(self) -> int:
@@ -146,12 +170,8 @@ class Index:
         with self._tending:
             if self._rows.removed > COMPACT_FROM + COMPACT_SHARE * self._rows.count:
                 self._compact()
-        copy, lane = self._gpu_rows, self._lane
-        if copy is not None and lane is not None:
-            old = time.monotonic() - copy.made_at >= GPU_KEEPS_REMOVED_S and copy.rows.removed > copy.removed
-            if old or copy.rows is not self._rows:
-                with suppress(GpuFailed):  # the next search says so
-                    lane.run(lambda: self._gpu_copy(lane, self._view(), anew=True))
+        if self._on_gpu is not None:
+            self._on_gpu.tend(self._view, half=self._half)
 
     def _compact(self) -> None:
         """Copy the rows that are left into new ones, and apply at the end what changed meanwhile."""
@@ -263,14 +283,10 @@ class Index:
 
     def _pass(self, probes: Vectors, fetch: int) -> tuple[View, Near]:
         """Return the rows as they are now, and those of them that score highest for each probe."""
-        lane = self._lane
-        if lane is not None and not self.quick and time.monotonic() >= self._gpu_again_at:
-            try:
-                view, there, near = lane.run(lambda: self._pass_on_gpu(lane, probes, fetch))
-            except GpuFailed as error:
-                self._gpu_rows, self._gpu_again_at = None, time.monotonic() + GPU_RETRY_S
-                _log.warning("An index of %d faces is searched on the CPU for a while: %s", self.faces, error)
-            else:
+        if self._on_gpu is not None and not self.quick:
+            found = self._on_gpu.search(self._view, probes, fetch, half=self._half)
+            if found is not None:
+                view, there, near = found
                 return view, merged([near, self._nearest(view, probes, fetch, start=there)], fetch)
         view = self._view()
         return view, self._nearest(view, probes, fetch)
@@ -289,26 +305,6 @@ class Index:
         scan = partial(view.scan.nearest, probes=probes, fetch=fetch)
         others = [self._helpers.submit(scan, begin, stop) for begin, stop in pairwise(edges[1:])]
         return merged([scan(start, edges[1]), *(other.result() for other in others)], fetch)
-
-    # On the lane's thread
-
-    def _pass_on_gpu(self, lane: Lane, probes: Vectors, fetch: int) -> tuple[View, int, Near]:
-        """Return the rows as they are now, how many of them were searched, and what was found among these."""
-        view = self._view()
-        copy = self._gpu_copy(lane, view)
-        return view, copy.count, copy.nearest(probes, fetch)
-
-    def _gpu_copy(self, lane: Lane, view: View, *, anew: bool = False) -> GpuRows:
-        """Return the GPU's copy of the rows, made or extended if that is due."""
-        copy, half = self._gpu_rows, self.kind != "fp32"
-        if anew or copy is None or copy.rows is not view.rows or copy.half != half:
-            self._gpu_rows = copy = None
-            lane.free_unused()  # there may not be room for both
-            copy = GpuRows(lane, view.rows, self.dimension, half=half)
-        if not copy.count or view.count - copy.count >= GPU_EXTEND_FROM:
-            copy.extend(view)
-        self._gpu_rows = copy
-        return copy
 
 
 def _best(view: View, probe: Vector, near: Near, limit: int) -> Best | None:

@@ -21,7 +21,7 @@ from app.jobs.files import JobFiles
 from app.jobs.store import JobStore
 from app.machine import cores
 from app.search.follower import LocalBackend
-from app.search.gpu import find_gpu
+from app.search.index import FindGpu
 from app.search.registry import OpenIndex
 from app.search.snapshots import Snapshots
 
@@ -43,8 +43,11 @@ class Storage:
     files: JobFiles
 
 
-def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | None) -> Storage:
-    """Open the database, migrate it if needed, and make the stores over it. `open_index` is for indexes beside FAISS.
+def open_storage(
+    settings: Settings, stack: ExitStack, open_index: OpenIndex | None = None, find_gpu: FindGpu | None = None
+) -> Storage:
+    """Open the database, migrate it if needed, and make the stores over it. `open_index` is for indexes beside FAISS,
+    `find_gpu` for the rows of those in memory.
 
     Raises Unusable if the database, the keys, or Milvus can't be used.
     """
@@ -58,7 +61,7 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
     sql = Store(
         settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)
     )
-    galleries = _open_galleries(settings, sql, rings, open_index)
+    galleries = _open_galleries(settings, sql, rings, open_index, find_gpu)
     stack.callback(galleries.close)
     usage.remember(settings.data_dir, settings.database)
     secrets = SecretStore(sql.database, rings.secrets)
@@ -77,7 +80,9 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
     )
 
 
-def _open_galleries(settings: Settings, store: Store, rings: Rings, open_index: OpenIndex | None) -> Galleries:
+def _open_galleries(
+    settings: Settings, store: Store, rings: Rings, open_index: OpenIndex | None, find_gpu: FindGpu | None
+) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
     if settings.index != "faiss" or not settings.snapshot_seconds:
         shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
@@ -96,7 +101,7 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings, open_index: 
             raise
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
-    gpu = find_gpu(settings.gpu_search) if settings.device in {"cuda", "tensorrt", "auto"} else None
+    gpu = find_gpu(settings.gpu_search) if find_gpu and settings.device in {"cuda", "tensorrt", "auto"} else None
     return Galleries(store, LocalBackend(store.change_reader, snapshots, cores(), gpu))
 
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from app.choices import IndexKind
 from app.machine import cores
-from app.search.gpu import Gpu
-from app.search.index import Index
+from app.search.index import FoundGpu, Index
 from app.search.types import FaceBlock
 from app.types import Vectors
 
@@ -21,7 +20,7 @@ ONE_BY_ONE = 4
 """Queries of a turn that asks one at a time: more would only take longer."""
 
 
-def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: Gpu | None = None) -> Index:
+def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: FoundGpu | None = None) -> Index:
     """Return a gallery's own index with one face per subject."""
     index = Index(vectors.shape[1], threads=threads, kind=kind, gpu=gpu)
     keys = np.arange(1, len(vectors) + 1)

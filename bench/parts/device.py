@@ -14,6 +14,7 @@ from onnx import ModelProto
 
 from app.choices import GpuMath, IndexKind
 from app.face.yunet import CANVASES, Canvas
+from app.features.gpu_search.feature import Gpu, Lane, find_gpu
 from app.inference.session import OnGpu, Session, resolve_device
 from app.machine import cores
 from app.models.graph import in_half
@@ -22,7 +23,6 @@ from app.models.packages import locate
 from app.models.prepare import prepared, rewrite
 from app.package.folders import Package, find_packages, select
 from app.package.manifest import Rewrite
-from app.search.gpu import Gpu, Lane, find_gpu
 from app.types import Vectors
 from bench import galleries
 from bench.contenders import searching

@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 
 from app.choices import GpuSearch
+from app.features.gpu_search.feature import Gpu
+from app.features.gpu_search.product import ProductIndex
 from app.inference.session import CPU
-from app.search.gpu import Gpu
-from app.search.product import ProductIndex
 from app.search.types import FaceBlock
 from app.types import Vector, Vectors
 

@@ -14,15 +14,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count, cycle
 from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 
+from app.api.feature import Feature
 from app.choices import GpuSearch
+from app.features.gpu_search.product import ProductIndex
 from app.inference.session import resolve_device
-from app.search.product import ProductIndex
 from app.search.quantised import LENGTH, NO_ROW, Near, rounding
 from app.search.rows import Rows, View
 from app.types import Vectors
@@ -33,6 +35,12 @@ TEMPORARY_BYTES = 256 * 1024 * 1024
 """GPU memory that FAISS reserves for each lane's intermediate results, in place of 1.5 GB."""
 MAX_FETCH = 2_048
 """Most rows that FAISS's GPU kernels can select for a probe."""
+EXTEND_FROM = 8_192
+"""So many rows added since the GPU's copy was made are copied there; until then the CPU searches them."""
+KEEPS_REMOVED_S = 60.0
+"""How long removed faces may stay on a GPU. The copy is then made again, once for all of them, in the background."""
+RETRY_S = 30.0
+"""Time during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _keys = count()
@@ -49,6 +57,10 @@ class Gpu:
         self._search = search
         lanes = [Lane(self) for _ in range(LANES)]
         self._lanes, self._next = lanes, cycle(lanes)
+
+    def copy(self, dimension: int) -> GpuCopy:
+        """Return the copy of an index's rows, of which there are none at first."""
+        return GpuCopy(self.lane(), dimension)
 
     def lane(self) -> Lane:
         """Return the lane of the next index."""
@@ -171,6 +183,58 @@ class GpuRows:
         return self._lane.index(self._key, self._dimension, half=self.half)
 
 
+class GpuCopy:
+    """An index's rows on a GPU: copied when they are searched, extended by new ones, and copied anew without those that
+    were removed. They are float16 with `half`, else float32."""
+
+    def __init__(self, lane: Lane, dimension: int) -> None:
+        self._lane, self._dimension = lane, dimension
+        self._rows: GpuRows | None = None  # made and replaced on the lane
+        self._again_at = 0.0
+
+    def search(
+        self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
+    ) -> tuple[View, int, Near] | None:
+        """Return the rows as they are now, which `read` returns, how many of them were searched, and what was found
+        among these; None where the CPU has to search."""
+        if time.monotonic() < self._again_at:
+            return None
+        try:
+            return self._lane.run(lambda: self._pass(read(), probes, fetch, half=half))
+        except GpuFailed as error:
+            self._rows, self._again_at = None, time.monotonic() + RETRY_S
+            _log.warning("An index of %d faces is searched on the CPU for a while: %s", read().count, error)
+            return None
+
+    def tend(self, read: Callable[[], View], *, half: bool) -> None:
+        """Have the GPU forget removed faces where that is due. Searches go on meanwhile."""
+        copy = self._rows
+        if copy is None:
+            return
+        old = time.monotonic() - copy.made_at >= KEEPS_REMOVED_S and copy.rows.removed > copy.removed
+        if old or copy.rows is not read().rows:
+            with suppress(GpuFailed):  # the next search says so
+                self._lane.run(lambda: self._current(read(), half=half, anew=True))
+
+    # On the lane's thread
+
+    def _pass(self, view: View, probes: Vectors, fetch: int, *, half: bool) -> tuple[View, int, Near]:
+        copy = self._current(view, half=half)
+        return view, copy.count, copy.nearest(probes, fetch)
+
+    def _current(self, view: View, *, half: bool, anew: bool = False) -> GpuRows:
+        """Return the copy of the rows, made or extended if that is due."""
+        copy = self._rows
+        if anew or copy is None or copy.rows is not view.rows or copy.half != half:
+            self._rows = copy = None
+            self._lane.free_unused()  # there may not be room for both
+            copy = GpuRows(self._lane, view.rows, self._dimension, half=half)
+        if not copy.count or view.count - copy.count >= EXTEND_FROM:
+            copy.extend(view)
+        self._rows = copy
+        return copy
+
+
 def find_gpu(search: GpuSearch) -> Gpu | None:
     """Return the GPU; None, with a line in the log, if FAISS, or ONNX Runtime for ``product``, can't use one."""
     if search == "product":
@@ -187,3 +251,6 @@ def find_gpu(search: GpuSearch) -> Gpu | None:
 def half_error(dimension: int) -> float:
     """Bound the distance between a vector and its float16 copy: 2^-11 of each number, 2^-25 of tiny ones."""
     return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
+
+
+FEATURE = Feature(find_gpu=find_gpu)

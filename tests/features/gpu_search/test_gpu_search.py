@@ -14,12 +14,12 @@ import onnxruntime as ort
 import pytest
 
 from app.choices import GpuSearch, IndexKind
+from app.features.gpu_search import feature, product
+from app.features.gpu_search.feature import GpuCopy, GpuRows, find_gpu
+from app.features.gpu_search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
 from app.inference.session import CPU, CUDA
 from app.search import index as module
-from app.search import product
-from app.search.gpu import GpuRows, find_gpu
 from app.search.index import Index
-from app.search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
 from app.search.quantised import ExactScan
 from app.search.rows import Rows
 from tests.support.index_faces import CpuGpu, Face, block, random_units
@@ -51,7 +51,7 @@ def people(count: int, first: int = 1, seed: int = 0) -> list[Face]:
 def test_a_gpu_changes_no_answer_while_faces_come_and_go(
     gpu: CpuGpu, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GPU_EXTEND_FROM", 100)
+    monkeypatch.setattr(feature, "EXTEND_FROM", 100)
     monkeypatch.setattr(module, "COMPACT_FROM", 40)
     monkeypatch.setattr(module, "COMPACT_SHARE", 0)
     faces = people(1_000)
@@ -112,7 +112,7 @@ def test_a_full_gpu_costs_a_pass_and_not_the_gpu(
     assert index.search(probes, 3) == plain.search(probes, 3)
     assert gpu.made == made, "not tried again for a while"
     gpu.room = 1_000
-    monkeypatch.setattr(index, "_gpu_again_at", 0.0)
+    monkeypatch.setattr(index._on_gpu, "_again_at", 0.0)
     assert index.search(probes, 3) == plain.search(probes, 3)
     assert (gpu.made, gpu.used) == (made + 1, 400)
 
@@ -130,7 +130,7 @@ def test_removals_upload_nothing_and_leave_the_gpu_together_in_the_background(
             assert index.search(probe, 5) == plain.search(probe, 5)
     index.tend()
     assert gpu.added == [500], "searches pass over what was removed"
-    monkeypatch.setattr(module, "GPU_KEEPS_REMOVED_S", 0.0)
+    monkeypatch.setattr(feature, "KEEPS_REMOVED_S", 0.0)
     index.tend()
     index.tend()
     assert (gpu.made, len(gpu.added)) == (2, 2)
@@ -194,7 +194,8 @@ def test_this_installation_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureF
     for kind in get_args(IndexKind):
         index.convert(kind)
         assert index.search(vectors[:64], 5) == plain.search(vectors[:64], 5)
-    assert index._gpu_rows is not None, "it was used"
+    assert isinstance(index._on_gpu, GpuCopy)
+    assert index._on_gpu._rows is not None, "it was used"
     found.close()
 
 

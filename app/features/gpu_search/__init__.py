@@ -1,0 +1,1 @@
+"""Search on a GPU: copies of large indexes' vectors in its memory."""
