@@ -111,12 +111,13 @@ def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
 def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
     """Give the subject another id, or merge it into the subject that has it; return that one.
 
-    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of a merge.
+    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of either.
     """
     old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
     subjects = brief_subjects(change.connection, change.gallery, {old, new})
     if old not in subjects:
         raise subject_not_found(change.gallery, old)
+    check_unexpired(change, subjects.values())
     if new not in subjects:
         check_visible(new, "subject id")
         row = subjects[old]

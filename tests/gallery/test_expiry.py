@@ -69,6 +69,7 @@ def test_faces_neither_leave_nor_join_who_has_expired(galleries: Galleries, data
         lambda change: move_faces(change, [Move(ids["eileen"], "eileen", "grace")]),
         lambda change: rename_subject(change, "grace", "eileen"),
         lambda change: rename_subject(change, "eileen", "grace"),
+        lambda change: rename_subject(change, "eileen", "nobody"),
         lambda change: dissolve_subject(change, "eileen"),
     ]
     for verb in verbs:
