@@ -399,6 +399,7 @@ def test_what_is_said_of_sightings_and_strangers_is_recorded_when_it_is_answered
     assert "never in the log" not in service.get("/v1/audit?limit=1000").text.lower()
 
 
+@pytest.mark.long
 def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)

@@ -70,6 +70,7 @@ def test_points_that_were_measured_keep_what_they_state(source: Source) -> None:
     assert 0.5 < row.found["verify subject fmr 0.001"][0] / 1e-3 < 1.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("photos", "probe"), [(1, 5), (3, 3)])
 def test_tracks_keep_what_is_stated(photos: int, probe: int) -> None:
     vectors, people = photographed(200, 8, 1)

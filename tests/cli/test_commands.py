@@ -423,6 +423,7 @@ class TestResultsThatCannotBeWritten:
         assert "disk_full" in done.stderr
 
 
+@pytest.mark.long
 def test_a_named_server_is_asked_with_the_key_of_a_file(tmp_path: Path, shared_server: LiveServer) -> None:
     """As in containers, where commands speak to another container's server over the network."""
     file = tmp_path / "key"

@@ -105,6 +105,7 @@ def test_a_leap_is_trusted_after_a_week_of_going_on_steadily(store: Store, machi
     assert not machine.run(store, 6), "another leap begins anew"
 
 
+@pytest.mark.long
 def test_a_machine_may_be_off_for_a_week(store: Store, machine: Machine) -> None:
     assert machine.run(store, 300)
     machine.boot, machine.ahead = "second", timedelta(days=6)

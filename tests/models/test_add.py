@@ -122,6 +122,7 @@ def test_a_tie_is_refused_with_figures_and_a_statement_settles_it(drawn: Crops) 
     assert choose(same, drawn.people)[0].name == "one", "presets with the same templates are no tie"
 
 
+@pytest.mark.long
 def test_random_weights_are_refused_with_photos_and_without(tmp_path: Path, drawn: Crops) -> None:
     for crops, stated in ((drawn, None), (None, Stated("rgb"))):
         with pytest.raises(Unusable, match="trained face embedder") as caught:

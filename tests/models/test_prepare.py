@@ -463,7 +463,7 @@ def sface_oracle(sface_source: ModelProto) -> Callable[[Pixels], NDArray[np.floa
     return embed
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("cuda", marks=pytest.mark.long)])
 def test_prepared_sface_keeps_its_vectors_on_a_real_face(
     sface: Package,
     sface_source: ModelProto,

@@ -9,13 +9,18 @@ from typing import Any
 import httpx
 
 PATIENCE_S = 60.0
+OFTEN_S = 0.01
+SELDOM_S = 0.2
 
 
-def until(true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    end = time.monotonic() + patience_s
+def until(true: Callable[[], object], patience_s: float = PATIENCE_S, longest_pause_s: float = OFTEN_S) -> None:
+    """What stays so once it has come to be may be asked for at longer and longer intervals: each question takes
+    processor time from what is waited for."""
+    end, pause_s = time.monotonic() + patience_s, OFTEN_S
     while not true():
         assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, longest_pause_s)
 
 
 def job_ended(client: httpx.Client, job: str) -> dict[str, Any]:
@@ -26,5 +31,5 @@ def job_ended(client: httpx.Client, job: str) -> dict[str, Any]:
         found.update(client.get(f"/v1/jobs/{job}").raise_for_status().json())
         return found["state"] not in {"queued", "running"}
 
-    until(over, 2 * PATIENCE_S)
+    until(over, 2 * PATIENCE_S, SELDOM_S)
     return found

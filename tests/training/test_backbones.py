@@ -41,13 +41,13 @@ def _macs(module: nn.Module, x: Tensor, output: Tensor) -> int:
         ("iresnet18", {}, 24.03, 2.61),
         ("iresnet34", {}, 34.14, 4.46),
         ("iresnet50", {}, 43.59, 6.31),
-        ("iresnet100", {}, 65.16, 12.09),
-        ("iresnet200", {}, 118.83, 23.42),
+        pytest.param("iresnet100", {}, 65.16, 12.09, marks=pytest.mark.long),
+        pytest.param("iresnet200", {}, 118.83, 23.42, marks=pytest.mark.long),
         ("iresnet50", {"se": True}, 43.82, 6.31),
         ("vit_tiny", {}, 19.15, 1.50),
         ("vit_small", {}, 76.04, 5.75),
         ("vit_base", {}, 113.87, 11.44),
-        ("vit_large", {}, 255.74, 25.34),
+        pytest.param("vit_large", {}, 255.74, 25.34, marks=pytest.mark.long),
     ],
 )
 def test_parameters_and_macs_are_as_published(

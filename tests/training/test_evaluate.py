@@ -441,6 +441,7 @@ def toy(tmp_path: Path) -> tuple[Path, list[str]]:
     return tmp_path, [*named, "--images", str(tmp_path), "--package", "sface", "--models", str(tmp_path / "models")]
 
 
+@pytest.mark.long
 def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[str]]) -> None:
     folder, named = toy
     told = ["--name", "toys", "--measured-on", "toys", "--rounds", "20", "--same-above", "0.9", "--write"]

@@ -80,6 +80,7 @@ def test_crops_are_resampled_as_in_the_service(layout: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.long
 def test_imported_weights_learn_and_pixel_constants_do_not(tmp_path: Path) -> None:
     module = import_package(load_package(Path("models/sface")), tmp_path)
     module(torch.from_numpy(some_crops(2))).square().sum().backward()

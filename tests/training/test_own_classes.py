@@ -106,7 +106,7 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        {"name": "own_classes:Cosine", "s": 4.0},
+        pytest.param({"name": "own_classes:Cosine", "s": 4.0}, marks=pytest.mark.long),
         pytest.param({"name": "own_classes:Apart", "m": 0.5}, marks=pytest.mark.long),
         {"name": "pytorch_metric_learning.losses:TripletMarginLoss", "margin": 0.1, "miner": "semihard"},
     ],

@@ -328,6 +328,7 @@ def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
     assert figures["eer"] == pytest.approx(metrics.equal_error_rate(mated, nonmated))
 
 
+@pytest.mark.long
 def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY, encoding="utf-8")

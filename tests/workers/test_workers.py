@@ -259,7 +259,7 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
         assert sum(workers.ended.values()) == 1
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "AVIF"])
+@pytest.mark.parametrize("kind", ["PNG", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("WEBP", "AVIF"))])
 def test_a_photo_that_takes_more_memory_than_any_worker_has_is_too_large(kind: str, parent: Parent) -> None:
     options = {"speed": 10} if kind == "AVIF" else {}
     with opened(parent, memory=100 * 2**20) as workers:
@@ -268,6 +268,7 @@ def test_a_photo_that_takes_more_memory_than_any_worker_has_is_too_large(kind: s
         assert len(workers.detect(BOTH).faces) == 2
 
 
+@pytest.mark.long
 def test_a_stream_larger_than_its_file_says_takes_no_more_memory_than_a_worker_has(parent: Parent) -> None:
     with opened(parent, memory=100 * 2**20) as workers:
         with pytest.raises((ImageTooLarge, InvalidImage)):
@@ -347,6 +348,7 @@ def test_nothing_is_left_of_a_server_that_is_killed(yunet: Path) -> None:
     until(lambda: all(map(gone, processes)))
 
 
+@pytest.mark.long
 def test_many_callers_get_their_own_photos_while_workers_are_killed(
     parent: Parent, pipeline: Pipeline, astronaut: Pixels
 ) -> None:

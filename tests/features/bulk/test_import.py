@@ -87,6 +87,7 @@ def subjects(client: httpx.Client, home: str) -> dict[str, Any]:
     return {one["id"]: one for one in listed}
 
 
+@pytest.mark.long
 def test_an_archive_that_is_imported_again_brings_nothing_twice(database_url: str, tmp_path: Path) -> None:
     """Beside the gallery that it was exported from, whose faces have its ids, so that the copies have others."""
     with running(tmp_path / "data", database_url=database_url) as client:

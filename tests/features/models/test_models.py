@@ -94,6 +94,7 @@ def test_the_archive_of_a_package_becomes_one_that_a_gallery_uses(api: httpx.Cli
     assert again["error"]["code"] == "package_exists"
 
 
+@pytest.mark.long
 def test_an_onnx_file_becomes_a_package_by_what_is_said_of_it(api: httpx.Client) -> None:
     said = {"name": "plain", "preset": "sface", "licence": "MIT", "non_commercial": True}
     assert added(api, MODEL, ONNX, **said)["state"] == "done"
@@ -102,6 +103,7 @@ def test_an_onnx_file_becomes_a_package_by_what_is_said_of_it(api: httpx.Client)
     assert found["calibrations"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("said", [{}, {"name": "x", "licence": "MIT"}], ids=["nothing", "no preset"])
 def test_an_onnx_file_of_which_too_little_is_said_is_refused(api: httpx.Client, said: dict[str, str]) -> None:
     job = added(api, MODEL, ONNX, **said)
@@ -120,7 +122,9 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 """Those that the archive itself gives away are in tests/models/test_archives.py."""
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", [name if name == "not ONNX" else pytest.param(name, marks=pytest.mark.long) for name in HOSTILE]
+)
 def test_a_hostile_archive_fails_in_its_job_and_leaves_nothing(api: httpx.Client, data: Path, name: str) -> None:
     make, code = HOSTILE[name]
     before = installed(api)
@@ -178,6 +182,7 @@ def test_the_models_that_can_be_pulled_are_listed(api: httpx.Client) -> None:
     assert any(model["licence"]["non_commercial"] for model in models.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", ["package_unknown", "licence_not_accepted"])
 def test_what_is_not_to_be_had_is_said_in_the_job(api: httpx.Client, code: str) -> None:
     models = api.get("/v1/models/pullable").json()["models"]
@@ -230,6 +235,7 @@ def pull(api: httpx.Client, name: str) -> str:
     return job
 
 
+@pytest.mark.long
 def test_a_model_is_pulled_and_without_a_network_the_job_says_what_to_do(
     api: httpx.Client, data: Path, files: ThreadingHTTPServer
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_model_is_pulled_and_without_a_network_the_job_says_what_to_do(
     assert "model.onnx (SHA-256" in failed["error"]["message"]
 
 
+@pytest.mark.long
 def test_a_pull_that_makes_no_end_is_cancelled_with_its_process(
     api: httpx.Client, data: Path, files: ThreadingHTTPServer
 ) -> None:
@@ -268,6 +275,7 @@ def processes() -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_child_is_held_by_its_limit_of_memory() -> None:
     program = f"import sys; sys.stdin.read(1); bytearray({PASSED_MIB} * 2**20)"
     with subprocess.Popen(
@@ -280,6 +288,7 @@ def test_a_child_is_held_by_its_limit_of_memory() -> None:
     limit_memory(2**20, child.pid)  # a child that has ended
 
 
+@pytest.mark.long
 def test_a_model_that_was_added_is_removed_with_its_files_and_may_be_added_anew(api: httpx.Client, data: Path) -> None:
     """Also as another model under the same id: what was open of the first one is closed."""
     named = {"name": "going", "version": "1", "licence": FREE}

@@ -75,6 +75,7 @@ def test_a_server_without_the_model_says_so_until_it_is_added_there_too(
         assert error_of(api.delete("/v1/models/mine"), 409, "package_in_use")["galleries"] == ["users"]
 
 
+@pytest.mark.long
 def test_another_model_under_the_same_id_compares_nothing_and_can_be_exchanged(
     servers: tuple[httpx.Client, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
