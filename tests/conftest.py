@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # How long a drawn example takes depends on what else the machine does.
-    examples = 100 if config.getoption("--full") else 40
+    examples = 100 if config.getoption("--full") else 25
     hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
@@ -127,11 +127,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _services_start_quickly() -> Iterator[None]:
-    """All services of this process share the opened models and the page's compressed files; servers in processes of
+    """All services of this process share the opened models and the page's files; servers in processes of
     their own open theirs."""
     with pytest.MonkeyPatch.context() as changed:
+        read_once = functools.cache(page.read_files)
         changed.setattr("app.main.open_models", ready.open_models)
-        changed.setattr("app.api.page._file", functools.cache(page._file))
+        changed.setattr("app.api.page.read_files", lambda added=(): read_once(tuple(added)))
         yield
 
 
@@ -246,6 +247,10 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For tests whose statements of SQL other tests make on both kinds of database."""
+later_on_postgresql = pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
+)
+"""For long tests: what they have in common with others is tried on both kinds of database in the first stage."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

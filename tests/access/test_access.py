@@ -185,12 +185,7 @@ def test_the_table_and_the_document_name_the_same_operations_and_scopes(ground: 
     assert {name for name, operation in keyed.items() if operation["x-unrestricted"]} == EVERYWHERE
 
 
-def staged(scope: str, way: str) -> Any:
-    """What a scope allows doesn't depend on galleries: the first stage asks it of keys for all of them."""
-    return pytest.param(scope, way, marks=[pytest.mark.long] if way == "own gallery" and scope != "admin" else [])
-
-
-@pytest.mark.parametrize(("scope", "way"), [staged(*key) for key in keys()])
+@pytest.mark.parametrize(("scope", "way"), keys())
 def test_every_operation_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
     check_access(ground, scope, way, NEEDS)
 

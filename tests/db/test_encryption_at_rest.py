@@ -27,6 +27,7 @@ from app.gallery.subjects import delete_subject
 from app.jobs.store import JobStore
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
+from tests.conftest import later_on_postgresql
 from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.following import engine_of, found
@@ -80,6 +81,7 @@ def traces(paths: Iterable[Path], crops: dict[str, bytes]) -> set[str]:
     return found
 
 
+@later_on_postgresql
 def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_url: str, tmp_path: Path) -> None:
     galleries = open_galleries(database_url, OLD, folder=tmp_path / "snapshots")
     enroll_all(galleries)
@@ -100,6 +102,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     again.close()
 
 
+@later_on_postgresql
 def test_without_the_right_key_there_is_no_start(database_url: str) -> None:
     galleries = open_galleries(database_url, OLD)
     enroll_all(galleries, [1])
@@ -111,6 +114,7 @@ def test_without_the_right_key_there_is_no_start(database_url: str) -> None:
     open_galleries(database_url, OLD, seals=False).close()
 
 
+@later_on_postgresql
 def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> None:
     galleries = open_galleries(database_url, OLD)
     enroll_all(galleries)
@@ -132,6 +136,7 @@ def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> N
     galleries.close()
 
 
+@later_on_postgresql
 def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Path) -> None:
     """Plain, sealed, under a new key, plain again; after each step the files hold nothing of the step before."""
     folder = tmp_path / "snapshots"
@@ -173,6 +178,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
     galleries.close()
 
 
+@later_on_postgresql
 def test_sealing_goes_on_where_it_was_stopped(database_url: str) -> None:
     galleries = open_galleries(database_url)
     enroll_all(galleries)
@@ -182,6 +188,7 @@ def test_sealing_goes_on_where_it_was_stopped(database_url: str) -> None:
     galleries.close()
 
 
+@later_on_postgresql
 @pytest.mark.long
 def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> None:
     """Two servers, one still sealing with the old key: nothing is lost, and its mark stays as long as it does."""
@@ -260,6 +267,7 @@ def job_keys(database: Database) -> list[bytes | None]:
         return list(connection.execute(sa.select(JOBS.c.secret).order_by(JOBS.c.key)).scalars())
 
 
+@later_on_postgresql
 def test_keys_of_jobs_files_are_sealed_counted_rotated_and_unsealed(database_url: str) -> None:
     plain, secret = Store(database_url), new_key()
     old = JobStore(plain.database).create("import", secret=secret)

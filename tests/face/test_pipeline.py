@@ -75,7 +75,7 @@ class TestDetect:
 
 
 class TestLargePhotos:
-    @pytest.mark.parametrize("orientation", [1, 3, 6])
+    @pytest.mark.parametrize("orientation", [*(pytest.param(each, marks=pytest.mark.long) for each in (1, 3)), 6])
     def test_decoding_reduced_does_not_move_faces(
         self, pipeline: Pipeline, astronaut: Pixels, orientation: int
     ) -> None:
@@ -125,7 +125,9 @@ def assert_landmarks(face: Face, wanted: Landmarks | NDArray[np.float64], tolera
 
 
 class TestTurnedFaces:
-    @pytest.mark.parametrize("photo", [COLLINS, HOPPER], ids=["collins", "hopper"])
+    @pytest.mark.parametrize(
+        "photo", [COLLINS, pytest.param(HOPPER, marks=pytest.mark.long)], ids=["collins", "hopper"]
+    )
     def test_a_face_is_read_as_it_is_upright_however_it_is_turned(self, pipeline: Pipeline, photo: Path) -> None:
         """Every 15 degrees: hardly one is not found, and none is made up."""
         upright = np.array(Image.open(photo).convert("RGB").resize((256, 256)))
@@ -231,6 +233,7 @@ class TestTurnedFaces:
         assert plain.landmarks is not None
         assert_landmarks(face, plain.landmarks)
 
+    @pytest.mark.long
     def test_a_small_face_of_a_large_photo_is_found_however_it_is_turned(self, pipeline: Pipeline) -> None:
         portrait, found = Image.open(COLLINS).convert("RGB").resize((240, 240)), []
         for degrees in range(0, 360, 45):

@@ -71,7 +71,10 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 @pytest.mark.parametrize(
     "sections",
     [
-        *({"losses": [{"name": name}]} for name in CLASS_LEVEL),
+        *(
+            pytest.param({"losses": [{"name": name}]}, marks=[] if name == "arcface" else [pytest.mark.long])
+            for name in CLASS_LEVEL
+        ),
         {"train": {"precision": "fp16", "accumulate": 2}, "optimizer": {"name": "adamw"}},
         {"partial_fc": {"enabled": True, "sample_rate": 0.5}},
         {"partial_fc": {"enabled": True}, "losses": [{"name": "curricularface"}]},

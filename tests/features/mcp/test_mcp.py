@@ -68,6 +68,7 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
     return str(result.content)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_an_assistant_asks_and_changes_only_where_it_may(
     shared_server: LiveServer, gallery: str, photos: Path

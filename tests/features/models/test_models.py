@@ -309,6 +309,7 @@ def test_a_model_that_was_added_is_removed_with_its_files_and_may_be_added_anew(
     assert api.delete("/v1/models/going").status_code == 204
 
 
+@pytest.mark.long
 def test_a_model_that_is_needed_is_not_removed(api: httpx.Client, data: Path) -> None:
     """By a gallery, by one that moves to it or can go back, by the server, or since it was not added here."""
     assert added(api, tar_of(package(name="kept", version="1", licence=FREE)))["state"] == "done"
@@ -332,6 +333,7 @@ def test_a_model_that_is_needed_is_not_removed(api: httpx.Client, data: Path) ->
     assert api.post("/v1/galleries/user/identify", files={"image": COLLINS}).raise_for_status().json()["faces"]
 
 
+@pytest.mark.long
 def test_the_server_keeps_the_model_that_it_runs_with(api: httpx.Client, data: Path) -> None:
     assert added(api, MODEL, ONNX, name="main", preset="sface", licence="MIT")["state"] == "done"
     with running(data, embedder="main") as client:

@@ -57,6 +57,7 @@ def embedded(api: httpx.Client) -> list[float]:
     return vector
 
 
+@pytest.mark.long
 def test_a_server_without_the_model_says_so_until_it_is_added_there_too(
     servers: tuple[httpx.Client, httpx.Client],
 ) -> None:

@@ -44,6 +44,7 @@ from app.package.thresholds import fuse
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
+from tests.conftest import later_on_postgresql
 from tests.support import packages
 from tests.support.changing import changed, written
 from tests.support.milvus import lite
@@ -240,6 +241,7 @@ def two_servers(database_url: str, embedders: Embedders) -> Iterator[tuple[Serve
         yield one, other
 
 
+@later_on_postgresql
 def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_servers: tuple[Server, Server]) -> None:
     one, other = two_servers
     numbers = range(BATCH + 5)
@@ -261,6 +263,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     assert (job.done, job.total, job.counts) == (len(numbers), len(numbers), {"embedded": len(numbers)})
 
 
+@later_on_postgresql
 def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: tuple[Server, Server]) -> None:
     one, other = two_servers
     one.enroll(1, 2, 3, 4)
@@ -285,6 +288,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             assert (state.state, state.keep_until) == ("ready", None)
 
 
+@later_on_postgresql
 @pytest.mark.parametrize("index", ["faiss", MILVUS])
 def test_several_faces_are_one_template_of_the_package_that_answers(
     database_url: str, embedders: Embedders, tmp_path: Path, index: str
@@ -318,6 +322,7 @@ def first_face(server: Server) -> str:
     return server.store.faces(server.staff, "s1").items[0].face_id
 
 
+@later_on_postgresql
 @pytest.mark.parametrize("step", ["begin", "cancel"])
 def test_two_servers_that_are_asked_at_once_create_one_job(
     database_url: str, embedders: Embedders, step: str, monkeypatch: pytest.MonkeyPatch
@@ -659,6 +664,7 @@ def test_second_templates_are_sealed_too(tmp_path: Path, embedders: Embedders) -
         assert server.finds(1, 2)
 
 
+@later_on_postgresql
 def test_what_still_clears_when_another_has_ended_touches_no_new_beginning(
     database_url: str, embedders: Embedders
 ) -> None:

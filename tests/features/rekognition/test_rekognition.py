@@ -138,6 +138,7 @@ def test_collections_are_made_described_listed_and_deleted(rekognition: Any, pla
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
+@pytest.mark.long
 def test_lists_are_paged(rekognition: Any) -> None:
     names = [f"page-{number}" for number in range(3)]
     for name in names:
@@ -207,6 +208,7 @@ def test_faces_that_are_not_indexed_are_told_with_their_reasons(rekognition: Any
     assert (nobody["FaceRecords"], nobody["UnindexedFaces"]) == ([], [])
 
 
+@pytest.mark.long
 def test_faces_are_listed_by_page_user_and_id(rekognition: Any, collection: str) -> None:
     collins, hopper = index(rekognition, collection, COLLINS)[0], index(rekognition, collection, HOPPER)[0]
     rekognition.create_user(CollectionId=collection, UserId="eileen")
@@ -246,6 +248,7 @@ def test_faces_are_deleted_unless_they_are_a_users(rekognition: Any, collection:
     assert rekognition.delete_faces(CollectionId=collection, FaceIds=[collins])["DeletedFaces"] == [collins]
 
 
+@pytest.mark.long
 def test_a_face_with_a_damaged_template_is_listed_and_deleted(rekognition: Any, place: Place, collection: str) -> None:
     collins, hopper = index(rekognition, collection, COLLINS)[0], index(rekognition, collection, HOPPER)[0]
     mine = FACES.c.face_id == uuid.UUID(hopper).hex
@@ -285,6 +288,7 @@ def test_a_photo_finds_the_person_of_its_largest_face(rekognition: Any, people: 
         rekognition.search_faces_by_image(CollectionId=name, Image=image(GREY))
 
 
+@pytest.mark.long
 def test_several_faces_of_one_user_are_several_matches(rekognition: Any, collection: str) -> None:
     faces = [index(rekognition, collection, photo)[0] for photo in (COLLINS, AGAIN)]
     hopper = index(rekognition, collection, HOPPER)[0]
@@ -455,6 +459,7 @@ def test_enroll_alone_does_not_learn_how_alike_users_and_faces_are(
         )
 
 
+@pytest.mark.long
 def test_a_user_has_a_hundred_faces_at_most(rekognition: Any, collection: str, place: Place) -> None:
     embedding = place.own.embed(COLLINS).faces[0].embedding
     with place.server.client() as api:
@@ -532,6 +537,7 @@ def test_parameters_that_break_a_bound_are_refused(rekognition: Any, collection:
         assert "with space" not in str(error)
 
 
+@pytest.mark.long
 def test_galleries_filled_by_our_own_api_are_collections(rekognition: Any, place: Place, collection: str) -> None:
     enrolled = place.own.enroll(collection, "eileen", [COLLINS]).enrolled[0]
     found = rekognition.search_faces_by_image(CollectionId=collection, Image=image(AGAIN))["FaceMatches"][0]["Face"]
@@ -541,6 +547,7 @@ def test_galleries_filled_by_our_own_api_are_collections(rekognition: Any, place
     assert found["Confidence"] > 80
 
 
+@pytest.mark.long
 def test_people_with_names_that_aws_has_none_of_are_found_all_the_same(place: Place, collection: str) -> None:
     place.own.enroll(collection, "Eileen Collins, Γ", [COLLINS])
     client = place.client("read", "recognize")
@@ -679,6 +686,7 @@ def test_rates_are_those_of_the_key(place: Place) -> None:
         slow.list_collections()
 
 
+@pytest.mark.long
 def test_rates_count_the_faces_that_are_searched_for(place: Place, collection: str) -> None:
     within = {"CollectionId": collection}
     faces = [index(place.all, collection, photo)[0] for photo in (COLLINS, AGAIN, HOPPER)]
@@ -754,6 +762,7 @@ def test_tampered_requests_are_refused(place: Place) -> None:
     assert post(place, headers, body) == (200, "")
 
 
+@pytest.mark.long
 def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path) -> None:
     bodies = {"CreateCollection": b'{"CollectionId": "once"}', "ListCollections": b"{}"}
 
@@ -838,6 +847,7 @@ def test_whoever_names_no_key_or_sends_too_much_is_answered_before_the_body(plac
     assert answer_to_head(place, headers, 100) == (400, "UnrecognizedClientException")
 
 
+@pytest.mark.long
 def test_as_many_faces_as_a_request_may_name_fit_into_it(rekognition: Any, collection: str) -> None:
     ids = [str(uuid.uuid4()) for _ in range(4096)]
     done = rekognition.delete_faces(CollectionId=collection, FaceIds=ids)

@@ -23,7 +23,7 @@ def with_fusion(fusion: float | None) -> Thresholds:
     return Thresholds(PACKAGE.model_copy(update={"calibrations": (measured.model_copy(update={"fusion": fusion}),)}))
 
 
-@pytest.mark.parametrize("photos", [2, 3, 5, 8])
+@pytest.mark.parametrize("photos", [2, *(pytest.param(photos, marks=pytest.mark.long) for photos in (3, 5)), 8])
 def test_a_track_of_any_number_of_photos_matches_strangers_as_often_as_asked(photos: int) -> None:
     """The power is measured on some people, and found to hold among others."""
     power = measure_fusion(*photographed(150, 8, 1))
@@ -39,7 +39,9 @@ def test_a_track_of_any_number_of_photos_matches_strangers_as_often_as_asked(pho
     assert 0.5 < np.mean(exceeded) / 1e-3 < 1.5
 
 
-@pytest.mark.parametrize(("photos", "others"), [(2, 2), (3, 3), (2, 8), (5, 5), (8, 8)])
+@pytest.mark.parametrize(
+    ("photos", "others"), [*(pytest.param(each, each, marks=pytest.mark.long) for each in (2, 3, 5)), (2, 8), (8, 8)]
+)
 def test_two_tracks_match_as_often_as_asked(photos: int, others: int) -> None:
     """Means of several photos show who people are, in which they differ less than photos do: two of them are nearer to
     each other than the lengths of both tell alone."""
