@@ -127,7 +127,7 @@ class Remembering:
         return getattr(self._opened, name)
 
     def run(self, names: None, feed: dict[str, NDArray[np.generic]], options: Any = None) -> list[NDArray[np.generic]]:
-        digests = [sha256(np.ascontiguousarray(items)).digest() for items in feed.values()]
+        digests = [sha256(np.ascontiguousarray(items).data).digest() for items in feed.values()]
         key = (*digests, *((items.shape, items.dtype.str) for items in feed.values()))
         with self._lock:
             known = self._known.get(key)
