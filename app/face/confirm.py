@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.concurrency.tasks import check_deadline
 from app.face.align import similarity_transform, view
-from app.face.detect import SCORE_THRESHOLD, SURE_SCORE, Detector
+from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import Box, Detection, Landmarks, Pixels
 
 CONFIRMED = 0.85
@@ -120,9 +120,10 @@ class _Faces:
 
 def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> _Look | None:
     """Return the surest look that confirms a face at a sight, however it is turned; None without one."""
-    if sight.score < SCORE_THRESHOLD and not detector.promises(pixels, sight.box):
+    directions = DIRECTIONS if sight.score >= SCORE_THRESHOLD else detector.promising(pixels, sight.box)
+    if not directions:
         return None
-    seen = sorted([sight, *detector.turned(pixels, sight.box)], key=lambda each: -each.score)
+    seen = sorted([sight, *detector.turned(pixels, sight.box, directions)], key=lambda each: -each.score)
     surest: _Look | None = None
     for each in seen:
         look = _measured(pixels, each, detector) if each.score >= SCORE_THRESHOLD else None

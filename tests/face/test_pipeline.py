@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from PIL import Image
 from app.errors import NoFace, Unalignable
 from app.face.align import CANONICAL_LANDMARKS, similarity_transform
 from app.face.confirm import CONFIRMED, turn_back, turn_pixels
-from app.face.detect import SURE_SCORE, Detector
+from app.face.detect import DIRECTIONS, SURE_SCORE, Detector
 from app.face.formats import Limits
+from app.face.yunet import Rows, YuNet
 from app.inference.embedders import Embedder
 from app.models.opening import open_embedder
 from app.package.manifest import CROP_SIDE
@@ -171,9 +173,9 @@ class TestTurnedFaces:
             def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
                 return [replace(sight, score=0.95) for sight in super().search(pixels, min_face=min_face)[:1]]
 
-            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+            def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 looks.append(box)
-                return super().turned(pixels, box)
+                return super().turned(pixels, box, directions)
 
         (face,) = Pipeline(Sure(yunet), Limits()).detect(encoded(turned_by(astronaut, degrees)[0])).faces
         assert face.landmarks is not None
@@ -189,8 +191,8 @@ class TestTurnedFaces:
                 made_up.append(sight.landmarks + np.float32(4))
                 return [replace(sight, landmarks=made_up[0], score=0.89)]
 
-            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
-                return [replace(each, score=0.88) for each in super().turned(pixels, box)[:1]]
+            def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
+                return [replace(each, score=0.88) for each in super().turned(pixels, box, directions)[:1]]
 
             def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
                 found = super().landmarks(view, expected)
@@ -218,8 +220,8 @@ class TestTurnedFaces:
                 made_up = replace(sight, landmarks=sight.landmarks + np.float32(9), score=first)
                 return [made_up, replace(sight, score=0.885)]
 
-            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
-                return super().turned(pixels, box)[:0]
+            def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
+                return super().turned(pixels, box, directions)[:0]
 
             def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
                 looks.append(view)
@@ -258,6 +260,46 @@ class TestTurnedFaces:
             given, matrix = turned_by(frame, degrees)
             (face,) = pipeline.detect(encoded(given)).faces
             assert_landmarks(face, upright.landmarks @ matrix[:, :2].T + matrix[:, 2], 0.15)
+
+    def test_a_small_photo_without_a_face_costs_a_few_searches(
+        self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many places in it look a little like a turned face. Counted in pixels that the detector is shown: the
+        photo is searched three times, and its faint places are looked at in eight directions."""
+        whole = np.array(Image.open(COLLINS).convert("RGB"))
+        (face,) = pipeline.detect(COLLINS.read_bytes()).faces
+        x, y, width, height = map(int, (face.box.x, face.box.y, face.box.width, face.box.height))
+        whole[y : y + height, x : x + width] = whole[y : y + height, x : x + width].mean(axis=(0, 1))
+        shown: list[int] = []
+        look = YuNet.look
+
+        def counted(network: YuNet, pixels: Pixels) -> Rows:
+            shown.append(pixels.shape[0] * pixels.shape[1])
+            return look(network, pixels)
+
+        monkeypatch.setattr(YuNet, "look", counted)
+        assert pipeline.detect(encoded(resized(whole, 250 / max(whole.shape)))).faces == ()
+        assert sum(shown) <= 10 * shown[0]
+
+    def test_a_faint_place_is_looked_at_closely_only_in_the_directions_that_promise_a_face(
+        self, yunet: Path, astronaut: Pixels
+    ) -> None:
+        class Faint(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                return [replace(sight, score=0.2) for sight in super().search(pixels, min_face=min_face)[:1]]
+
+            def promising(self, pixels: Pixels, box: Box) -> list[int]:
+                assert 270 in super().promising(pixels, box)
+                return [270]
+
+            def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
+                looks.append(directions)
+                return super().turned(pixels, box, directions)
+
+        looks: list[Sequence[int]] = []
+        (face,) = Pipeline(Faint(yunet), Limits()).detect(encoded(turned_by(astronaut, 90)[0])).faces
+        assert face.landmarks is not None
+        assert looks[0] == [270]
 
     @pytest.mark.parametrize(("score", "made_up_score"), [(0.91, 0.906), (0.89, 0.915)])
     def test_made_up_landmarks_that_seem_sure_do_not_end_the_search(

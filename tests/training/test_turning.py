@@ -46,9 +46,15 @@ def test_photos_of_people_with_several_are_taken() -> None:
     assert sample(["ann/1", "bo/1", "cy/1", "cy/2", "bo/2"], 3) == ["bo/1", "bo/2", "cy/1"]
 
 
-def test_nobody_with_several_photos_is_said() -> None:
+def test_people_who_were_measured_before_can_be_left_out() -> None:
+    names = ["ann/1", "bo/1", "bo/2", "cy/1", "cy/2", "di/1", "di/2"]
+    assert sample(names, 3, skipped=1) == ["cy/1", "cy/2", "di/1"], "ann has no mate and does not count"
+
+
+@pytest.mark.parametrize(("names", "skipped"), [(["ann/1", "bo/1"], 0), (["ann/1", "ann/2", "bo/1"], 1)])
+def test_nobody_with_several_photos_is_said(names: list[str], skipped: int) -> None:
     with pytest.raises(ValueError, match="nobody has several photos"):
-        sample(["ann/1", "bo/1"], 3)
+        sample(names, 3, skipped=skipped)
 
 
 @pytest.mark.long

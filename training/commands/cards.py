@@ -195,6 +195,7 @@ def turned(
     out: options.Out,
     photos_of: options.PhotosOf = None,
     most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
+    skip_people: Annotated[int, typer.Option(min=0, help="Leave out the first so many people who have a mate.")] = 0,
     every: Annotated[int, typer.Option(min=1, max=180, help="Degrees between two turns.")] = 15,
     keep: Annotated[
         Path | None,
@@ -212,9 +213,10 @@ def turned(
             open_photos(images),
             range(0, 360, every),
         )
-        names = turning.sample(options.names_of(images, photos_of or []), most)
+        names = turning.sample(options.names_of(images, photos_of or []), most, skipped=skip_people)
         options.check_there(images, photos, names)
         made: dict[int, list[Templates]] = {degrees: [] for degrees in steps}
+        settings = {"images": str(images), "every": every, "skip_people": skip_people}
         with way.open_stages() as own, counted("turning", len(names) * len(steps)) as advance:
             for start in range(0, len(names), BLOCK):
                 some = names[start : start + BLOCK]
@@ -234,7 +236,7 @@ def turned(
                             block.save(kept)
                     made[degrees].append(block.only(some))
                     advance(len(some))
-                figures = _write_turned(out, made, thresholds, {"images": str(images), "every": every}, draw=draw)
+                figures = _write_turned(out, made, thresholds, settings, draw=draw)
         show_turned(own.embedder.package_id, figures)
 
 

@@ -64,17 +64,19 @@ def turn(data: bytes, degrees: float) -> bytes:
     return cv2.imencode(".bmp", pixels[:, :, ::-1])[1].tobytes()
 
 
-def sample(names: Sequence[str], most: int) -> list[str]:
-    """Return up to ``most`` photos, all of the first people who have several, so that they have mates.
+def sample(names: Sequence[str], most: int, *, skipped: int = 0) -> list[str]:
+    """Return up to ``most`` photos (0: all), all of the first people who have several, so that they have mates, after
+    so many ``skipped`` people.
 
     Raises ValueError if nobody has.
     """
     people: dict[str, list[str]] = {}
     for name in names:
         people.setdefault(person_of(name), []).append(name)
-    several = [name for photos in people.values() if len(photos) > 1 for name in photos]
+    mates = [photos for photos in people.values() if len(photos) > 1]
+    several = [name for photos in mates[skipped:] for name in photos]
     if not several:
-        raise ValueError("nobody has several photos")
+        raise ValueError(f"nobody has several photos, or nobody after the first {skipped} people who have")
     return several[:most] if most else several
 
 
