@@ -65,6 +65,7 @@ def gallery(shared_server: LiveServer) -> str:
     return name
 
 
+@pytest.mark.long
 def test_photos_of_one_person_are_one_track(shared_server: LiveServer, tmp_path: Path) -> None:
     name, ada = f"staff-{uuid.uuid4().hex}", tmp_path / "ada"
     ada.mkdir()

@@ -118,6 +118,7 @@ def test_the_calls_are_those_that_the_server_declares() -> None:
         assert generate.FILES[name].read_text(encoding="utf-8") == generate.formatted(text), name
 
 
+@pytest.mark.long
 def test_the_client_is_a_distribution_of_its_own(tmp_path: Path) -> None:
     """It runs where nothing of the service can be imported."""
     program = (

@@ -81,6 +81,7 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.long
 def test_the_longest_user_is_named_not_one_that_has_ended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
     with holding("shared", tmp_path, url) as first, holding("shared", tmp_path, url) as second:
@@ -233,6 +234,7 @@ Store(sys.argv[1])
 """No file can grow past 20 kB, as on a full disk."""
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named_where_a_database_is_made(tmp_path: Path) -> None:
     # Without -B, Python would cut the compiled files it writes at 20 kB too, for all processes after this one.
     command = [sys.executable, "-B", "-c", FULL, f"sqlite:///{tmp_path / 'likeness.db'}"]

@@ -549,6 +549,7 @@ def test_a_damaged_tiff_is_refused_without_a_word_to_standard_error(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_an_image_without_memory_for_it_is_not_called_damaged() -> None:
     """In a process of its own, whose addresses are limited once everything is loaded."""
     program = """

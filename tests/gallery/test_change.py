@@ -31,6 +31,7 @@ from tests.support.waiting import until
 ROUNDS = 6
 
 
+@pytest.mark.long
 def test_merging_beside_deleting_ends_well(pair: tuple[Galleries, Galleries]) -> None:
     """Two processes: one takes subjects, then their faces; the other starts from faces."""
     one, other = pair

@@ -85,6 +85,7 @@ def test_an_id_that_no_gallery_needs_is_free_for_another_model(tmp_path: Path, m
         client.post(GALLERIES, json={"id": "staff", "embedder": "small"}).raise_for_status()
 
 
+@pytest.mark.long
 def test_research_only_and_unmeasured_packages_need_a_word(tmp_path: Path) -> None:
     slim = load_package(PROJECT / "models" / "sface-slim").manifest
     with pytest.raises(InvalidInput, match=r"FNMR .* at FMR 0\.0001") as caught:

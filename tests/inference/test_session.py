@@ -156,6 +156,7 @@ assert not sockets, sockets
 """
 
 
+@pytest.mark.long
 def test_onnx_runtime_reports_nothing_to_anybody(tmp_path: Path) -> None:
     """Its wheels would: to its maker, over the network, from a database in the home folder."""
     home = tmp_path / "home"

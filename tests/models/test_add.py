@@ -55,7 +55,7 @@ def drawn() -> Crops:
         (small, Stated("rgb"), ("nhwc", "uint8", "rgb")),
         pytest.param(bgr, Stated("bgr"), ("nhwc", "uint8", "bgr"), marks=pytest.mark.long),
         pytest.param(nchw, Stated("rgb"), ("nchw", "uint8", "rgb"), marks=pytest.mark.long),
-        (floats, PRESETS["insightface"], ("nchw", "float32", "rgb")),
+        pytest.param(floats, PRESETS["insightface"], ("nchw", "float32", "rgb"), marks=pytest.mark.long),
     ],
 )
 def test_stated_facts_make_a_package_with_the_files_templates(

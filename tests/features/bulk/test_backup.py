@@ -510,6 +510,7 @@ def deciding(api: httpx.Client) -> float:
     return float(face["threshold"])
 
 
+@pytest.mark.long
 def test_packages_and_points_of_the_folders_own_go_along(tmp_path: Path) -> None:
     data, other = tmp_path / "first", tmp_path / "other"
     package = with_own_points(data, 0.7)

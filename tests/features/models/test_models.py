@@ -69,6 +69,7 @@ def left_behind(data: Path) -> list[str]:
     return found + [path.name for path in data.glob(".model-*")]
 
 
+@pytest.mark.long
 def test_a_refusal_names_the_file_and_no_folder_of_the_server(api: httpx.Client, data: Path) -> None:
     jobs = (
         added(api, bytes(2000), ONNX, name="zeros", licence="MIT", preset="sface"),
@@ -145,6 +146,7 @@ def test_what_is_no_upload_is_no_job(api: httpx.Client) -> None:
     error_of(api.post("/v1/models", content=b"x", headers=ONNX, params={"name": "../x"}), 422, "invalid_request")
 
 
+@pytest.mark.long
 def test_one_upload_arrives_at_a_time(api: httpx.Client) -> None:
     came, over = threading.Event(), threading.Event()
 

@@ -309,6 +309,7 @@ def test_an_empty_gallery_has_no_findings(reviewing: Reviewing) -> None:
     assert (summary.subjects, summary.faces, summary.fnmr, summary.fpir) == (0, 0, None, None)
 
 
+@pytest.mark.long
 def test_milvus_is_searched_too(tmp_path: Path) -> None:
     with closing(Reviewing(f"sqlite:///{tmp_path / 'likeness.db'}", milvus=tmp_path)) as reviewing:
         reviewing.people(range(40))

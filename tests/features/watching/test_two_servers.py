@@ -52,6 +52,7 @@ def without_age(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in event.items() if name != "age_s"} for event in events]
 
 
+@pytest.mark.long
 def test_events_of_both_are_heard_at_both_and_delivered_once(
     servers: tuple[httpx.Client, httpx.Client], port: int
 ) -> None:

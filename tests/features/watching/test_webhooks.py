@@ -280,6 +280,7 @@ def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
     assert not started()
 
 
+@pytest.mark.long
 def test_nothing_of_it_is_imported_while_it_is_off(tmp_path: Path) -> None:
     """But its setting, and how it is loaded."""
     code = (
