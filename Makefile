@@ -37,13 +37,15 @@ docs: $(VENV)/.docs
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
 
-# The tests start many processes, which share their compiled files. They wait for servers, so there is one worker more
+# The tests start many processes, which share their compiled files. They wait for servers, so there are MORE workers
 # than cores. Workers take whole files in the order of tests/conftest.py, the longest first. A test that fails is run once
 # more, and named ("RERUN") if it passes then: many wait for other programs, on a machine that may be busy.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
+MORE ?= 1
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + $(MORE))) --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder --reruns 1 -r aR
 
 # The first stage of the suite: minutes on two cores.
+test: MORE = 2
 test: $(VENV)/.dev
 	$(PYTEST) -m "not long"
 

@@ -41,6 +41,7 @@ FILES_BYTES = 4 * 2**30
 """More than the files of a run, about one GB, and of those that go on beside it."""
 LONGEST_FIRST = (
     "kill",
+    "portable",
     "models",
     "add",
     "strangers_path",
