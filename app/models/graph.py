@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -101,9 +101,10 @@ def replace_input(node: NodeProto, old: str, new: str) -> None:
             node.input[position] = new
 
 
-def attribute(node: NodeProto, name: str, default: object) -> object:
-    values = (helper.get_attribute_value(given) for given in node.attribute if given.name == name)
-    return next(values, default)
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """Return the attribute's value, text as str; the default where the node doesn't have it."""
+    value = next((helper.get_attribute_value(given) for given in node.attribute if given.name == name), default)
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def opset(model: ModelProto) -> int:
@@ -284,8 +285,8 @@ def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) ->
 
 def _scale_conv_inputs(graph: Graph, node: NodeProto, weight: Floats, scale: Floats, shift: Floats) -> bool:
     bias = _bias(graph, node, len(weight))  # weight: (M, C/groups, *kernel)
-    pads, auto = attribute(node, "pads", []), attribute(node, "auto_pad", b"NOTSET")
-    is_padded = auto not in (b"NOTSET", b"VALID") or (isinstance(pads, list) and any(pads))
+    pads, auto = attribute(node, "pads", []), attribute(node, "auto_pad", "NOTSET")
+    is_padded = auto not in ("NOTSET", "VALID") or (isinstance(pads, list) and any(pads))
     if bias is None or (shift.any() and is_padded):
         return False
     groups = int(str(attribute(node, "group", 1)))

@@ -423,6 +423,8 @@ class Operations:
         learn from a refusal whom a photo shows.
         """
         poor = {index: error for index, chosen in taken.items() if (error := too_poor(chosen.face, level))}
+        if not poor:
+            return dict(taken), []
         good = [chosen.template for index, chosen in taken.items() if index not in poor]
         matched = self.beside_good(gallery, subject if tell else None, [taken[index].template for index in poor], good)
         left = [
@@ -438,8 +440,6 @@ class Operations:
     ) -> list[bool]:
         """Return which turned heads may be enrolled: those that match a good face of the subject, new or enrolled
         (`duplicates.matches_good`)."""
-        if not turned:
-            return []
         measured = self.thresholds_in(gallery, turned[0].package)
         return matches_good(self._galleries, gallery, subject, turned, good, measured=measured)
 

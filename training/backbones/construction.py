@@ -11,11 +11,11 @@ import onnx
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 from torch import fx, nn
 
 from app.errors import Unusable
-from app.models.graph import known_shapes
+from app.models.graph import attribute, known_shapes
 
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = Any
@@ -85,15 +85,6 @@ class Construction:
 
 Builder: TypeAlias = Callable[[Construction, NodeProto], Value]
 """Returns the value of a node's first output; raises Unusable ``operator_unsupported``."""
-
-
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the attribute's value, text as str; the default where the node doesn't have it."""
-    found = next((each for each in node.attribute if each.name == name), None)
-    if found is None:
-        return default
-    value = helper.get_attribute_value(found)
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def unsupported(node: NodeProto, why: str) -> Unusable:

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor, nn
 
+from app.models.graph import attribute
 from training.backbones.construction import (
     Array,
     Builder,
     Construction,
     Value,
-    attribute,
     constant_input,
     integers,
     optional_constant,

@@ -272,7 +272,7 @@ def identify_answer(identification: Identification, asked: schemas.IdentifyParam
     nearest = [face.nearest_other for face in identification.faces]
     ruled_out = [face.ruled_out for face in identification.faces]
     parts = [identification.photo], (), identification.stages, nearest, ruled_out
-    why = _explained(*parts, point=point, track=identification.track)
+    why = _explained(*parts, point=point, track=identification.track) if asked.explain else None
     return schemas.IdentifyAnswer.of(
         identification,
         image=identification.photo,
@@ -295,7 +295,7 @@ def identify_answer(identification: Identification, asked: schemas.IdentifyParam
         fpir_asked=asked.fpir,
         limited=point.limited,
         calibration=point.calibration,
-        explain=why if asked.explain else None,
+        explain=why,
         warnings=_warnings(identification.warnings),
     )
 

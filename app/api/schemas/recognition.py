@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, AskedRate, Example, Params, Population, Wire, words
@@ -172,7 +173,7 @@ class ImageSize(Wire):
 
 
 def _plain(landmarks: Any) -> Any:
-    return landmarks.tolist() if hasattr(landmarks, "tolist") else landmarks
+    return landmarks.tolist() if isinstance(landmarks, np.ndarray) else landmarks
 
 
 FivePoints: TypeAlias = Annotated[list[Point], Field(min_length=5, max_length=5)]
