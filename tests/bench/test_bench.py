@@ -33,7 +33,7 @@ from bench.parts.tails import first_come
 from bench.run import Effort, Run
 from bench.stages import Stages, open_stages
 from tests.conftest import PROJECT
-from tests.support.index_faces import CpuGpu
+from tests.support.cpu_gpu import CpuGpu
 from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
 from training.evaluation.speed import Speeds, Spread, contest

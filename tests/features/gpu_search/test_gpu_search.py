@@ -22,7 +22,8 @@ from app.search import index as module
 from app.search.index import Index
 from app.search.quantised import ExactScan
 from app.search.rows import Rows
-from tests.support.index_faces import CpuGpu, Face, block, random_units
+from tests.support.cpu_gpu import CpuGpu
+from tests.support.index_faces import Face, block, random_units
 
 DIMENSION = 32
 
