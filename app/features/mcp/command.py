@@ -63,7 +63,7 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
         def call(*given: Any, **named: Any) -> Answer:
             try:
                 return tool(*given, **named)
-            except (ClientError, LikenessError) as error:
+            except (ClientError, LikenessError, OSError) as error:
                 raise ToolError(str(error)) from None
 
         return call
@@ -119,7 +119,10 @@ class Tools:
     def _shown(self, path: str) -> Path:
         """Return a photo's path. Raises FileMissing if it isn't below the folder, or no file."""
         root = self.folder.resolve()
-        found = (root / path).resolve()
-        if not found.is_relative_to(root) or not found.is_file():
-            raise FileMissing(f"There is no photo {path!r} in the folder of photos.")
-        return found
+        try:
+            found = (root / path).resolve()
+            if found.is_relative_to(root) and found.is_file():
+                return found
+        except (OSError, RuntimeError, ValueError):  # too long, a loop of links, with NUL
+            pass
+        raise FileMissing(f"There is no photo {path!r} in the folder of photos.")

@@ -96,7 +96,9 @@ async def test_an_assistant_asks_and_changes_only_where_it_may(
     async with assistant(shared_server, photos) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == READS
         assert len((await call(client, "detect", photo="hopper.jpg"))["faces"]) == 1
-        for path in ("../secret.jpg", str(photos.parent / "secret.jpg"), "link.jpg", "nothing.jpg", "."):
+        (photos / "loop.jpg").symlink_to("loop.jpg")
+        no_files = ("nothing.jpg", ".", "loop.jpg", "a\0b.jpg", "long" * 5_000)
+        for path in ("../secret.jpg", str(photos.parent / "secret.jpg"), "link.jpg", *no_files):
             assert "There is no photo" in await refused(client, "detect", photo=path)
         assert "gallery" in await refused(client, "identify", gallery="nobody-has-it", photo="hopper.jpg")
         assert await refused(client, "enroll", gallery=gallery, person="x", photos=["hopper.jpg"])
