@@ -1,6 +1,6 @@
 """The web page at `/` and the API page at `/docs`.
 
-The web page is the files of `app/page`, as they are, for everyone: they hold no data. The page reads what it shows from
+The web page is the files of `app/page`, for everyone: they hold no data. The page reads what it shows from
 the API, with the key of the person who uses it. A feature adds a folder: its `start.js` runs before the page begins.
 The API page is Swagger UI, behind a key.
 """
@@ -8,12 +8,9 @@ The API page is Swagger UI, behind a key.
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
-import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -25,24 +22,14 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
-import app.page
 from app.api import openapi
 from app.api.auth import given_key
 from app.api.middleware import CSP
+from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, File, digest_of, served_files
 from app.api.route import Router, add_operations, operations_of
 from app.errors import NotFound
 
-START = "index.html"
-MAIN = '    <script type="module" src="/page/main.js"></script>\n'
-ADDED = """\
-    <link rel="stylesheet" href="/page/{name}/style.css">
-    <script type="module" src="/page/{name}/start.js"></script>
-"""
-"""Inserted before MAIN for each feature that has a part of the page."""
-STYLES = "styles.css"
-"""All style sheets that START names, in their order, as one file: a browser draws nothing before it has them all."""
-_SHEET = re.compile(r' *<link rel="stylesheet" href="/page/(?P<name>[^"]+)">\n')
-PAGE_PATH, PAGE_FILES = "/", "/page/"
+PAGE_PATH = "/"
 PAGE_METHODS = ("GET", "HEAD")
 DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
 SWAGGER_START = "SwaggerUIBundle({"
@@ -54,57 +41,23 @@ AUTHORIZE = """
         },"""
 """Authorizes "Try it out" with the key of the sign-in: on this page, or on the web page in the same tab."""
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-    "webp": "image/webp",
-}
-"""Kinds of files that are served, with their content types."""
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-"""The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
-HEADERS = {"vary": "accept-encoding"}
-DOCUMENTS = {
-    CSP: POLICY,
-    "permissions-policy": "camera=(self), geolocation=(), microphone=()",
-}
-"""Headers of files that a browser opens alone: in scripts, styles and pictures of a page they have no effect."""
-DOCUMENT_KINDS = ("html", "svg")
-_IMPORT = re.compile(r"""^(?:import|\} from|import .* from|export .* from) ?"([^"]+\.js)";$""", re.MULTILINE)
-"""A module that another one imports at its beginning, as the formatter writes it."""
 CACHE_CONTROL = "cache-control"
 REVALIDATED = {CACHE_CONTROL: "no-cache"}
 """The start, and files asked for without today's digest: a browser caches them, and revalidates them each time."""
 IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
 """Files below the digest of them all, by which the start names them: another version's have other addresses."""
-DIGEST_CHARACTERS = 16
 _NOT_TAKEN = re.compile(r"q=0(\.0{0,3})?")
 _VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    content: bytes
-    packed: bytes
-    """The content by gzip."""
-    headers: dict[str, str]
-    """Content type and ETag, beside those of every file."""
 
 
 def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
     """Make ``server`` serve both pages and the OpenAPI document; ``added`` are features' folders of the web page."""
     _install_api_page(server)
-    files = read_files(added)
+    files = served_files(added)
     digest = digest_of(files)
-    start = _start(files, digest)
 
     async def show_start(request: Request) -> Response:
-        return _answer(request, start, REVALIDATED)
+        return _answer(request, files[START], REVALIDATED)
 
     async def show_file(request: Request, name: str) -> Response:
         versioned = _VERSIONED.fullmatch(name)
@@ -138,42 +91,6 @@ def takes_gzip(accepted: str) -> bool:
         weights[name.strip()] = "".join(weight.split())
     weight = next((weights[name] for name in ("gzip", "x-gzip", "*") if name in weights), "q=0")
     return _NOT_TAKEN.fullmatch(weight) is None
-
-
-def digest_of(files: dict[str, File]) -> str:
-    """Return what stands for the names and contents of all files."""
-    tags = "".join(f"{name} {file.headers['etag']}\n" for name, file in sorted(files.items()))
-    return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]
-
-
-def _start(files: dict[str, File], digest: str) -> File:
-    """Return the start, which names each file below ``digest``.
-
-    It has the browser ask for all modules at once that the page begins with. Those of other views are in a template,
-    which the page has fetched once its first view is there: a module whose request breaks off when it is imported would
-    be missing until the page is loaded again.
-    """
-    html = files[START].content.decode()
-    begun = [path.removeprefix(PAGE_FILES) for path in re.findall(r'src="([^"]+\.js)"', html)]
-    first = _imported(files, begun)
-    later = sorted(name for name in files if name.endswith(".js") and name not in {*begun, *first})
-    at_once = "".join(f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in first)
-    rest = "".join(f'<link rel="prefetch" href="{PAGE_FILES}{name}">' for name in later)
-    html = html.replace("  </head>", f'{at_once}    <template id="later">{rest}</template>\n  </head>')
-    return _file(START, html.replace(f'"{PAGE_FILES}', f'"{PAGE_FILES}{digest}/').encode())
-
-
-def _imported(files: dict[str, File], names: Sequence[str]) -> list[str]:
-    """Return the modules that these import, over however many others."""
-    found, waiting = set(names), list(names)
-    while waiting:
-        name = waiting.pop()
-        for target in _IMPORT.findall(files[name].content.decode()):
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-            if path in files and path not in found:
-                found.add(path)
-                waiting.append(path)
-    return sorted(found - set(names))
 
 
 def _install_api_page(server: FastAPI) -> None:
@@ -223,39 +140,3 @@ def _api_page_policy(html: str) -> str:
         f"default-src 'none'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
-    """Return the web page's files by their path below its folder, and those of ``added`` by their path below the name
-    of their feature."""
-    files = _files_of(Path(app.page.__file__).parent)
-    for folder in added:
-        name = folder.parent.name
-        files |= {f"{name}/{path}": file for path, file in _files_of(folder).items()}
-        start = files[START].content.decode().replace(MAIN, ADDED.format(name=name) + MAIN)
-        files[START] = _file(START, start.encode())
-    return files | _joined_styles(files)
-
-
-def _joined_styles(files: dict[str, File]) -> dict[str, File]:
-    """Return STYLES, and the start that names it in place of the style sheets."""
-    html = files[START].content.decode()
-    names = _SHEET.findall(html)
-    link = f'    <link rel="stylesheet" href="{PAGE_FILES}{STYLES}">\n'
-    html = _SHEET.sub(lambda sheet: link if sheet["name"] == names[0] else "", html)
-    return {
-        STYLES: _file(STYLES, b"\n".join(files[name].content for name in names)),
-        START: _file(START, html.encode()),
-    }
-
-
-def _files_of(folder: Path) -> dict[str, File]:
-    kept = [path for path in folder.rglob("*") if path.suffix.removeprefix(".") in TYPES]
-    return {path.relative_to(folder).as_posix(): _file(path.name, path.read_bytes()) for path in kept}
-
-
-def _file(name: str, content: bytes) -> File:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    suffix = name.rpartition(".")[2]
-    headers = HEADERS | (DOCUMENTS if suffix in DOCUMENT_KINDS else {}) | {"content-type": TYPES[suffix], "etag": tag}
-    return File(content, gzip.compress(content, mtime=0), headers)

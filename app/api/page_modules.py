@@ -1,0 +1,108 @@
+"""The web page's JavaScript modules as a first view needs them: one file in place of some twenty.
+
+A browser asks for six files at a time, and no module runs before all that it imports are there. Each joined module
+stays a scope of its own, a function that returns what the module exports; its text is otherwise as it was written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+_IMPORT = re.compile(
+    r"""^import\s+(?:(?P<names>\{[^}]*\}|\*\s+as\s+\w+)\s*from\s*)?(?P<quote>["'])(?P<target>[^"']+)(?P=quote);?""",
+    re.MULTILINE,
+)
+_LATER = re.compile(r"""\bimport\(\s*(?P<quote>["'])(?P<target>[^"']+)(?P=quote)\s*\)""")
+_EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:const|function\*?|class)\s+(?P<name>[\w$]+))", re.MULTILINE)
+_RENAMED = re.compile(r"(\w+)\s+as\s+(\w+)")
+_OTHERWISE = re.compile(r"^(?:import|export)\b(?!\()[^\n]*|^.*\bimport\.meta\b[^\n]*", re.MULTILINE)
+"""What is left of imports and exports that are written in another way, which a function can't hold."""
+
+
+def join_modules(modules: Mapping[str, str], begun: Sequence[str], into: str) -> dict[str, str]:
+    """Return the modules as a page serves them: ``begun`` and all that they import as one, ``into``, and the others.
+
+    Args:
+        modules: Text by path, `views/home.js`.
+        begun: Those that run when the page begins, in this order; the last is ``into``.
+        into: The path of the joined file, at the root.
+
+    Raises ValueError if a module imports or exports in a way that can't be joined, or if two import each other.
+    """
+    joined: dict[str, str] = {}  # names of the functions, those first that others import
+    for name in begun:
+        _collect(modules, name, joined, ())
+    parts = [_scope(modules, name, joined) for name in joined]
+    text = "".join(parts) + f"export {{ {', '.join(joined.values())} }};\n"
+    others = {name: _from_outside(modules, name, joined, into) for name in modules if name not in joined}
+    return {into: text, **others}
+
+
+def imported(modules: Mapping[str, str], name: str) -> list[str]:
+    """Return the modules that this one imports at its beginning, as paths."""
+    targets = (_path(name, found["target"]) for found in _IMPORT.finditer(modules[name]))
+    return [target for target in targets if target in modules]
+
+
+def _collect(modules: Mapping[str, str], name: str, joined: dict[str, str], above: tuple[str, ...]) -> None:
+    if name in above:
+        raise ValueError(f"{name} and {above[-1]} import each other; the page's modules must not.")
+    if name in joined:
+        return
+    for target in imported(modules, name):
+        _collect(modules, target, joined, (*above, name))
+    stem = re.sub(r"\W", "_", name.removesuffix(".js"))
+    joined[name] = f"${len(joined)}_{stem}"
+
+
+def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> str:
+    """Return the module as `const $3_dom = (() => { … return { h, put }; })();`."""
+    text = modules[name]
+    exported = [found["name"] for found in _EXPORT.finditer(text)]
+    text = _IMPORT.sub(lambda found: _taken(found, joined.get(_path(name, found["target"]))), text)
+    text = _LATER.sub(lambda found: _taken_later(_path(name, found["target"]), joined), _EXPORT.sub("", text))
+    if left := _OTHERWISE.search(text):
+        raise ValueError(f"{name}: the page begins with this module, and can't join: {left[0].strip()}")
+    return f"const {joined[name]} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
+
+
+def _taken(found: re.Match[str], scope: str | None) -> str:
+    """Return the statement that takes from ``scope`` what the import takes from its module, on as many lines."""
+    if scope is None:
+        return found[0]  # of no file of the page
+    names, lines = found["names"] or "", "\n" * found[0].count("\n")
+    if not names:
+        return lines
+    if names.startswith("*"):
+        return f"const {names.rpartition(' ')[2]} = {scope};{lines}"
+    taken = " ".join(_RENAMED.sub(r"\1: \2", names).split())
+    return f"const {taken} = {scope};{lines}"
+
+
+def _taken_later(target: str, joined: Mapping[str, str]) -> str:
+    return f"Promise.resolve({joined[target]})" if target in joined else f'import("./{target}")'
+
+
+def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, str], into: str) -> str:
+    """Return a module that isn't joined: it takes from ``into`` what it imports from modules that are."""
+    path = posixpath.relpath(into, posixpath.dirname(name) or ".")
+    path = path if path.startswith(".") else f"./{path}"
+
+    def take(found: re.Match[str]) -> str:
+        scope = joined.get(_path(name, found["target"]))
+        return found[0] if scope is None else f'import {{ {scope} }} from "{path}"; {_taken(found, scope)}'
+
+    def take_later(found: re.Match[str]) -> str:
+        scope = joined.get(_path(name, found["target"]))
+        return found[0] if scope is None else f'import("{path}").then((all) => all.{scope})'
+
+    return _LATER.sub(take_later, _IMPORT.sub(take, modules[name]))
+
+
+def _path(name: str, target: str) -> str:
+    """Return the path that the module ``name`` means by ``target``."""
+    if target.startswith("/page/"):
+        return target.removeprefix("/page/")
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
