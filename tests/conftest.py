@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from app.api import page
+from app.api import page_files
 from app.db.engine import Database
 from tests.support.live import LiveServer, serving
 from training.service import reserved_port
@@ -138,9 +138,9 @@ def _services_start_quickly() -> Iterator[None]:
     """All services of this process share the opened models and the page's files; servers in processes of
     their own open theirs."""
     with pytest.MonkeyPatch.context() as changed:
-        read_once = functools.cache(page.read_files)
+        read_once = functools.cache(page_files.served_files)
         changed.setattr("app.main.open_models", ready.open_models)
-        changed.setattr("app.api.page.read_files", lambda added=(): read_once(tuple(added)))
+        changed.setattr("app.api.page.served_files", lambda added=(): read_once(tuple(added)))
         yield
 
 

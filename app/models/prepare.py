@@ -48,6 +48,14 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
     Raises Unusable: package_not_preparable, cache_not_writable, package_external_weights, and what `locate` raises.
     """
+    try:
+        return _prepared(package, cache_dir, target)
+    except FileNotFoundError:  # another process has just removed the package
+        message = f"{package.id} was removed while it was opened. Add it again, or use another model."
+        raise Unusable(message, code="package_file_missing", package=package.id) from None
+
+
+def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     source = locate(package, cache_dir)
     if b"location" in source.read_bytes():  # the key of each external tensor; most starts needn't import onnx
         _refuse_external_weights(package, source)

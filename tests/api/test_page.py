@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from app.api.middleware import ANSWER_POLICY, CSP
-from app.api.page import POLICY, TYPES, read_files
+from app.api.page_files import POLICY, TYPES, read_files, served_files
+from app.api.page_modules import join_modules
 from app.error_codes import KINDS, javascript
 from app.types import Reason
 from tests.conftest import PROJECT
@@ -32,8 +33,8 @@ def sheet_of_advice() -> list[tuple[str, str]]:
 
 
 def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
-    files = read_files(ADDED)  # where all features are on, as they are here
-    assert files.keys() > set(FILES)
+    files = served_files(ADDED)  # where all features are on, as they are here
+    assert files.keys() > {name for name in FILES if name.endswith((".html", ".svg", PICTURE))}
     for name, file in files.items():
         answer = api.get(f"/page/{name}", headers={"x-api-key": ""}).raise_for_status()
         assert answer.content == file.content
@@ -45,9 +46,8 @@ def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
 
 def test_the_address_itself_is_the_page(api: httpx.Client) -> None:
     answer = api.get("/", headers={"x-api-key": ""})
-    lines = re.sub(r"/page/[0-9a-f]{16}/", "/page/", answer.text).splitlines()
-    start = read_files(ADDED)["index.html"].content.decode().splitlines()
-    assert [line for line in lines if "modulepreload" not in line and 'id="later"' not in line] == start
+    body = read_files(ADDED)["index.html"].content.decode().partition("<body>")[2]
+    assert answer.text.partition("<body>")[2] == body
     assert answer.headers["cache-control"] == "no-cache"
     assert "camera=(self)" in answer.headers["permissions-policy"]
     head = api.head("/", headers={"x-api-key": ""})
@@ -66,8 +66,8 @@ def test_a_browser_that_has_the_file_gets_it_once(api: httpx.Client) -> None:
 def test_what_the_start_names_never_changes_and_is_kept(api: httpx.Client) -> None:
     named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', api.get("/", headers={"x-api-key": ""}).text))
     names = {path.split("/", 3)[3] for path in named}
-    assert names >= {"styles.css", *(name for name in FILES if name.endswith(".js"))}
-    files = read_files(ADDED)
+    files = served_files(ADDED)
+    assert names == {name for name in files if name.endswith((".js", ".css", ".svg"))}
     for path in named:
         answer = api.get(path, headers={"x-api-key": ""}).raise_for_status()
         assert answer.content == files[path.split("/", 3)[3]].content
@@ -76,7 +76,7 @@ def test_what_the_start_names_never_changes_and_is_kept(api: httpx.Client) -> No
 
 def test_a_file_of_another_version_is_ours_and_not_kept(api: httpx.Client) -> None:
     answer = api.get(f"/page/{'0' * 16}/main.js").raise_for_status()
-    assert answer.content == (FOLDER / "main.js").read_bytes()
+    assert answer.content == api.get("/page/main.js").content
     assert answer.headers["cache-control"] == "no-cache"
     assert api.get(f"/page/{'0' * 16}/nothing.js").status_code == 404
 
@@ -104,7 +104,7 @@ def test_files_are_packed_for_those_who_read_gzip_and_a_first_view_is_small(api:
     packed = api.get("/page/main.js", headers={"accept-encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "accept-encoding"
-    assert packed.content == (FOLDER / "main.js").read_bytes(), "unpacked by the client"
+    assert packed.content == served_files(ADDED)["main.js"].content, "unpacked by the client"
     plain = api.get("/page/main.js", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     for accepted, is_packed in ACCEPTED.items():
@@ -114,10 +114,51 @@ def test_files_are_packed_for_those_who_read_gzip_and_a_first_view_is_small(api:
     start = api.get("/", headers={"x-api-key": ""}).text
     at_once = start.partition('<template id="later">')[0] + start.partition("</template>")[2]
     first = {path.split("/", 3)[3] for path in re.findall(r'(?:href|src)="(/page/[^"]+)"', at_once)}
-    assert {"main.js", "dom.js", "views/home.js", "styles.css"} <= first
-    assert not [name for name in first if name.startswith("style/")], "each would be a request of its own"
-    assert not {"views/identify.js", "views/models.js"} & first
-    assert sum(len(file.packed) for name, file in read_files().items() if name in first) < 60_000
+    assert first == {"main.js", "styles.css", "icon.svg"}, "each would be a request of its own"
+    assert sum(len(file.packed) for name, file in served_files(ADDED).items() if name in first) < 60_000
+
+
+def test_modules_that_are_joined_have_their_scopes_and_the_others_share_them() -> None:
+    modules = {
+        "a.js": 'import {\n  kept as mine,\n  size,\n} from "./parts/b.js";\nexport const both = () => mine + size;\n'
+        'export const late = () => import("./later.js");\nboth();\n',
+        "parts/b.js": "export const size = 2;\nexport async function fetched() {}\nexport class Kept {}\n"
+        "export const kept = 1;\nconst hidden = 0;\n",
+        "later.js": "import * as all from './parts/b.js'\nimport { both } from \"/page/a.js\";\n"
+        'import { other } from "./other.js";\nexport const sum = all.size + both() + other;\n',
+        "other.js": "export const other = 4;\n",
+    }
+    joined = join_modules(modules, ["a.js"], "a.js")
+    assert joined["other.js"] == modules["other.js"]
+    assert joined.keys() == {"a.js", "later.js", "other.js"}
+    text = joined["a.js"]
+    assert text.index("const $0_parts_b = ") < text.index("const $1_a = "), "those that others need come first"
+    assert "const { kept: mine, size, } = $0_parts_b;\n\n\n\n" in text, "on as many lines as before"
+    assert "return { size, fetched, Kept, kept };" in text
+    assert 'import("./later.js")' in text
+    assert text.endswith("export { $0_parts_b, $1_a };\n")
+    assert joined["later.js"].splitlines() == [
+        'import { $0_parts_b } from "./a.js"; const all = $0_parts_b;',
+        'import { $1_a } from "./a.js"; const { both } = $1_a;',
+        'import { other } from "./other.js";',
+        "export const sum = all.size + both() + other;",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("export default 1;\n", "b.js: .*export default 1;"),
+        ("const x = 1;\nexport { x };\n", "b.js: .*export { x };"),
+        ("export let x = 1;\n", "b.js: .*export let x = 1;"),
+        ('import wanted from "./a.js";\n', "b.js: .*import wanted"),
+        ("const here = import.meta.url;\n", r"b.js: .*import\.meta\.url"),
+        ('import "./a.js";\n', "a.js and b.js import each other"),
+    ],
+)
+def test_what_can_not_be_joined_is_said_when_the_server_starts(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        join_modules({"a.js": 'import "./b.js";\n', "b.js": text}, ["a.js"], "a.js")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +199,7 @@ def test_the_files_that_others_name_are_those_that_are_there_and_none_is_of_anot
 def test_the_wheel_takes_every_file() -> None:
     taken = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["app.page"]
     assert {str(path.relative_to(FOLDER)) for glob in taken for path in FOLDER.glob(glob)} == set(FILES)
-    assert sorted(read_files().keys() - {"styles.css"}) == FILES
+    assert sorted(read_files()) == FILES
 
 
 def test_the_page_has_sentences_of_its_own_for_the_codes_that_people_meet_most() -> None:

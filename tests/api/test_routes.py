@@ -14,7 +14,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Message
 
 from app.api.operation import Operation
-from app.api.page import PAGE_FILES, PAGE_PATH
+from app.api.page import PAGE_PATH
+from app.api.page_files import PAGE_FILES
 from app.api.route import OperationRoute, Router
 from app.config import Settings
 from app.errors import DatabaseBusy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -22,6 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
+from app.files import sha256_of
 from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
@@ -538,6 +541,24 @@ def test_a_damaged_prepared_file_is_made_again(tmp_path: Path) -> None:
     whole = first.read_bytes()
     first.write_bytes(whole[:-10])
     assert prepared(package, tmp_path / "cache", "cpu").read_bytes() == whole
+
+
+@pytest.mark.parametrize("read", ["sha256_of", "locate"])
+def test_a_package_that_is_removed_while_it_is_opened_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """As another server that shares the data folder does, before its file is hashed or before it is read."""
+    package = tiny(tmp_path / "package")
+
+    def removed(*arguments: Any) -> Any:
+        found = locate(*arguments) if read == "locate" else arguments[0]
+        shutil.rmtree(package.folder)
+        return found if read == "locate" else sha256_of(found)
+
+    monkeypatch.setattr(f"app.models.{'prepare' if read == 'locate' else 'packages'}.{read}", removed)
+    with pytest.raises(Unusable, match=r"was removed while it was opened") as caught:
+        prepared(package, tmp_path / "cache", "cpu")
+    assert caught.value.code == "package_file_missing"
 
 
 def test_preparing_at_the_same_time_gives_one_file(tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ class ModelRemover:
         except FileNotFoundError:
             raise _not_found(name) from None  # another process was faster
         except BlockingIOError:
-            raise _in_use(package, "a model is being added just now; try again after it", reason="adding") from None
+            raise _in_use(
+                package, "a model is being added or removed just now; try again after it", reason="adding"
+            ) from None
         except OSError as error:
             message = f"{package.folder} can't be removed: {error.strerror}. Make the data folder writable."
             raise Unusable(message, package=package.id) from None

@@ -115,6 +115,7 @@ async function identifyShot(state) {
   const asking = askAnew(state);
   const shot = state.shot;
   put(state.cards, h("p.waiting", {}, "Looking …"));
+  put(state.status); // who was in the photo before
   try {
     const answer = await inquire(state, shot.photo, asking.signal);
     state.photo.show(marked(answer), answer.image, words(answer), pointing(state));

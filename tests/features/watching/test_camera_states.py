@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.page import TYPES, read_files
+from app.api.page_files import TYPES, read_files
 from app.features.watching.routes import FEATURE
 from app.features.watching.watcher.tally import MINUTE_S, MINUTES, Tally
 from app.types import Box, Detection, Quality, Reason
