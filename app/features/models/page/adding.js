@@ -71,7 +71,7 @@ function table(models, place, follow) {
       "tr",
       {},
       h("th", { scope: "row" }, model.name),
-      h("td", {}, model.accuracy ?? "nothing"),
+      h("td", {}, model.accuracy ?? "not measured"),
       h("td", {}, bytes(model.max_bytes)),
       h("td", {}, `${model.licence.name}${model.licence.non_commercial ? ", not for commercial use" : ""}`),
       h("td", {}, model.installed ? "installed" : pulling(model, place, follow)),
