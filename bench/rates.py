@@ -10,11 +10,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
+import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
@@ -22,18 +23,22 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import OperatingPointUnavailable
+from app.face.quality import QualityLevel
 from app.features.calibration.population import deciding, measure_population
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.models.calibration.intervals import Floats, Ints
+from app.models.stages import Stages, pixels_of
 from app.package.folders import load_package
 from app.package.manifest import Manifest
 from app.package.thresholds import Thresholds, fuse
+from app.pipeline import choose_face
 from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
-from app.types import Vectors
-from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
+from app.types import Vector, Vectors
+from training.commands.options import Images, Out, TemplateOptions, read_or_embed, templates_of, with_template_options
 from training.evaluation.pairs import person_of
+from training.evaluation.photos import Embed, Templates, open_photos
 from training.terminal import told
 
 Source: TypeAlias = Literal["package", "others", "gallery", "laxer"]
@@ -53,6 +58,8 @@ ASKED: tuple[tuple[str, float], ...] = (
 )
 MISSED = "FNIR at fpir 0.01"
 MISSED_FOUND = "at a found 0.01"
+JPEG_QUALITY = 80
+"""Of reduced photos: about what a camera sends."""
 MOST_TRACKS = 4
 """Tracks drawn of a person's photos: more of one person are no further evidence."""
 WIDTH = 160
@@ -87,6 +94,8 @@ class Faces:
     vectors: Vectors
     people: Ints
     manifest: Manifest
+    searching: Vectors | None = None
+    """The same photos as probes, if they are not searched with as they are enrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +205,16 @@ def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
     return factors
 
 
-def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
+def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
     """Return the rate found for each one asked for; those that are refused are left out."""
-    strangers, mates = probes_of(vectors, drawn.strangers), probes_of(vectors, drawn.mates)
+    vectors, searching = faces.vectors, faces.vectors if faces.searching is None else faces.searching
+    strangers, mates = probes_of(searching, drawn.strangers), probes_of(searching, drawn.mates)
     scores, weights = subject_scores(strangers, vectors, drawn, thresholds), drawn.weights
     alone = np.ones(len(drawn.faces))
     best = best_scores(strangers, vectors, drawn) * reduced(strangers.lengths, alone[:1], thresholds)
     best = best[:, : drawn.named]
-    faces = np.bincount(drawn.subjects)
-    sizes = Counter(faces.tolist())
+    counts = np.bincount(drawn.subjects)
+    sizes = Counter(counts.tolist())
     sought, named = fused_sizes(sizes, thresholds), scores[:, : drawn.named]
     second = mates if drawn.mates.shape[1] > 1 else Probes(vectors[drawn.faces], alone)
     pairs = strangers.vectors @ second.vectors.T * reduced(strangers.lengths, second.lengths, thresholds)
@@ -217,8 +227,8 @@ def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str
                 threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), compared).threshold
                 reached = own.max(axis=1) >= threshold
             elif what == "verify subject fmr":
-                counts = (next(iter(fused_sizes({count: 1}, thresholds))) for count in faces[: drawn.named].tolist())
-                at = [verify_point(thresholds, asked, asked, count).threshold for count in counts]
+                each = (next(iter(fused_sizes({count: 1}, thresholds))) for count in counts[: drawn.named].tolist())
+                at = [verify_point(thresholds, asked, asked, count).threshold for count in each]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)
@@ -273,9 +283,30 @@ def measure(faces: Faces, setting: Setting, draws: int) -> Row:
         side = number % 2 if setting.source == "others" else number
         thresholds = known.get(side) or thresholds_for(setting.source, faces, drawn, others)
         known[side] = thresholds
-        for what, rate in found_in(faces.vectors, drawn, thresholds).items():
+        for what, rate in found_in(faces, drawn, thresholds).items():
             rates.setdefault(what, []).append(rate)
     return Row(setting, {what: (float(np.mean(some)), min(some), max(some)) for what, some in rates.items()})
+
+
+def seen_from_afar(images: Path, names: Sequence[str], width: int, way: TemplateOptions) -> Templates:
+    """Return the templates of photos reduced until the face that each is about is ``width`` pixels wide; a face is not
+    found where it is too poor to be one of a track's."""
+
+    def embed(stages: Stages) -> Embed:
+        photos = open_photos(images)
+
+        def one(name: str) -> tuple[Vector, float]:
+            data = photos.read(name)
+            detected = stages.pipeline.detect(data)
+            ratio = width / detected.faces[choose_face(detected).index].box.width
+            small = cv2.resize(pixels_of(data), None, fx=ratio, fy=ratio, interpolation=cv2.INTER_AREA)
+            jpeg = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+            return stages.embed_photo(cv2.imencode(".jpg", small[:, :, ::-1], jpeg)[1].tobytes())
+
+        return one
+
+    made = read_or_embed(images, names, replace(way, templates=None), embed)
+    return replace(made, found=made.found & (made.quality >= QualityLevel.LOW.minimum))
 
 
 def one_person_each(vectors: Vectors, people: Ints, above: float | None) -> NDArray[np.bool_]:
@@ -301,6 +332,9 @@ def rates(
     probe: Annotated[
         list[int], typer.Option(min=1, help="Photos of a probe; several: a track, compared with tracks.")
     ] = [1],  # noqa: B006 - the same
+    face_width: Annotated[
+        int | None, typer.Option(min=8, help="Pixels to which faces of probes are reduced: people far from a camera.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Galleries drawn in each setting.")] = 10,
     same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
 ) -> None:
@@ -311,11 +345,17 @@ def rates(
         templates = templates_of(images, (), way).with_face()
         if not templates.names:
             raise ValueError(f"no photo of {images} shows a face")
+        if face_width and way.aligned:
+            raise ValueError("--face-width needs whole photos, not aligned crops")
+        searching = seen_from_afar(images, templates.names, face_width, way) if face_width else templates
     people = points.numbered([person_of(name) for name in templates.names])
-    kept = one_person_each(templates.vectors, people, same_above)
+    kept = one_person_each(templates.vectors, people, same_above) & searching.found
     people = points.numbered([str(one) for one in people[kept]])
-    faces = Faces(templates.vectors[kept], people, load_package(way.folder).manifest)
-    about = {"images": str(images), "package": faces.manifest.id, "draws": draws, "photos": len(people)}
+    manifest = load_package(way.folder).manifest
+    faces = Faces(templates.vectors[kept], people, manifest, searching.vectors[kept])
+    about: dict[str, object] = {"images": str(images), "package": manifest.id, "draws": draws, "photos": len(people)}
+    if face_width:
+        about |= {"face_width": face_width, "unusable": int((~searching.found).sum())}
     found: list[Row] = []
     for each in product(photos, subjects, unnamed, source, probe):
         try:
@@ -327,6 +367,7 @@ def rates(
     if not found:
         raise typer.Exit(2)
     Console(width=WIDTH).print(table(found))
+    Console(width=WIDTH).print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items()))
 
 
 def table(found: Sequence[Row]) -> Table:

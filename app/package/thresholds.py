@@ -167,8 +167,12 @@ class Thresholds:
 
     def of_fused(self, fmr: float, length: float, other: float = 1.0) -> float:
         """Return the threshold at ``fmr`` of two templates whose means have these lengths; 1: that of one photo."""
-        single, reduced = self.threshold(fmr), self.reduction(length) * self.reduction(other, length)
-        return single if single <= 0 else min(1.0, single / reduced)
+        single = self.threshold(fmr)
+        return single if single <= 0 else min(1.0, single / self.reduction_of_two(length, other))
+
+    def reduction_of_two(self, length: float, other: float) -> float:
+        """Return the factor that reduces scores of two fused templates to those of two photos at the same FMR."""
+        return self.reduction(length) * self.reduction(other, length)
 
     def reduction(self, length: float, other: float = 1.0) -> float:
         """Return the factor that reduces a fused template's scores to those of one photo at the same FMR, 0 to 1.

@@ -580,6 +580,8 @@ class Identification:
     warnings: Sequence[PopulationWarning] | None = None
     track: tuple[int, ...] | None = None
     """The indexes of the images that were fused; None for a single photo."""
+    length: float = 1.0
+    """Of a track's mean template before it is scaled; 1 for a single photo."""
 
 
 def template_of(face: Face) -> Template:

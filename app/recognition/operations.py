@@ -320,7 +320,8 @@ class Operations:
             )
             for place, face in enumerate(photo.faces)
         )
-        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings, probes.track)
+        fused_by = probes.track, probes.length
+        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings, *fused_by)
 
     def enroll(
         self,

@@ -18,6 +18,7 @@ from app.machine import cores
 from tests.features.immich.test_immich import faces_of
 from tests.support.live import LiveServer, children, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
+from tests.support.sighted import events_of, told
 from tests.support.waiting import until
 
 pytestmark = [
@@ -30,7 +31,13 @@ KILLED = 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """By default as many workers as cores."""
-    wanted = {"PHOTO_WORKERS": "", "DEEPSTACK": "on", "IMMICH": "on", "IMMICH_NETWORKS": "127.0.0.0/8"}
+    wanted = {
+        "PHOTO_WORKERS": "",
+        "DEEPSTACK": "on",
+        "IMMICH": "on",
+        "IMMICH_NETWORKS": "127.0.0.0/8",
+        "WATCHING": "on",
+    }
     with serving(tmp_path_factory.mktemp("workers") / "data", wanted) as started:
         yield started
 
@@ -71,6 +78,12 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
             with httpx.Client(base_url=server.url, timeout=120) as immich:
                 return len(faces_of(immich, BOTH))
 
+        def by_track(number: int) -> tuple[str, str | None, int]:
+            sighting = f"{number:032x}"
+            seen = told(client, HOPPER, HOPPER, gallery="killed", sighting=sighting, ended=True)
+            return seen["id"], seen["subject"], seen["frames"]
+
+        tracks = [pool.submit(by_track, number) for number in range(10)]
         cameras = [pool.submit(by_deepstack, number) for number in range(10)]
         albums = [pool.submit(by_immich, number) for number in range(10)]
         enrolled = [pool.submit(enroll, number) for number in range(30)]
@@ -79,8 +92,11 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
             until(lambda: workers_of(server))
             with suppress(ProcessLookupError, IndexError):  # it has just been replaced
                 os.kill(workers_of(server)[number % cores()], signal.SIGKILL)
-            everything: list[Future[Any]] = [*cameras, *albums, *enrolled, *found]
+            everything: list[Future[Any]] = [*tracks, *cameras, *albums, *enrolled, *found]
             wait([each for each in everything if each.running()])  # so that no photo ends two workers
+        assert [each.result() for each in tracks] == [(f"{number:032x}", "hopper", 2) for number in range(10)]
+        events = [(event["sighting"], event["event"]) for event in events_of(server.data_dir)]
+        assert sorted(events) == [(f"{number:032x}", kind) for number in range(10) for kind in ("left", "person_seen")]
         assert {name for each in cameras for name in each.result()} == {"hopper"}
         assert {each.result() for each in albums} == {2}
         assert {each.result() for each in enrolled} == {201}

@@ -17,7 +17,8 @@ from app.config import Settings, load_settings
 from app.db import usage
 from app.db.encryption import encode_key, new_key
 from app.db.engine import Database
-from app.db.sealed_columns import Blobs
+from app.db.schema import SECRETS
+from app.db.sealed_columns import COLUMNS, Blobs
 from app.db.secrets import Rings, load_rings
 from app.errors import InvalidSetting
 from app.features.vault.reseal import PLAIN, census, reseal_secrets
@@ -102,7 +103,8 @@ def _reseal(*, sealed: bool) -> None:
             f"{count} templates, crops and job keys and {secrets} secrets are now {form}; {snapshots} snapshots removed"
         )
         if not database.is_sqlite:
-            output.say("PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL faces, crops, jobs, secrets")
+            tables = sorted({str(column.blob.table) for column in COLUMNS.values()} | {SECRETS.name})
+            output.say(f"PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL {', '.join(tables)}")
         elif not scrubbed:
             output.say(
                 "the write-ahead log still holds old rows, because others are reading; it is emptied when they end"

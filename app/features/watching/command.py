@@ -98,8 +98,7 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
     films = [(label, camera) for label, camera in labelled if is_film(camera.source)]
     live = [(label, camera) for label, camera in labelled if not is_film(camera.source)]
     timeline = Timeline()
-    client = session.client()
-    _check(client, gallery)
+    client = _client(session, gallery)
 
     def answered(report: Report, sighting: Any) -> None:
         timeline.answered(report, sighting)
@@ -146,8 +145,7 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: t
         raise Unusable(message, code="unusable") from error
     broker, api, live = addresses
     source = Frigate(broker, api, looker, go2rtc=live)
-    client = session.client()
-    _check(client, gallery)
+    client = _client(session, gallery)
 
     def answered(report: Report, sighting: Any) -> None:
         source.answered(report, sighting)
@@ -159,13 +157,15 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: t
     reporter.close()
 
 
-def _check(client: Client, gallery: str) -> None:
-    """Fail now rather than later: hear of a track that nobody told of. Raises ApiError, Unreachable."""
+def _client(session: Session, gallery: str) -> Client:
+    """Return a client that may tell of a track: fail now rather than later. Raises ApiError, Unreachable."""
+    client = session.client()
     try:
         client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
     except ApiError as error:
         if error.code != "sighting_not_found":
             raise
+    return client
 
 
 def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str) -> None:

@@ -363,12 +363,7 @@ def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
 
 
 def _start(
-    core: Components,
-    *,
-    webhook_networks: tuple[str, ...],
-    expiry_seconds: float,
-    mqtt: SecretStr | None,
-    **days: float,
+    core: Components, *, webhook_networks: tuple[str, ...], expiry_seconds: float, mqtt: SecretStr | None, **days: float
 ) -> Part:
     watching, database = Watching(core, **days), core.store.database
     webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
@@ -386,8 +381,7 @@ def _start(
         Task(REGROUP_S, "strangers", watching.strangers.regroup),
     )
     handed = {"watching": watching, "webhooks": webhooks, "listeners": Listeners(database)}
-    reached = Reached("sightings", watching.erase_like, TABLES)
-    return Part(handed, tasks=tasks, erased_too=reached, close=running.close)
+    return Part(handed, tasks=tasks, erased_too=Reached("sightings", watching.erase_like, TABLES), close=running.close)
 
 
 FEATURE = Feature(

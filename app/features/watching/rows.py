@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
@@ -17,8 +16,11 @@ from app.errors import NotFound
 from app.features.watching.schemas import FilterParams, Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes
-from app.types import Template
+from app.package.thresholds import fuse
+from app.types import Template, Vector
 
+LOOKS = 2
+"""Usable photos before somebody is unknown, or a stranger: a single one may be turned away or half hidden."""
 NOBODY = "nobody"
 """What was said of a sighting whose person is not known; of another one, the key of its subject."""
 TOLD = ("camera", "zone", "decision", "stranger", "score", "threshold", "fpir", "margin", "frames", "first_at")
@@ -47,6 +49,7 @@ class Stored:
     template: Template | None
     crop: bytes | None
     """JPEG of the aligned crop."""
+    length: float = 1.0  # see `template_of`
 
 
 def fits(wanted: FilterParams) -> sa.ColumnElement[bool]:
@@ -79,15 +82,18 @@ def to_sighting(row: Row[Any]) -> Sighting:
     return Sighting.of(row, has_crop=row.crop is not None)
 
 
+def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
+    """Return a row's template, and the length of its track's mean before that was scaled: 1 for a single photo. SQL
+    keeps the mean. Raises Unusable ``sealed_unreadable``."""
+    return fuse(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
+
+
 def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
     """Open a row's template and crop. Raises Unusable ``sealed_unreadable``."""
-    template, crop = None, None
-    if row.template is not None:
-        vector = from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))
-        template = Template(np.asarray(vector, np.float32), row.package)
-    if row.crop is not None:
-        crop = blobs.unpack("sighting_crop", row.id, bytes(row.crop))
-    return Stored(to_sighting(row), row.key, template, crop)
+    template, length = (None, 1.0) if row.template is None else template_of(row, blobs)
+    crop = None if row.crop is None else blobs.unpack("sighting_crop", row.id, bytes(row.crop))
+    kept = None if template is None else Template(template, row.package)
+    return Stored(to_sighting(row), row.key, kept, crop, length)
 
 
 def said_of(row: Row[Any]) -> str:

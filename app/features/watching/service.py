@@ -14,12 +14,13 @@ from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
 from app.features.listing import templates_of
 from app.features.watching.cameras import Cameras
-from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
+from app.features.watching.rows import ROWS, Stored, delete_sightings, template_of, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject
+from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
 from app.timestamps import utc_now
@@ -82,9 +83,9 @@ class Watching:
         Raises NotFound ``stranger_not_found``.
         """
         seen = self.strangers.seen(gallery, stranger_id)
-        if not (vectors := [stored.template.vector for stored in seen if stored.template]):
+        if not (means := [stored.template.vector * stored.length for stored in seen if stored.template]):
             return []
-        own = np.stack(vectors)  # (N, D)
+        mean, length = fuse(np.stack(means))
         points = self._core.operations.thresholds_in(gallery, gallery.embedder)
         least = identify_point(points, None, None, self._core.operations.defaults, {1: LOOKED_THROUGH}).threshold
         with self.sightings.database.read() as connection:
@@ -93,9 +94,12 @@ class Watching:
             unknown = (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.decision != "known")
             query = ROWS.where(unknown & others & (SIGHTINGS.c.package == gallery.embedder))
             rows = connection.execute(query.order_by(SIGHTINGS.c.key.desc()).limit(LOOKED_THROUGH)).all()
-        found = [to_stored(row, self.sightings.store.blobs) for row in rows]
-        scored = [(one.sighting, float((own @ one.template.vector).max())) for one in found if one.template]
-        alike = [Resembling(sighting=sighting, score=score) for sighting, score in scored if score >= least]
+        alike = []
+        for row in rows:
+            vector, own = template_of(row, self.sightings.store.blobs)
+            score = float(mean @ vector) * points.reduction_of_two(length, own)
+            if score >= least:
+                alike.append(Resembling(sighting=to_sighting(row), score=score))
         return sorted(alike, key=lambda each: -each.score)
 
     def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
@@ -117,7 +121,7 @@ class Watching:
         Raises NotFound ``subject_not_found``.
         """
         connection, home = change.connection, change.gallery
-        subject = find_subject(connection, home, subject_id)
+        subject = find_subject(connection, home, subject_id, expired=True)
         doomed = set(
             connection.execute(sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.subject_key == subject.key)).scalars()
         )
@@ -129,8 +133,7 @@ class Watching:
                 continue
             query = ROWS.where(unknown, SIGHTINGS.c.gallery_key == home.key, SIGHTINGS.c.package == package)
             for row in connection.execute(query):
-                template = to_stored(row, change.blobs).template
-                if template is not None and float((faces @ template.vector).max()) >= least:
+                if float((faces @ template_of(row, change.blobs)[0]).max()) >= least:
                     doomed.add(row.key)
         return delete_sightings(change, doomed)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
@@ -15,6 +16,7 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import Conflict
 from app.features.watching.events import write_event
 from app.features.watching.rows import (
+    LOOKS,
     NOBODY,
     ROWS,
     Stored,
@@ -35,14 +37,12 @@ from app.recognition.decisions import Identification, template_of
 from app.timestamps import utc_now
 from app.types import Template
 
-LOOKS: Final = 2
-"""Usable photos before somebody is said to be unknown: a single one may be turned away or half hidden."""
 SILENT_S: Final = 60.0
 """Seconds after which a track has ended that no watcher tells of any more: the watcher, or the way to it, is gone."""
 AT_ONCE: Final = 500
 """Rows that one pass of the scheduler's tasks takes."""
 Values: TypeAlias = dict[str, Any]
-Group: TypeAlias = Callable[[Change, int, Template], None]
+Group: TypeAlias = Callable[[Change, int], None]
 """Gives an unknown person's sighting, by key, to a stranger."""
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
 """The columns that say who it is; the others tell of the track itself."""
@@ -80,7 +80,7 @@ class Sightings:
                 change.overwrites = True
                 values = _revised(change.gallery, row, values)
                 change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(values))
-            self._group(change, key, template_of(found.faces[0].face))
+            self._group(change, key)
             said, ended = (None, False) if row is None else (row.said, bool(row.ended))
             return _say(change, key, said, ended_before=ended)
 
@@ -197,6 +197,7 @@ class Sightings:
             subject = brief_subjects(change.connection, change.gallery, [best.subject]).get(best.subject)
         decision = face.decision if subject is not None else "unknown"
         pixels, template = face.face.crop if change.gallery.store == "crop" else None, template_of(face.face)
+        mean = Template(template.vector * np.float32(found.length), template.package)
         crop = None if pixels is None else encode_crop(pixels)
         change.blobs.mark(change.connection)
         return {
@@ -219,7 +220,7 @@ class Sightings:
             "expires_at": utc_now(self._kept),
             "crop_until": None if decision == "known" else utc_now(self._unknown),
             "package": template.package,
-            "template": change.blobs.pack("sighting", sighting_id, to_bytes(template)),
+            "template": change.blobs.pack("sighting", sighting_id, to_bytes(mean)),
             "crop": None if crop is None else change.blobs.pack("sighting_crop", sighting_id, crop),
         }
 

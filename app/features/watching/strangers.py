@@ -5,6 +5,7 @@ They are apart from the gallery's subjects: no threshold, count, calibration or 
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +21,16 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
-from app.features.watching.rows import ROWS, Stored, drop_empty_strangers, find_row, to_stored
+from app.features.watching.rows import LOOKS, ROWS, Stored, drop_empty_strangers, find_row, template_of, to_stored
 from app.features.watching.schemas import Stranger
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
-from app.package.thresholds import Thresholds
+from app.package.thresholds import Thresholds, fuse
 from app.timestamps import utc_now, utc_seconds
-from app.types import Template, Vector
+from app.types import Vector
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
-LOOKS: Final = 2
-"""Usable photos that a stranger needs."""
 JOIN_FMR: Final = 1e-5
 """Of a sighting with the mean of a group (precision .999, recall .941 of pairs on CFP)."""
 FAR_FMR: Final = 1e-6
@@ -47,9 +46,9 @@ class Strangers:
         of a gallery for templates of a package."""
         self._store, self._kept, self._thresholds = store, kept, thresholds
 
-    def group(self, change: Change, key: int, template: Template) -> None:
+    def group(self, change: Change, key: int) -> None:
         """Give an unknown person's sighting to the nearest stranger, or to a new one, if the face was seen well."""
-        row = change.connection.execute(sa.select(SIGHTINGS).where(SIGHTINGS.c.key == key)).one()
+        row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
         if row.decision != "unknown":
             if row.stranger_key is not None:
                 _give(change, [key], None)
@@ -58,8 +57,7 @@ class Strangers:
         well_seen = row.quality >= WELL_SEEN and row.frames >= LOOKS
         if not self._kept or row.stranger_key is not None or row.settled or not well_seen:
             return
-        points = self._thresholds(change.gallery, template.package)
-        joined = self._nearest(change, row.camera, row.last_at, template.vector, points)
+        joined = self._nearest(change, row, self._thresholds(change.gallery, row.package))
         self._take(change, [key], joined or _make(change, utc_now(self._kept)))
 
     def regroup(self) -> int:
@@ -138,18 +136,19 @@ class Strangers:
             change.connection.execute(sa.delete(STRANGERS).where(STRANGERS.c.key == key))
             change.overwrites = True
 
-    def _nearest(self, change: Change, camera: str, at: str, vector: Vector, points: Thresholds) -> int | None:
-        """Return the key of the stranger whose mean is the nearest, if it is near enough."""
+    def _nearest(self, change: Change, row: Row[Any], points: Thresholds) -> int | None:
+        """Return the key of the stranger whose mean is the nearest to the sighting's, if it is near enough."""
         groups: dict[int, list[Vector]] = defaultdict(list)
         near: set[int] = set()
-        for stored, row in self._templates(change, points.package):
-            groups[row.stranger_key].append(stored)
-            if row.camera == camera or abs(utc_seconds(row.last_at) - utc_seconds(at)) <= NEAR_S:
-                near.add(row.stranger_key)
+        for mean, length, other in self._templates(change, points.package):
+            groups[other.stranger_key].append(mean * length)
+            if other.camera == row.camera or abs(utc_seconds(other.last_at) - utc_seconds(row.last_at)) <= NEAR_S:
+                near.add(other.stranger_key)
+        own, own_length = template_of(row, change.blobs)
         best, found = -1.0, None
-        for key, vectors in groups.items():
-            mean = np.mean(vectors, axis=0)
-            score = float(vector @ mean / np.linalg.norm(mean))
+        for key, means in groups.items():
+            mean, length = fuse(np.stack(means))
+            score = float(own @ mean) * points.reduction_of_two(length, own_length)
             if score > best and score >= points.threshold(JOIN_FMR if key in near else FAR_FMR):
                 best, found = score, key
         return found
@@ -157,9 +156,9 @@ class Strangers:
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
         """Return the keys of the stranger's other sightings that are more like the parted ones than like the one that
         is the least like them."""
-        query = ROWS.where(SIGHTINGS.c.stranger_key == stranger, SIGHTINGS.c.package == change.gallery.embedder)
-        stored = (to_stored(row, change.blobs) for row in change.connection.execute(query))
-        vectors = {each.key: each.template.vector for each in stored if each.template is not None}
+        kept = (SIGHTINGS.c.package == change.gallery.embedder) & SIGHTINGS.c.template.is_not(None)
+        rows = change.connection.execute(ROWS.where(SIGHTINGS.c.stranger_key == stranger, kept))
+        vectors = {row.key: template_of(row, change.blobs)[0] for row in rows}
         gone = [vectors[key] for key in parted & vectors.keys()]
         others = {key: vector for key, vector in vectors.items() if key not in parted}
         if not gone or not others:
@@ -168,15 +167,13 @@ class Strangers:
         stays = others[min(nearness, key=nearness.__getitem__)]
         return [key for key, vector in others.items() if nearness[key] > float(vector @ stays)]
 
-    def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, Row[Any]]]:
-        """Yield the templates of the strangers' sightings, the newest MOST, with their rows."""
+    def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, float, Row[Any]]]:
+        """Yield the templates of the strangers' sightings, the newest MOST, with their means' lengths and rows."""
         mine = (SIGHTINGS.c.gallery_key == change.gallery.key) & (SIGHTINGS.c.package == package)
         kept = SIGHTINGS.c.stranger_key.is_not(None) & SIGHTINGS.c.template.is_not(None)
         query = ROWS.where(mine & kept).order_by(SIGHTINGS.c.key.desc()).limit(MOST)
         for row in change.connection.execute(query):
-            template = to_stored(row, change.blobs).template
-            if template is not None:
-                yield template.vector, row
+            yield *template_of(row, change.blobs), row
 
     def _regroup(self, gallery: Gallery) -> int:
         points = self._thresholds(gallery, gallery.embedder)
@@ -184,8 +181,8 @@ class Strangers:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
             free = [
-                (vector, row)
-                for vector, row in self._templates(change, points.package)
+                (vector * math.sqrt(points.reduction_of_two(length, length)), row)  # never laxer for two that differ
+                for vector, length, row in self._templates(change, points.package)
                 if row.stranger_key not in said and not row.settled
             ]
             if len(free) < 2:

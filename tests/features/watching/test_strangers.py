@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -80,6 +82,23 @@ def test_a_stranger_who_was_enrolled_elsewhere_is_no_stranger_any_more(home: htt
     again = told(home, HOPPER, HOPPER, sighting=seen["id"])
     assert (again["subject"], again["stranger"]) == ("grace", None)
     assert home.get(f"{HOME}/strangers").json()["strangers"] == []
+
+
+@pytest.mark.parametrize(("length", "is_joined"), [(1.0, True), (0.5, False)])
+def test_photos_that_differ_make_grouping_stricter(
+    home: httpx.Client, tmp_path: Path, length: float, is_joined: bool
+) -> None:
+    """A score that joins two single photos joins no track whose photos are so unlike that their mean is short."""
+    first = told(home, HOPPER, HOPPER)
+    with closing(sqlite3.connect(tmp_path / "data" / "likeness.db")) as database:
+        [(kept,)] = database.execute("SELECT template FROM sightings").fetchall()
+        own = np.frombuffer(kept, "<f4").astype(np.float64)
+        across = np.random.default_rng(0).normal(size=len(own))
+        across -= (across @ own) / (own @ own) * own
+        like = 0.58 * own / np.linalg.norm(own) + np.sqrt(1 - 0.58**2) * across / np.linalg.norm(across)
+        database.execute("UPDATE sightings SET template = ?", ((length * like).astype("<f4").tobytes(),))
+        database.commit()
+    assert (told(home, HOPPER, HOPPER)["stranger"] == first["stranger"]) is is_joined
 
 
 def slowly(vectors: NDArray[np.float32], threshold: float) -> set[frozenset[int]]:

@@ -1,0 +1,98 @@
+"""Tracks, sightings, strangers and groups beside what else a service has: two servers, own calibration, the vault."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.db.encryption import encode_key
+from tests.support.calibrating import add_random_people, calibrate
+from tests.support.commands import run
+from tests.support.postgres import new_database
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
+from tests.support.sighted import told
+from tests.support.tarred import tar_of
+from tests.support.waiting import job_ended, until
+
+HOME = "/v1/galleries/home"
+
+
+@pytest.fixture
+def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Two services on one PostgreSQL with the gallery `home`, in which Eileen Collins is enrolled."""
+    settings: dict[str, Any] = {"database_url": new_database(postgresql)}
+    with running(tmp_path / "one", **settings) as one:
+        (tmp_path / "two").mkdir(0o700)
+        for file in (tmp_path / "one").glob("*.key"):  # the admin's and the vault's, which servers share
+            shutil.copy(file, tmp_path / "two")
+        with running(tmp_path / "two", **settings) as two:
+            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+            enrolled(one, HOME, "eileen", COLLINS)
+            yield one, two
+
+
+@pytest.mark.long
+def test_photos_are_grouped_by_one_server_and_the_other_says_where_the_groups_are(
+    servers: tuple[httpx.Client, httpx.Client],
+) -> None:
+    one, two = servers
+    photos = {"1.jpg": COLLINS, "2.jpg": AGAIN, "3.jpg": HOPPER}
+    asked = one.post(f"{HOME}/group", content=tar_of(photos), headers={"content-type": "application/x-tar"})
+    job = asked.raise_for_status().json()["id"]
+    assert job_ended(two, job)["state"] == "done"
+    groups = one.get(f"{HOME}/group/{job}").raise_for_status().json()["groups"]
+    assert [[face["name"] for face in group] for group in groups] == [["1.jpg", "2.jpg"], ["3.jpg"]]
+    elsewhere = two.get(f"{HOME}/group/{job}")
+    error_of(elsewhere, 404, "result_not_found")
+    assert "another server" in elsewhere.text
+
+
+@pytest.mark.long
+def test_tracks_are_verified_at_the_gallerys_own_points_at_both_servers(
+    servers: tuple[httpx.Client, httpx.Client],
+) -> None:
+    one, two = servers
+    add_random_people(one, "home")
+    point = calibrate(one, "home")[1e-3]
+
+    def verified(api: httpx.Client, *photos: bytes) -> dict[str, Any]:
+        asked: dict[str, str] = {"fmr": "1e-3", "explain": "true"} | ({"track": "true"} if len(photos) > 1 else {})
+        files = [("image", photo) for photo in photos]
+        found: dict[str, Any] = api.post(f"{HOME}/subjects/eileen/verify", files=files, data=asked).json()
+        return found
+
+    until(lambda: verified(two, AGAIN)["threshold"] == point["decides"])
+    for api in servers:
+        single, track = verified(api, AGAIN), verified(api, AGAIN, HOPPER)
+        assert single["threshold"] == point["decides"] != point["package"]
+        assert track["threshold"] > single["threshold"], "two photos that differ"
+        assert single["calibration"]["source"] == track["calibration"]["source"] == "gallery"
+        assert verified(api, AGAIN, AGAIN)["threshold"] == pytest.approx(single["threshold"], abs=1e-6)
+
+
+def test_sealing_by_another_key_leaves_sightings_and_strangers_as_they_are(tmp_path: Path) -> None:
+    data_dir, keys = tmp_path / "data", tmp_path / "keys"
+    old, new = encode_key(bytes(range(32))), encode_key(bytes(range(1, 33)))
+    keys.write_text(f"{old}\n")
+    keys.chmod(0o600)
+    settings: dict[str, Any] = {"watching": "on", "stranger_days": 3, "encryption_key_file": keys}
+    with running(data_dir, **settings) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        first = told(api, HOPPER, HOPPER)
+        crop = api.get(f"{HOME}/sightings/{first['id']}/crop").raise_for_status().content
+    keys.write_text(f"{new}\n{old}\n")
+    sealed = run(data_dir, "vault", "seal", ENCRYPTION_KEY_FILE=keys)
+    assert sealed.returncode == 0, sealed.stderr
+    keys.write_text(f"{new}\n")
+    with running(data_dir, **settings) as api:
+        assert api.get(f"{HOME}/sightings/{first['id']}/crop").raise_for_status().content == crop
+        assert told(api, HOPPER, HOPPER, camera="garden")["stranger"] == first["stranger"]
+    with closing(sqlite3.connect(data_dir / "likeness.db")) as database:
+        assert {template[0] for (template,) in database.execute("SELECT template FROM sightings")} == {1}

@@ -1,0 +1,193 @@
+"""What a dead webhook costs everything else: `python -m tests.support.dead_webhook --minutes 10`.
+
+Four servers do the same work in turns, so that whatever else the machine does meets all of them alike. One has no
+webhook; the others have one whose receiver refuses connections, hangs, or answers 500. At the end all receivers come
+back, and the events that reach them are counted by id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from tests.support.live import LiveServer, family, serving
+from tests.support.receiver import Receiver
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
+from tests.support.sighted import tell
+from training.service import reserved_port
+
+WAYS = ("none", "refuses", "hangs", "500")
+HOME = "/v1/galleries/home"
+ROUND_S = 1.5
+WARM = 20
+"""Rounds before anything counts."""
+BACK_S = 300.0
+"""How long a receiver that came back may take to get all that it missed; the next try is a minute away at most."""
+
+
+@dataclass
+class Side:
+    """A server, its receiver, and what was measured of it."""
+
+    way: str
+    server: LiveServer
+    receiver: Receiver
+    api: httpx.Client
+    identify_s: list[float] = field(default_factory=list)
+    tell_s: list[float] = field(default_factory=list)
+    told: dict[str, float] = field(default_factory=dict)
+    """When each sighting was told of, by its id."""
+    event_s: list[float] = field(default_factory=list)
+
+    def work(self) -> None:
+        """Identify a photo, and tell of a new track that has ended."""
+        start = time.perf_counter()
+        self.api.post(f"{HOME}/identify", content=AGAIN, headers={"content-type": "image/jpeg"}).raise_for_status()
+        self.identify_s.append(time.perf_counter() - start)
+        sighting, start = os.urandom(16).hex(), time.perf_counter()
+        self.told[sighting] = start
+        photo = (AGAIN, HOPPER)[len(self.told) % 2]
+        tell(self.api, photo, photo, sighting=sighting, ended=True).raise_for_status()
+        self.tell_s.append(time.perf_counter() - start)
+
+    def listen(self) -> None:
+        """Note how long after it was told of each sighting's first event comes, by server-sent events."""
+        with (
+            suppress(httpx.HTTPError),
+            self.server.client(timeout=None) as api,
+            api.stream("GET", "/v1/events") as sent,
+        ):
+            for line in sent.iter_lines():
+                if line.startswith("data:"):
+                    start = self.told.get(json.loads(line[5:])["sighting"] or "")
+                    if start is not None:
+                        self.event_s.append(time.perf_counter() - start)
+                        self.told.pop(json.loads(line[5:])["sighting"], None)
+
+    @property
+    def taken(self) -> list[str]:
+        """The ids of the events that the receiver has got."""
+        return [headers["webhook-id"] for headers, _ in self.receiver.taken]
+
+    def processor_s(self) -> float:
+        fields = [
+            Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in family(self.server.process.pid)
+        ]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mib(self) -> float:
+        status = [Path(f"/proc/{one}/status").read_text() for one in family(self.server.process.pid)]
+        return sum(int(text.partition("VmRSS:")[2].split()[0]) for text in status) / 1024
+
+    def rows(self) -> dict[str, int]:
+        with closing(sqlite3.connect(self.server.data_dir / "likeness.db")) as database:
+            counts = {}
+            for table in ("sightings", "events", "webhooks"):
+                counts[table] = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+            return counts
+
+
+def measure(minutes: float) -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        sides = [begin(way, folder, stack) for way in WAYS]
+        time.sleep(2)
+        work(sides, rounds=WARM)
+        for side in sides:
+            for times in (side.identify_s, side.tell_s, side.event_s):
+                times.clear()
+        before = [(side.processor_s(), side.memory_mib()) for side in sides]
+        say(f"{work(sides, ends=time.monotonic() + 60 * minutes)} rounds of one identify and one track")
+        time.sleep(3)
+        for side, (used, memory) in zip(sides, before, strict=True):
+            show(side, used, memory)
+        for side in sides:
+            if side.way != "none":
+                come_back(side, stack)
+
+
+def begin(way: str, folder: Path, stack: ExitStack) -> Side:
+    """Start a server, and a receiver that does as the ``way`` says."""
+    server = stack.enter_context(serving(folder / way, {"WATCHING": "on", "WEBHOOK_NETWORKS": "127.0.0.0/8"}))
+    receiver = Receiver(stack.enter_context(reserved_port()), status=500 if way == "500" else 204)
+    side = Side(way, server, receiver, stack.enter_context(server.client()))
+    side.api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+    enrolled(side.api, HOME, "eileen", COLLINS)
+    if way != "none":
+        side.api.post("/v1/webhooks", json={"url": receiver.url}).raise_for_status()
+    if way == "hangs":
+        receiver.hangs.set()
+    if way in {"hangs", "500"}:
+        stack.enter_context(receiver.listening())
+    threading.Thread(target=side.listen, daemon=True).start()
+    return side
+
+
+def work(sides: list[Side], *, rounds: float = math.inf, ends: float = math.inf) -> int:
+    """Have each side work once a round, until so many are done or the time is over; return how many were."""
+    number = 0
+    while number < rounds and time.monotonic() < ends:
+        start, first = time.monotonic(), number % len(sides)
+        for side in sides[first:] + sides[:first]:
+            side.work()
+        number += 1
+        time.sleep(max(0.0, ROUND_S - (time.monotonic() - start)))
+    return number
+
+
+def show(side: Side, used_before: float, memory_before: float) -> None:
+    """Print what a side took since then."""
+    figures = [
+        f"{name} p50 {1e3 * np.median(times):.0f} p99 {1e3 * np.quantile(times, 0.99):.0f} ms"
+        for name, times in (("identify", side.identify_s), ("tell", side.tell_s), ("event", side.event_s))
+    ]
+    say(
+        f"{side.way:8} processor {side.processor_s() - used_before:.1f} s, {', '.join(figures)}, memory "
+        f"{memory_before:.0f} -> {side.memory_mib():.0f} MiB, asked {side.receiver.asked}, rows {side.rows()}"
+    )
+
+
+def come_back(side: Side, stack: ExitStack) -> None:
+    """Have the receiver take events again, and print what came of all there were."""
+    side.receiver.status = 204
+    side.receiver.hangs.clear()
+    if side.way == "refuses":
+        stack.enter_context(side.receiver.listening())
+    wanted, start = all_events(side), time.monotonic()
+    while time.monotonic() < start + BACK_S and not wanted <= set(side.taken):
+        time.sleep(0.2)
+    came, numbers = side.taken, [event["number"] for event in side.receiver.events]
+    first = [number for place, number in enumerate(numbers) if number not in numbers[:place]]
+    say(
+        f"{side.way:8} back after {time.monotonic() - start:.0f} s: of {len(wanted)} events {len(wanted & set(came))} "
+        f"came, {len(came) - len(set(came))} more than once, in order: {first == sorted(first)}"
+    )
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def all_events(side: Side) -> set[str]:
+    with closing(sqlite3.connect(side.server.data_dir / "likeness.db")) as database:
+        return {one for (one,) in database.execute("SELECT id FROM events")}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    measure(parser.parse_args().minutes)
