@@ -15,10 +15,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -27,7 +26,6 @@ from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
 from app.api.auth import given_key, is_browser_path, key_of
-from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
 from app.concurrency.overload import Why
@@ -198,14 +196,8 @@ def wire_of(scope: Scope) -> WireFormat:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Raise what Starlette and FastAPI refuse by themselves as errors of ours."""
-    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    """Raise what Starlette refuses by itself as errors of ours."""
     app.add_exception_handler(HTTPException, _refuse_unrouted)
-
-
-async def _refuse_invalid(_: Request, error: Exception) -> NoReturn:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 (registered for it alone)
-    raise invalid_request([{**problem} for problem in error.errors()]) from None
 
 
 async def _refuse_unrouted(request: Request, error: Exception) -> Response:

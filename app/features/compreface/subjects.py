@@ -174,11 +174,12 @@ def add_face(
 
 
 @router.operation("DELETE", FACES, scope=Scope.DELETE, name="delete_subject", changes=True)
-def delete_faces_of(home: CollectionDep, subject: str | None = None) -> Json:
+def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query()]) -> Json:
     """Delete all images of a subject.
 
     The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
     """
+    subject = query.subject
     if subject is not None and not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
