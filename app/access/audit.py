@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
@@ -108,9 +108,11 @@ _UPDATE = (
 
 
 def _values(entry: AuditEntry) -> dict[str, Any]:
-    values = asdict(entry)
-    del values["row"]
-    return values | {"who": values.pop("key")}
+    return {column: getattr(entry, name) for column, name in _COLUMNS.items()}
+
+
+_COLUMNS = {"who" if each.name == "key" else each.name: each.name for each in fields(AuditEntry) if each.name != "row"}
+"""The attribute of an entry for each column."""
 
 
 FLUSH_S = 0.5

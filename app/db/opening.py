@@ -148,8 +148,9 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _recor
 
 def _begin_sqlite(connection: Connection) -> None:
     """Begin the transaction. A writer locks at once: if it read first, another's write in between would fail it."""
-    write = connection.get_execution_options().get("likeness_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get("likeness_single"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("likeness_write") else "BEGIN")
 
 
 def _open_postgresql(url: URL) -> Engine:

@@ -265,12 +265,11 @@ class Store:
         }
 
     def _labels(self, face_keys: Sequence[int]) -> dict[int, tuple[str, str, str | None, str | None]]:
-        with self.database.read() as connection:
-            rows = [row for some in in_parts(face_keys) for row in connection.execute(_LABELS, {"keys": some}).all()]
+        rows = [row for some in in_parts(face_keys) for row in self.database.rows(_LABELS, {"keys": some})]
         return {key: (face_id, subject_id, name, expires_at) for key, face_id, subject_id, name, expires_at in rows}
 
     def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.database.read() as connection:
+        with self.database.read_once() as connection:
             return query(connection, *args, **kwargs)
 
 

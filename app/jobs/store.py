@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -191,15 +192,17 @@ class JobStore:
 
         `skip` are the ids of those that this process runs, whatever a leaping clock makes of their leases.
         """
+        # No job's id is empty; SQLAlchemy would write an empty list once, and in a way that suits only `not_in`.
+        asked = {"kinds": list(kinds), "place": place, "skip": ["", *skip]}
         with self._database.read() as connection:  # most looks find nothing, and need no write lock
-            query = sa.select(JOBS.c.key).where(*_free(connection, kinds, place, skip))
-            query = query.order_by(JOBS.c.key).limit(1)
-            if connection.execute(query).one_or_none() is None:
+            now = _lease_time(connection)
+            query, asked = _free(boots=now[BOOT_ID] == " "), asked | {"now": now, "boot": now[:BOOT_ID]}
+            if connection.execute(query, asked).one_or_none() is None:
                 return None
         with self._database.write() as connection:
             if not self._database.is_sqlite:  # else two processes could each claim another job of one gallery
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CLAIM_LOCK)))
-            key = connection.execute(query.with_for_update(skip_locked=True)).scalar()
+            key = connection.execute(query.with_for_update(skip_locked=True), asked).scalar()
             if key is None:
                 return None
             values = {
@@ -343,14 +346,18 @@ def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
     return utc_text(now + offset)
 
 
-def _free(
-    connection: Connection, kinds: Collection[str], place: str | None, skip: Collection[str]
-) -> tuple[sa.ColumnElement[bool], ...]:
-    now = _lease_time(connection)
+@cache
+def _free(*, boots: bool) -> sa.Select[int]:
+    """Return the query for the oldest job that may run, of parameters that `JobStore.claim` gives; built once, as that
+    takes longer than to run it. ``boots``: whether leases name the boot of their machine.
+    """
+    now = sa.bindparam("now", type_=sa.String)
+    kinds = sa.bindparam("kinds", type_=sa.String, expanding=True)
+    skip = sa.bindparam("skip", type_=sa.String, expanding=True)
 
     def is_past(column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         past = sa.or_(column.is_(None), column <= now)
-        return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != now[:BOOT_ID]) if now[BOOT_ID] == " " else past
+        return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != sa.bindparam("boot")) if boots else past
 
     other = JOBS.alias()
     same_key = sa.and_(other.c.who == JOBS.c.who, other.c.kind.in_(kinds))
@@ -359,13 +366,18 @@ def _free(
         other.c.state == JobState.RUNNING, sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip))
     )
     return (
-        JOBS.c.id.not_in(skip),
-        ~sa.exists().where(other.c.key != JOBS.c.key, same, runs),
-        JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
-        JOBS.c.kind.in_(kinds),
-        sa.or_(JOBS.c.place.is_(None), JOBS.c.place == place),
-        is_past(JOBS.c.lease_until),
-        is_past(JOBS.c.not_before),
+        sa.select(JOBS.c.key)
+        .where(
+            JOBS.c.id.not_in(skip),
+            ~sa.exists().where(other.c.key != JOBS.c.key, same, runs),
+            JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
+            JOBS.c.kind.in_(kinds),
+            sa.or_(JOBS.c.place.is_(None), JOBS.c.place == sa.bindparam("place")),
+            is_past(JOBS.c.lease_until),
+            is_past(JOBS.c.not_before),
+        )
+        .order_by(JOBS.c.key)
+        .limit(1)
     )
 
 

@@ -1,0 +1,30 @@
+"""Reading: what one query costs the database."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from app.db.engine import Database
+from app.db.schema import GALLERIES
+
+
+def test_a_single_query_begins_and_ends_no_transaction(tmp_path: Path) -> None:
+    """Each statement on SQLite hands Python's lock over several times: two less for every answer."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        statements.append(statement)
+
+    with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as database:
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            assert database.rows(sa.select(GALLERIES.c.id)) == []
+            assert len(statements) == 1
+            with database.read(one_moment=True) as connection:
+                connection.execute(sa.select(GALLERIES.c.id)).all()
+            assert "BEGIN" in statements
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
