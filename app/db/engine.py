@@ -110,7 +110,7 @@ class Database:
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
         self._version = _Version(self._engine.url.database or "") if self.is_sqlite else None
         self.version: Callable[[], int | None] = self._version or (lambda: None)
-        """Returns a number that every commit changes, one of the audit log a second later; None on PostgreSQL."""
+        """Returns a number that every commit changes, one of the audit log some seconds later; None on PostgreSQL."""
         try:
             with self.read() as connection:
                 current = is_current(connection)
