@@ -29,6 +29,8 @@ CANONICAL_LANDMARKS: NDArray[np.float64] = np.array(
 )
 """(5, 2) float64 x, y in pixels of the crop: the ArcFace reference points."""
 CANONICAL_LANDMARKS.flags.writeable = False
+MIRROR = (1, 0, 2, 4, 3)
+"""The landmarks' order in a mirror image."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -55,6 +57,11 @@ def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
 def scale_of(matrix: NDArray[np.float64]) -> float:
     """Return the crop pixels per source pixel of a (2, 3) similarity."""
     return math.hypot(matrix[0, 0], matrix[1, 0])
+
+
+def mirrored(landmarks: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Return where a face's (5, 2) landmarks lie in the mirror image of a picture ``width`` pixels wide."""
+    return landmarks[MIRROR, :] * (-1, 1) + (width - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)

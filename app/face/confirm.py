@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.tasks import check_deadline
-from app.face.align import similarity_transform, view
+from app.face.align import mirrored, similarity_transform, view
 from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import Box, Detection, Landmarks, Pixels
 
@@ -142,12 +142,12 @@ def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: boo
     view shows that, it is taken once more.
     """
     least = SURE_LOOK if sure else CONFIRMED
-    look = _look(pixels, sight, detector)
-    if look is None or look.score < least or (sure and look.leans > SURE_WITHIN):
+    look = _look(pixels, sight, detector, least, sure=sure)
+    if look is None or (sure and look.leans > SURE_WITHIN):
         return None
     if look.leans >= UPRIGHT_WITHIN:
-        look = _look(pixels, look.face, detector)
-        if look is None or look.score < least:
+        look = _look(pixels, look.face, detector, least)
+        if look is None:
             return None
     return look._replace(sure=sure or look.score >= SURE_LOOK_TURNED)
 
@@ -164,15 +164,31 @@ class _Look(NamedTuple):
     """No surer look needs to be searched for."""
 
 
-def _look(pixels: Pixels, sight: Detection, detector: Detector) -> _Look | None:
-    """Look at a face in an upright view; None if it is not seen there."""
+def _look(pixels: Pixels, sight: Detection, detector: Detector, least: float, *, sure: bool = False) -> _Look | None:
+    """Look at a face in an upright view and in its mirror image; None if either scores less than ``least``.
+
+    YuNet's landmarks lean to one side, more so of a face that leans: the two looks' mean does not. What is ``sure`` and
+    upright in the view itself needs no other look.
+    """
     seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
-    found = detector.landmarks(_lit(seen.pixels), seen.landmarks)
-    if found is None:
+    shown = _lit(seen.pixels)
+    one = detector.landmarks(shown, seen.landmarks)
+    if one is None or one[1] < least:
         return None
-    landmarks, score = found
-    leans = abs(_degrees(similarity_transform(landmarks, seen.landmarks)))
+    landmarks, score = one
+    leans = _leans(landmarks, seen.landmarks)
+    if not (sure and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN):
+        other = detector.landmarks(np.asarray(cv2.flip(shown, 1), np.uint8), mirrored(seen.landmarks, VIEW_SIDE))
+        if other is None or other[1] < least:
+            return None
+        landmarks, score = (landmarks + mirrored(other[0], VIEW_SIDE)) / 2, min(score, other[1])
+        leans = _leans(landmarks, seen.landmarks)
     return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
+
+
+def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> float:
+    """Return by how many degrees a face with these (5, 2) landmarks leans, 0-180."""
+    return abs(_degrees(similarity_transform(landmarks, upright)))
 
 
 def _lit(seen: Pixels) -> Pixels:

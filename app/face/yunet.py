@@ -83,6 +83,18 @@ class YuNet:
 
     def look(self, pixels: Pixels) -> Rows:
         """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold or more, one row a face."""
+        rows = self.places(pixels)
+        if len(rows) < 2:
+            return rows
+        # OpenCV compares the boxes' whole pixels.
+        boxes, scores = np.trunc(rows[:, :4]).astype(np.int32).tolist(), rows[:, 14].tolist()
+        kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
+        return rows[np.asarray(kept, np.int64).reshape(-1)]
+
+    def places(self, pixels: Pixels) -> Rows:
+        """Return what every place of the grid sees in (H, W, 3) uint8 RGB ``pixels`` that scores the threshold or more:
+        several rows a face.
+        """
         height, width = pixels.shape[:2]
         canvas = self._canvas(height, width)
         below, right = canvas.height - height, canvas.width - width
@@ -94,13 +106,7 @@ class YuNet:
             anchors = np.asarray(self._session.run(whole[None])[0][0], np.float32)
         else:
             anchors = self._batcher.run([whole])[0]
-        rows = _decoded(anchors, canvas.height, canvas.width, self._score_threshold)
-        if len(rows) < 2:
-            return rows
-        # OpenCV compares the boxes' whole pixels.
-        boxes, scores = np.trunc(rows[:, :4]).astype(np.int32).tolist(), rows[:, 14].tolist()
-        kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
-        return rows[np.asarray(kept, np.int64).reshape(-1)]
+        return _decoded(anchors, canvas.height, canvas.width, self._score_threshold)
 
     def close(self) -> None:
         """Stop the thread that joins inputs, if there is one."""
