@@ -197,7 +197,7 @@ class TestTurnedFaces:
             def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
                 found = super().landmarks(view, expected)
                 looks.append(found)
-                if len(looks) > 1:
+                if len(looks) > 2:  # the view and its mirror image
                     return found
                 return np.asarray(expected, np.float32), CONFIRMED + 0.01
 
@@ -205,7 +205,7 @@ class TestTurnedFaces:
         (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
         (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
         assert plain.landmarks is not None
-        assert len(looks) == 2
+        assert len(looks) == 4
         assert_landmarks(face, plain.landmarks)
 
     @pytest.mark.parametrize("first", [0.89, 0.88])
@@ -225,7 +225,7 @@ class TestTurnedFaces:
 
             def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
                 looks.append(view)
-                if len(looks) == (1 if first > 0.885 else 2):
+                if len(looks) in ((1, 2) if first > 0.885 else (3, 4)):  # the view and its mirror image
                     return np.asarray(expected, np.float32), CONFIRMED + 0.01
                 return super().landmarks(view, expected)
 
@@ -363,7 +363,7 @@ class TestTurnedFaces:
         wanted = turn_back(Detection(plain.box, plain.landmarks, 1.0), degrees, given.shape[1], given.shape[0])
         assert_box(face.box, wanted.box, 0.15)
         assert_landmarks(face, wanted.landmarks)
-        assert unlike(crop_of(face), crop_of(plain)) < 10
+        assert unlike(crop_of(face), crop_of(plain)) < 15
 
     @pytest.mark.parametrize("score", [CONFIRMED - 0.01, CONFIRMED])
     def test_a_face_that_no_upright_look_confirms_has_no_landmarks(
