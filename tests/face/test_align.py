@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
-from app.face.confirm import find_faces
-from app.face.detect import Detector
+from app.face.confirm import VIEW_SIDE, find_faces
+from app.face.detect import OFFSET, Detector
+from app.inference.session import Session
 from app.package.manifest import CROP_SIDE
-from app.types import Pixels
+from app.types import Box, Detection, Pixels
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)
@@ -177,6 +180,45 @@ def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(yunet: 
         places.append(np.std(seen, axis=0).mean())
     first_look, second_look = places
     assert second_look < 0.7 * first_look
+
+
+def test_landmarks_are_the_mean_of_the_places_that_see_the_face(yunet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighted by score; without a neighbour's face, and places that see it half as well as the best or worse."""
+    expected = CANONICAL_LANDMARKS * 2
+
+    def row(shift: float, score: float) -> list[float]:
+        return [0, 0, 100, 100, *(expected + shift).ravel(), score]
+
+    seen = np.array([row(4, 0.9), row(1, 0.6), row(-20, 0.44), row(150, 0.95)], np.float32)
+    monkeypatch.setattr("app.face.yunet.YuNet.places", lambda *_: seen)
+    found = Detector(yunet).landmarks(np.zeros((256, 256, 3), np.uint8), expected)
+    assert found is not None
+    landmarks, score = found
+    offset = OFFSET * np.linalg.norm(expected[1] - expected[0])
+    np.testing.assert_allclose(landmarks, expected + (0.9 * 4 + 0.6 * 1) / 1.5 + offset, atol=1e-3)
+    assert score == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("score", "views"), [(0.95, 1), (0.85, 2)])
+def test_the_mirror_image_of_a_sure_upright_face_is_not_looked_at(
+    yunet: Path, astronaut: Pixels, monkeypatch: pytest.MonkeyPatch, score: float, views: int
+) -> None:
+    class Once(Detector):
+        def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+            return super().turned(pixels, box)[:0]
+
+    detector, looked_at = Once(yunet), []
+    (sight,) = detector.detect(astronaut)[:1]
+    run = Session.run
+
+    def counted(session: Session, *inputs: NDArray[Any], **more: Any) -> Any:
+        looked_at.append(inputs[0].size // 3)
+        return run(session, *inputs, **more)
+
+    monkeypatch.setattr(Session, "run", counted)
+    (face,) = find_faces(astronaut, [replace(sight, score=score)], detector, 20).faces[:1]
+    assert face.landmarks is not None
+    assert sum(looked_at) == views * VIEW_SIDE**2
 
 
 def test_no_landmarks_are_made_up_where_there_is_no_face(yunet: Path, astronaut: Pixels) -> None:
