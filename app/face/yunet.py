@@ -50,7 +50,7 @@ CANVASES: Final = (
     Canvas(4, 1024, 1024),
     Canvas(1, 1536, 1536),
 )
-"""Smallest first: for small photos; for a face's view and its mirror image; for enlarged hints; for the rest, up to
+"""Smallest first: for small photos and views of faces; for enlarged hints, few and many; for the rest, up to
 `app.face.detect.MAX_INPUT`. An H200 makes 13,000 to 20,000 looks a second at 256², 8,600 at 256 × 512, 2,600 at 640²
 and 1,100 at 1024², copies included."""
 
