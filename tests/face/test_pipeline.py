@@ -194,12 +194,12 @@ class TestTurnedFaces:
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 return [replace(each, score=0.88) for each in super().turned(pixels, box, directions)[:1]]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
                 found = super().landmarks(view, expected)
                 looks.append(found)
                 if len(looks) > 2:  # the view and its mirror image
                     return found
-                return np.asarray(expected, np.float32), CONFIRMED + 0.01
+                return expected, CONFIRMED + 0.01
 
         looks: list[object] = []
         (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
@@ -223,10 +223,10 @@ class TestTurnedFaces:
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 return super().turned(pixels, box, directions)[:0]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
                 looks.append(view)
                 if len(looks) in ((1, 2) if first > 0.885 else (3, 4)):  # the view and its mirror image
-                    return np.asarray(expected, np.float32), CONFIRMED + 0.01
+                    return expected, CONFIRMED + 0.01
                 return super().landmarks(view, expected)
 
         looks: list[Pixels] = []
@@ -312,11 +312,11 @@ class TestTurnedFaces:
                 (sight,) = super().search(pixels, min_face=min_face)[:1]
                 return [replace(sight, landmarks=sight.landmarks + np.float32(9), score=score)]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
                 looks.append(view)
                 found = super().landmarks(view, expected)
                 made_up = np.array_equal(view, looks[0])
-                return (np.asarray(expected, np.float32), made_up_score) if made_up else found
+                return (expected, made_up_score) if made_up else found
 
         looks: list[Pixels] = []
         (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
@@ -333,9 +333,9 @@ class TestTurnedFaces:
                 searches.append(pixels)
                 return [nowhere] if len(searches) == 1 else super().search(pixels, min_face=min_face)
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
                 return (
-                    (np.asarray(expected, np.float32), 0.915)
+                    (expected, 0.915)
                     if len(searches) == 1
                     else super().landmarks(view, expected)
                 )
@@ -372,7 +372,7 @@ class TestTurnedFaces:
         """However sure the first sight of it was."""
 
         class Doubtful(Detector):
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
                 found = super().landmarks(view, expected)
                 return found and (found[0], score)
 
