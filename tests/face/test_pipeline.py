@@ -194,7 +194,9 @@ class TestTurnedFaces:
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 return [replace(each, score=0.88) for each in super().turned(pixels, box, directions)[:1]]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
                 found = super().landmarks(view, expected)
                 looks.append(found)
                 if len(looks) > 2:  # the view and its mirror image
@@ -223,7 +225,9 @@ class TestTurnedFaces:
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 return super().turned(pixels, box, directions)[:0]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
                 looks.append(view)
                 if len(looks) in ((1, 2) if first > 0.885 else (3, 4)):  # the view and its mirror image
                     return expected, CONFIRMED + 0.01
@@ -312,7 +316,9 @@ class TestTurnedFaces:
                 (sight,) = super().search(pixels, min_face=min_face)[:1]
                 return [replace(sight, landmarks=sight.landmarks + np.float32(9), score=score)]
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
                 looks.append(view)
                 found = super().landmarks(view, expected)
                 made_up = np.array_equal(view, looks[0])
@@ -333,12 +339,10 @@ class TestTurnedFaces:
                 searches.append(pixels)
                 return [nowhere] if len(searches) == 1 else super().search(pixels, min_face=min_face)
 
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
-                return (
-                    (expected, 0.915)
-                    if len(searches) == 1
-                    else super().landmarks(view, expected)
-                )
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
+                return (expected, 0.915) if len(searches) == 1 else super().landmarks(view, expected)
 
         searches: list[Pixels] = []
         faces = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
@@ -372,7 +376,9 @@ class TestTurnedFaces:
         """However sure the first sight of it was."""
 
         class Doubtful(Detector):
-            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
                 found = super().landmarks(view, expected)
                 return found and (found[0], score)
 
