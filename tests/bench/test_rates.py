@@ -22,6 +22,7 @@ from bench.rates import (
     draw,
     measure,
     one_person_each,
+    seen_from_afar,
     table,
     write,
 )
@@ -29,7 +30,8 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.calibrating import photographed
 from tests.support.ready import fill_cache
-from tests.support.service import encoded
+from tests.support.service import AGAIN, COLLINS, HOPPER, encoded
+from training.commands.options import TemplateOptions, templates_of
 
 STRICT, LAX = ({1e-2: at, 1e-3: at + 0.01, 1e-4: at + 0.02, 1e-6: at + 0.03} for at in (0.95, -0.9))
 
@@ -115,10 +117,27 @@ def test_people_with_too_few_photos_are_said_so_and_leave_no_traceback(tmp_path:
         (tmp_path / "photos", ("--photos", "5"), "0 of 3 people have 6 photos"),
         (tmp_path / "none", (), "holds no photos"),
         (tmp_path / "photos", ("--source", "mine"), "'mine' is not one of"),
+        (tmp_path / "photos", ("--face-width", "20"), "whole photos"),
     ):
         refused = run(photos, *more)
         assert (refused.exit_code, type(refused.exception)) == (2, SystemExit)
         assert said in " ".join(refused.stderr.split())
+
+
+def test_searching_photos_are_reduced_until_faces_are_as_wide_as_asked(tmp_path: Path) -> None:
+    """Of nine pixels none is usable; of forty all are, and templates of both sizes are of one person."""
+    for name, photo in {"eileen/1": COLLINS, "eileen/2": AGAIN, "grace/1": HOPPER}.items():
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / f"{name}.jpg").write_bytes(photo)
+    fill_cache(tmp_path / "cache")
+    way = TemplateOptions("sface", models=PROJECT / "models", cache=tmp_path / "cache", threads=1)
+    photos, names = tmp_path / "photos", ["eileen/1", "eileen/2", "grace/1"]
+    whole = templates_of(photos, (), way)
+    small = seen_from_afar(photos, names, 40, way)
+    assert small.found.all()
+    assert (np.sum(small.vectors * whole.vectors, axis=1) > 0.7).all()
+    assert not (small.vectors == whole.vectors).all(axis=1).any()
+    assert not seen_from_afar(photos, names, 9, way).found.any()
 
 
 def test_photos_of_one_person_under_two_names_are_left_out() -> None:
