@@ -27,9 +27,8 @@ def candidate(subject: str, best: float, mean: float, length: float) -> Candidat
     return Candidate(subject, None, subject, best, mean, 2, length)
 
 
-@pytest.mark.parametrize(
-    "photos", [*(pytest.param((count,), marks=pytest.mark.long) for count in (1, 2, 3, 5, 10)), (1, 1, 1, 2, 10)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("photos", [(1,), (2,), (3,), (5,), (10,), (1, 1, 1, 2, 10)])
 def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     measured: Thresholds, photos: tuple[int, ...]
 ) -> None:
