@@ -70,14 +70,19 @@ STATE = (
 )
 
 
+def every_key(unrestricted: str = "unrestricted") -> list[tuple[str, str]]:
+    """Return scope and way of each key to try. A key that is not valid is refused before its scope matters."""
+    ways = (unrestricted, "own gallery", "other gallery")
+    return [*itertools.product(SCOPES, ways), *itertools.product(("admin",), REFUSED)]
+
+
 def keys(unrestricted: str = "unrestricted") -> list[Any]:
-    """Return scope and way of each key to try. A key that is not valid is refused before its scope matters.
+    """Return `every_key` as parameters of a test.
 
     What a scope allows doesn't depend on the gallery: keys for the own one alone are the second stage's.
     """
-    own = [pytest.param(scope, "own gallery", marks=pytest.mark.long) for scope in SCOPES]
-    ways = (unrestricted, "other gallery")
-    return [*itertools.product(SCOPES, ways), *own, *itertools.product(("admin",), REFUSED)]
+    marks = {"own gallery": pytest.mark.long}
+    return [pytest.param(*key, marks=marks.get(key[1], ())) for key in every_key(unrestricted)]
 
 
 def token(scope: str, way: str) -> str:

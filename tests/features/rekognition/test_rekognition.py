@@ -35,7 +35,7 @@ from app.errors import DatabaseBusy, LikenessError, Overloaded, Unusable
 from app.features.rekognition.errors import answer_of
 from app.features.rekognition.routes import TARGETS
 from tests.support import aws
-from tests.support.access import keys as tried_keys
+from tests.support.access import every_key
 from tests.support.calibrating import add_templates
 from tests.support.following import PAST, engine_of
 from tests.support.live import LiveServer, serving
@@ -593,7 +593,7 @@ def test_every_operation_with_every_scope_and_every_way_to_have_no_right(place: 
     table = asked_of(collection)
     assert table.keys() == TARGETS.keys()
     good = {name: heard(place.all, name, arguments) for name, (_, arguments) in table.items()}
-    keys = {(scope, way): key_for(place, scope, way, collection) for scope, way in tried_keys()}
+    keys = {(scope, way): key_for(place, scope, way, collection) for scope, way in every_key()}
     end_expired(place.server)
     got, due = {}, {}
     for (scope, way), client in keys.items():
@@ -626,7 +626,7 @@ def end_expired(server: LiveServer) -> None:
         changed = connection.execute(
             sa.update(API_KEYS).where(API_KEYS.c.expires_at.is_not(None)).values(expires_at=PAST)
         )
-    assert changed.rowcount == [way for _, way in tried_keys()].count("expired")
+    assert changed.rowcount == [way for _, way in every_key()].count("expired")
 
 
 def heard(client: Any, operation: str, arguments: dict[str, Any]) -> str:
