@@ -168,7 +168,9 @@ class Thresholds:
     def of_fused(self, fmr: float, length: float, other: float = 1.0) -> float:
         """Return the threshold at ``fmr`` of two templates whose means have these lengths; 1: that of one photo."""
         single = self.threshold(fmr)
-        return single if single <= 0 else min(1.0, single / self.reduction_of_two(length, other))
+        if single <= 0 or length == other == 1:
+            return single
+        return min(1.0, single / self.reduction_of_two(length, other))
 
     def reduction_of_two(self, length: float, other: float) -> float:
         """Return the factor that reduces scores of two fused templates to those of two photos at the same FMR."""

@@ -197,8 +197,7 @@ def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: f
 def _both(thresholds: Thresholds, fmr: float, length: float, other: float = 1.0) -> tuple[float, float]:
     """Return the lowest scores of a `known` and of an `uncertain` probe at ``fmr``."""
     lenient = _measured(thresholds, fmr * UNCERTAIN_FACTOR)
-    known, uncertain = (thresholds.of_fused(rate, length, other) for rate in (fmr, lenient))
-    return known, uncertain
+    return thresholds.of_fused(fmr, length, other), thresholds.of_fused(lenient, length, other)
 
 
 def fpir_of(fmr: float, comparisons: float) -> float:
