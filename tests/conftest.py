@@ -83,9 +83,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long a drawn example takes depends on what else the machine does.
+    # How long an example takes, and how long to draw one, depends on the machine and on what else it does.
     examples = 100 if config.getoption("--full") else 25
-    hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples)
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples, suppress_health_check=slow)
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made

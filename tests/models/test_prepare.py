@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -185,7 +185,7 @@ def networks(draw: st.DrawFn) -> Net:
     return net
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(networks(), st.sampled_from(["cpu", "cuda"]))
 def test_any_chain_of_layers_keeps_its_meaning(net: Net, target: Target) -> None:
     source = net.model()
