@@ -8,7 +8,7 @@ looked at in eight directions. So each face of a photo may be turned in its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -61,16 +61,17 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
     """Return the faces of (H, W, 3) uint8 RGB ``pixels``, given what the detector sees in them.
 
     Until a face is surely confirmed, fainter places are looked at too, and the photo is searched again on its side and
-    upside down, for faces from ``min_face`` pixels wide.
+    upside down, for faces from ``min_face`` pixels wide. Where a sure face lies on its side or upside down, other
+    people may lie like it: the photo is searched once more, turned so that this face is upright.
     """
     found = _Faces(pixels, detector)
     found.confirm(sight for sight in sights if sight.score >= SPOT_THRESHOLD)
     if not found.sure:
         found.confirm(sight for sight in sights if sight.score < SPOT_THRESHOLD)
     height, width = pixels.shape[:2]
-    for degrees in TURNS:
-        if found.sure:
-            break
+    searched = [0]
+    while (degrees := found.next_turn(searched)) is not None:
+        searched.append(degrees)
         seen = [
             turn_back(sight, degrees, width, height)
             for sight in detector.search(turn_pixels(pixels, degrees), min_face=min_face)
@@ -91,6 +92,11 @@ class _Faces:
     def sure(self) -> bool:
         """Return whether a face was confirmed as made-up landmarks never are."""
         return any(look.sure for look in self._looks)
+
+    def next_turn(self, searched: Collection[int]) -> int | None:
+        """Return the clockwise degrees by which the photo is to be turned and searched next; None if enough is found."""
+        turns = [quarter_of(look.face.landmarks) for look in self._looks if look.sure] or TURNS
+        return next((degrees for degrees in turns if degrees not in searched), None)
 
     def all(self) -> Found:
         """Return the faces, and the sights beside them that may be faces."""
