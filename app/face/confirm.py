@@ -94,7 +94,7 @@ class _Faces:
         return any(look.sure for look in self._looks)
 
     def next_turn(self, searched: Collection[int]) -> int | None:
-        """Return the clockwise degrees by which the photo is to be turned and searched next; None if enough is found."""
+        """Return the clockwise degrees by which to turn the photo and search it next; None if enough is found."""
         turns = [quarter_of(look.face.landmarks) for look in self._looks if look.sure] or TURNS
         return next((degrees for degrees in turns if degrees not in searched), None)
 
