@@ -10,7 +10,7 @@ from tests.support.trace import traced
 
 PAGE = PROJECT / "docs" / "how-to" / "change-the-code.md"
 FUNCTIONS = 480
-"""No enrollment should call more of them than this: see who made the way longer. One calls 470 to 473, as threads overlap."""
+"""No enrollment should call more of them than this (some 472 now, as threads overlap): see who made the way longer."""
 
 
 def test_the_walk_of_one_enrollment_is_the_one_that_a_request_takes(tmp_path: Path) -> None:
