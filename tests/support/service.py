@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from app.main import create_app
 from app.server.data_folder import load_key
 from app.server.local import InProcess
 from tests.conftest import PROJECT
+from tests.support.postgres import new_database
 from tests.support.ready import give_database, give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
@@ -53,6 +55,18 @@ def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) 
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = load_key(data_dir)[0]
         yield client
+
+
+@contextmanager
+def two_running(folder: Path, postgresql: Path, **settings: Any) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """The clients of two services on one new database in PostgreSQL, with folders of their own below ``folder``."""
+    settings["database_url"] = new_database(postgresql)
+    with running(folder / "one", **settings) as one:
+        (folder / "two").mkdir(0o700)
+        for file in (folder / "one").glob("*.key"):  # the admin's and the vault's, which servers share
+            shutil.copy(file, folder / "two")
+        with running(folder / "two", **settings) as two:
+            yield one, two
 
 
 @asynccontextmanager

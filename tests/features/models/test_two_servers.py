@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from app.inference import embedders
 from tests.conftest import PROJECT
-from tests.support.postgres import new_database
-from tests.support.service import AGAIN, COLLINS, enrolled, error_of, running
+from tests.support.service import AGAIN, COLLINS, enrolled, error_of, two_running
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended
 
@@ -26,13 +23,8 @@ USERS = "/v1/galleries/users"
 
 @pytest.fixture
 def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    settings: dict[str, Any] = {"database_url": new_database(postgresql)}
-    with running(tmp_path / "one", **settings) as one:
-        (tmp_path / "two").mkdir(0o700)
-        for file in (tmp_path / "one").glob("*.key"):  # the admin's and the vault's, which servers share
-            shutil.copy(file, tmp_path / "two")
-        with running(tmp_path / "two", **settings) as two:
-            yield one, two
+    with two_running(tmp_path, postgresql) as both:
+        yield both
 
 
 def add(api: httpx.Client, colour: str = "rgb") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,8 +14,7 @@ import pytest
 from app.db.encryption import encode_key
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.commands import run
-from tests.support.postgres import new_database
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running, two_running
 from tests.support.sighted import told
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended, until
@@ -27,15 +25,10 @@ HOME = "/v1/galleries/home"
 @pytest.fixture
 def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Two services on one PostgreSQL with the gallery `home`, in which Eileen Collins is enrolled."""
-    settings: dict[str, Any] = {"database_url": new_database(postgresql)}
-    with running(tmp_path / "one", **settings) as one:
-        (tmp_path / "two").mkdir(0o700)
-        for file in (tmp_path / "one").glob("*.key"):  # the admin's and the vault's, which servers share
-            shutil.copy(file, tmp_path / "two")
-        with running(tmp_path / "two", **settings) as two:
-            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-            enrolled(one, HOME, "eileen", COLLINS)
-            yield one, two
+    with two_running(tmp_path, postgresql) as (one, two):
+        one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(one, HOME, "eileen", COLLINS)
+        yield one, two
 
 
 @pytest.mark.long

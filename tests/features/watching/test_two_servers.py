@@ -17,7 +17,7 @@ from app.db.engine import Database
 from app.db.schema import EVENTS, SIGHTINGS
 from tests.support.postgres import new_database
 from tests.support.receiver import Receiver
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running, two_running
 from tests.support.sighted import told
 from tests.support.waiting import until
 
@@ -27,20 +27,11 @@ HOME = "/v1/galleries/home"
 @pytest.fixture
 def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Two services with the gallery `home`, in which Eileen Collins is enrolled."""
-    settings: dict[str, Any] = {
-        "database_url": new_database(postgresql),
-        "watching": "on",
-        "stranger_days": 3,
-        "webhook_networks": ("127.0.0.0/8",),
-    }
-    with running(tmp_path / "one", **settings) as one:
-        (tmp_path / "two").mkdir(0o700)
-        for file in (tmp_path / "one").glob("*.key"):  # the admin's and the vault's, which servers share
-            shutil.copy(file, tmp_path / "two")
-        with running(tmp_path / "two", **settings) as two:
-            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-            enrolled(one, HOME, "eileen", COLLINS)
-            yield one, two
+    settings: dict[str, Any] = {"watching": "on", "stranger_days": 3, "webhook_networks": ("127.0.0.0/8",)}
+    with two_running(tmp_path, postgresql, **settings) as (one, two):
+        one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(one, HOME, "eileen", COLLINS)
+        yield one, two
 
 
 def heard(api: httpx.Client) -> list[dict[str, Any]]:
