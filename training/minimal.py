@@ -27,7 +27,7 @@ from training.export import COARSE_RATES, export_fp32, golden_vectors, write_emb
 
 STEPS, BATCH, DIMENSION, LEARNING_RATE = 2000, 64, 128, 0.05
 SCALE, MARGIN = 32.0, 0.3
-"""Of ArcFace; the paper has 64 and 0.5, for sets of millions of photos."""
+"""ArcFace's s and m; the paper has 64 and 0.5, for sets of millions of photos."""
 HELD_OUT = 5
 """Every fifth person is not learnt from: thresholds have to hold for strangers."""
 
@@ -83,7 +83,7 @@ class Embedder(nn.Module):
         return unit
 
 
-# 3. The loss: ArcFace. Each person has a direction; a face must come MARGIN radians nearer to its own than is enough.
+# 3. The loss: ArcFace. Each person has a direction; a face's angle to its own counts as MARGIN radians larger.
 def arcface(embeddings: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
     """Return the mean loss of unit embeddings (N, D) by the people's directions (C, D) and labels (N,)."""
     cosine = (embeddings @ F.normalize(directions).T).clamp(-1 + 1e-6, 1 - 1e-6)

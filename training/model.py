@@ -133,8 +133,8 @@ def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
 
 
 def add_lora(model: nn.Module, config: Model) -> None:
-    """Give every linear layer and convolution whose weights are a larger matrix the recipe's adapters, if it has some:
-    after the weights that it starts from, whose layers they rename. Nothing but adapters learns then.
+    """Add the recipe's adapters, if it has some, to every linear layer and convolution whose weights are a larger
+    matrix; nothing else learns then. Load the starting weights before: adapters rename their layers.
 
     Raises InvalidInput (`invalid_recipe`).
     """

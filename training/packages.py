@@ -10,7 +10,7 @@ from app.package.folders import MANIFEST_NAME, OWN_FOLDER, Package, find_package
 
 MODELS = Path("models")
 CACHE = Path("build") / "packages"
-"""Of prepared model files, where a command names none."""
+"""Folder of prepared model files, unless a command names another."""
 DETECTOR = "yunet"
 
 

@@ -123,7 +123,7 @@ class Model(Section):
     dim: int = Field(default=128, ge=2)
     """Length of the embedding."""
     input_size: int = Field(default=CROP_SIDE, ge=16, le=CROP_SIDE)
-    """Side in pixels that crops are area-averaged to inside the model; less is cheaper and blinder."""
+    """Side in pixels that crops are area-averaged to inside the model; less is cheaper and shows less."""
     options: dict[str, Value | tuple[int, ...]] = {}
     """Passed to the backbone's builder as they are."""
     start: str | None = None
@@ -135,7 +135,7 @@ class Model(Section):
     start's are left out (`backbone.output.*` for another `dim`). Any other without a counterpart is an error."""
     imprint: bool = False
     """Class weights start as the mean templates that the starting weights give of each person's crops (imprinted
-    weights, Qi, Brown and Lowe 2018), not at random, where the first steps would pull a good model to."""
+    weights, Qi, Brown and Lowe 2018). Random ones would spoil a good model in the first steps."""
     freeze: tuple[str, ...] = ()
     """Names of weights that don't learn, with `*` for any part (`backbone.stages.0.*`)."""
     frozen_statistics: bool = False
@@ -184,8 +184,8 @@ MANY_CLASSES = 100_000
 
 class PartialFC(Section):
     enabled: Literal["auto"] | bool = "auto"
-    """Shard the class weights over the ranks. `auto`: on several ranks, and from 100,000 classes on, where the recipe
-    has one class-level loss."""
+    """Shard the class weights over the ranks. `auto`: if the recipe has one class-level loss, on several ranks or from
+    100,000 classes on."""
     sample_rate: float | None = Field(default=None, gt=0, le=1)
     """Share of the classes in each step, at least as many as crops; the batch's own are always among them. None = 0.1
     from 100,000 classes on, else all."""
@@ -259,10 +259,10 @@ class Train(Section):
     epochs: float | None = Field(default=None, gt=0)
     """Length of the run in passes over the data, in place of `steps`."""
     accumulate: int = Field(default=1, ge=1)
-    """Batches whose gradients make one step; what losses count and average moves with the last of them."""
+    """Batches whose gradients make one step; running statistics of the losses move with the last of them only."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Autocast of the backbone; losses are always computed in float32. `auto`: on GPUs bf16, or fp16 where they do that
-    better; on a CPU with AMX bf16; fp32 elsewhere, and for depthwise convolutions on any CPU."""
+    """Autocast of the backbone; losses are always computed in float32. `auto`: on GPUs bf16, or fp16 where that is
+    faster; on a CPU with AMX bf16; fp32 elsewhere, and for depthwise convolutions on any CPU."""
     clip_norm: float = Field(default=5.0, ge=0)
     """Longest gradient (L2 norm over all parameters); 0 = no clipping."""
     ema: float = Field(default=0.0, ge=0, lt=1)

@@ -23,7 +23,7 @@ from rich.progress import (
 from app.errors import LikenessError
 
 LINE_S = 30.0
-"""Between lines of progress where there is no terminal."""
+"""Seconds between lines of progress where there is no terminal."""
 
 
 class Advance(Protocol):

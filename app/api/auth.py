@@ -29,7 +29,7 @@ from app.errors import InvalidInput, Unusable
 T = TypeVar("T")
 
 ALL_ADDRESSES = 100
-"""All addresses together may fail this many times as often as one: addresses can be rented."""
+"""How many times as often all addresses together may fail as one alone: addresses can be rented."""
 EVERY_ADDRESS = "every address"
 FOLLOW_S = 0.5
 """Seconds between checks whether the file of the admin key was replaced."""
@@ -43,7 +43,7 @@ ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
 
 
 class AdminKey:
-    """The admin key by its SHA-256. It follows its file, at most FOLLOW_S later; a file without a key changes nothing.
+    """The admin key by its SHA-256. It follows its file within FOLLOW_S; a file without a key changes nothing.
 
     `monotonic` returns monotonic seconds.
     """
@@ -56,7 +56,7 @@ class AdminKey:
         self._due = 0.0
 
     def matches(self, given: str) -> bool:
-        """Compare in constant time."""
+        """Return whether this is the admin key; compares in constant time."""
         now = self._monotonic()
         if self._path is not None and now >= self._due:
             self._due = now + FOLLOW_S
@@ -78,8 +78,8 @@ class AdminKey:
 class Guard:
     """Checks keys: the admin key by its SHA-256, the others through `keys`.
 
-    `failures` limits how many wrong keys an address may send, and ALL_ADDRESSES times that what all of them may. Beyond
-    it a key is answered with 429, and not looked up unless it has worked before.
+    `failures` limits how many wrong keys an address may send; all addresses together may send ALL_ADDRESSES times as
+    many. Beyond the limit a key is answered with 429, and looked up only if it has worked before.
     """
 
     admin: AdminKey
@@ -88,7 +88,7 @@ class Guard:
     attempts: Buckets = field(default_factory=Buckets)
     requests: Buckets = field(default_factory=Buckets)
     vector_rate: RequestRate | None = None
-    """How many vectors of its own a key may have scored; None: no limit."""
+    """How often a key may have vectors scored that its holder made; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
     lookups: Shares = field(default_factory=lambda: Shares(LOOKUPS))
     """Keys that are looked up now and have not worked before."""
@@ -114,7 +114,7 @@ class Guard:
             raise Why.KEY_RATE.error(wait_s)
 
     def count_faces(self, grant: Grant, count: int) -> None:
-        """Count the faces of a photo that were searched for as that many requests of the key, the first one included.
+        """Count a photo with several searched faces as that many requests of the key; its own request is one of them.
 
         A key in debt waits before its next request (`count_request`).
         """
@@ -144,8 +144,8 @@ class Guard:
 
     @contextmanager
     def _counted(self, address: str, *, known: bool) -> Iterator[None]:
-        """Count the block as a failure, before it begins so that simultaneous ones are no more than the limit allows,
-        and take that back unless it raises InvalidInput."""
+        """Count a failure before the block begins, so that simultaneous requests can't exceed the limit; take it back
+        unless the block raises InvalidInput."""
         limits = {
             address_group(address): self.failures,
             EVERY_ADDRESS: RequestRate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),

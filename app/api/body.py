@@ -36,9 +36,9 @@ _INDEXED = re.compile(r"\[\d{0,4}\]$")
 
 @dataclass(frozen=True, slots=True)
 class ImageFields:
-    """The image fields of a body: these names, each once; or, if ``many``, one name any number of times.
+    """The image fields of a body: each of these names once, or if ``many``, one name any number of times.
 
-    ``track``: of a name there are several only where they show one person.
+    ``track``: a name may have several images only if they show one person.
     """
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class File:
     media_types: tuple[str, ...]
     description: str
     field: str | None = None
-    """A body's name in a multipart form."""
+    """The name of its field in a multipart form, for a body."""
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -87,9 +87,9 @@ QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
 thread."""
 COSTLY_BYTES = 2 * 1024**2
-"""Bodies from this size on are parsed one at a time and at low priority; no other waits for one."""
+"""Bytes from which on bodies are parsed one at a time, at low priority; smaller bodies don't wait for them."""
 PARSED_COPIES = 2
-"""Of a body while a form is split, one of each part in pieces and one of it whole. JSON takes less."""
+"""Copies of a body in memory while a form is split: each part in pieces, and whole. JSON takes less."""
 MAX_ERRORS = 10
 """How many wrong fields one answer lists."""
 JSON_TYPE = "application/json"
@@ -97,10 +97,10 @@ FORM_TYPE = "multipart/form-data"
 RAW_TYPE = "application/octet-stream"
 
 BASE64_PIECE = 128 * 1024
-"""Bytes of base64 that are decoded at a time, a multiple of four: half a millisecond."""
+"""Bytes of base64 that are decoded at a time, a multiple of four; takes half a millisecond."""
 WHITESPACE = b" \t\n\r\v\f"
 URL_SAFE = bytes.maketrans(b"-_", b"+/")
-"""From base64's alphabet for URLs (RFC 4648, section 5) to the usual one."""
+"""Translates base64's alphabet for URLs (RFC 4648, section 5) into the usual one."""
 _DATA_URL = re.compile(rb"data:[^,]{0,255};base64,", re.IGNORECASE)
 
 
@@ -113,16 +113,17 @@ class BodyLimits:
     images: int
     seconds: float
     json_bytes: int
-    """Of a body without images."""
+    """Most bytes of a body without images."""
     upload_bytes: int
-    """Of an upload for a job, packed and unpacked."""
+    """Most bytes of an upload for a job, packed and unpacked."""
 
     def count(self, wanted: ImageFields) -> int:
         """Return how many images a body may hold, in all of its fields."""
         return self.images if wanted.many else len(wanted.names)
 
     def most(self, wanted: ImageFields | None, *, large: bool = False) -> int:
-        """Return the bytes of the longest body with these images: base64 makes four of three; ``large``: without."""
+        """Return the most bytes of a body with these images, where base64 makes four bytes of three. Without images:
+        `json_bytes`, or with ``large`` as many as any body."""
         if wanted is None:
             return self.request_bytes if large else self.json_bytes
         return min(self.request_bytes, self.count(wanted) * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
@@ -267,7 +268,7 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
 
 
 def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInput:
-    """Return pydantic's errors as one of ours: places and messages, never the values that were sent."""
+    """Return pydantic's errors as one InvalidInput, with places and messages, but never the values that were sent."""
     listed = []
     for error in errors[:MAX_ERRORS]:
         place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
@@ -319,7 +320,7 @@ class FormReader:
             raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
         self._first = re.compile(rb"(?:\A|\n)(--" + re.escape(boundary) + b")")
         self._preamble: bytes | None = b""
-        """What came before the first boundary; None behind it."""
+        """What came before the first boundary; None once that was found."""
         self._pieces: list[tuple[int, str, bytes]] = []
         self._count = 0
         self._max_parts = max_parts
@@ -465,7 +466,7 @@ def decode_base64(text: bytes | memoryview) -> bytes:
         raise binascii.Error(message)
     decoded = io.BytesIO()
     decoded.seek(len(text) // 4 * 3)
-    decoded.write(b"\0")  # all the memory at once: growing takes an eighth more
+    decoded.write(b"\0")  # allocates all the memory at once: growing would take an eighth more
     decoded.seek(0)
     for start in range(0, len(text), BASE64_PIECE):
         piece = binascii.a2b_base64(text[start : start + BASE64_PIECE], strict_mode=True)

@@ -1,4 +1,5 @@
-"""What runs in the server, as one value that `main` builds, and the ids in paths as handlers take them."""
+"""The parts of the running server, as one value that `main` builds; and the types by which handlers take ids from
+paths."""
 
 from __future__ import annotations
 
@@ -40,17 +41,17 @@ from app.workers.queue import PhotoWorkers
 from app.workers.threads import PhotoThreads
 
 Drop: TypeAlias = Callable[[Change, str], int]
-"""Deletes a feature's data of a subject, given by its id, and data that may show it; returns how much."""
+"""Deletes a feature's data of a subject, given by its id, and data that may show that subject; returns the count."""
 GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
 """Takes the gallery, and the id of the key that has changed it."""
 SessionKey: TypeAlias = Callable[[Scope], Awaitable[str | None]]
-"""Returns the key that a request stands for which sends none, as one of a browser that is signed in."""
+"""Returns the key of a request that sends none, such as that of a browser which is signed in; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Data of a feature that an erasure of a subject reaches: its receipt gives the count as ``name``, and clears the
-    ``tables`` from the disk."""
+    """Data of a feature that erasing a subject also deletes: the receipt gives the count as ``name``, and the
+    ``tables`` are cleared from the disk."""
 
     name: str
     drop: Drop
@@ -90,9 +91,9 @@ class Components:
     """What features do when the settings of a gallery have changed."""
     session_keys: list[SessionKey] = field(default_factory=list)
     erased_too: list[Reached] = field(default_factory=list)
-    """What else an erasure reaches."""
+    """What erasing a subject also deletes."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """All of these, the whole as `components`, and the features' (`app.api.feature`), by name."""
+    """All of these by name, the whole as `components`, and what features add (`app.api.feature`)."""
 
     def __post_init__(self) -> None:
         self.parts.update({each.name: getattr(self, each.name) for each in fields(self)} | {"components": self})
@@ -107,11 +108,11 @@ def components_of(state: State) -> Components:
 
 
 HEXADECIMAL = "^[0-9a-f]{32}$"
-"""Ids that the server makes."""
+"""Pattern of ids that the server makes."""
 
 
 def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
-    """Return a parameter; the pattern is for the document alone: what does not match is an id of nothing."""
+    """Return a path parameter. The pattern is for the document alone: an id that does not match is simply not found."""
     return Path(
         min_length=1,
         max_length=schemas.MAX_ID_LENGTH,
@@ -122,7 +123,8 @@ def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
 
 
 DECODED = BeforeValidator(unquote)
-"""Paths are matched as they were sent, percent-encoded, so that an id may hold slashes and anything else."""
+"""Decodes an id: paths are matched percent-encoded, as they were sent, so that an id may hold slashes and anything
+else."""
 _HOW = "percent-encoded (`/` as `%2F`)"
 GalleryId: TypeAlias = Annotated[str, path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN), DECODED]
 SubjectId: TypeAlias = Annotated[str, path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN), DECODED]

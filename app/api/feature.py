@@ -1,4 +1,4 @@
-"""What a feature at the edge adds to the service. `app.main.FEATURES` lists them; nothing else knows of them.
+"""What a feature adds to the service. `app.main.FEATURES` lists the features; nothing else knows of them.
 
 A feature is one folder. Without its entry in that list, and without the folder, the rest works as before.
 """
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Holds what of a feature runs: what its handlers take, by name; the work of its jobs by kind, and its tasks."""
+    """The running part of a feature: what its handlers take, by name; the work of its jobs, by kind; and its tasks."""
 
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
@@ -46,7 +46,8 @@ class Part:
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
     apart: Sequence[str] = ()
-    """Kinds of jobs that may last for hours: one at a time is done beside the others, which don't wait for it."""
+    """Kinds of jobs that may last for hours: one of them at a time runs beside the other jobs, which don't wait for it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,14 @@ class Feature:
     settings: Sequence[str] = ()
     """The settings that `start` takes."""
     setting: str | None = None
-    """The setting that is `on` where the feature is wanted; None for one that always is."""
+    """Name of the setting that is `on` where the feature is wanted; None for a feature that always is."""
     load: Callable[[], Feature] | None = None
-    """Imports the feature, of which this is only the setting: a server that is without it does not import it."""
+    """Imports the whole feature, where this one holds its setting alone: a server without the feature does not import
+    it."""
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
     webhooks: Sequence[type[BaseModel]] = ()
-    """What it sends to addresses that people have given, for the document."""
+    """Models of what it posts to addresses that people have given, for the document."""
     page: Path | None = None
     """A folder of what it adds to the web page: `start.js` is loaded before the page begins, `style.css` after its
     own. They are served below `/page/` and the name of the feature's folder."""
@@ -76,4 +78,4 @@ class Feature:
     open_gates: OpenGates | None = None
     """Opens the gates that judge liveness."""
     open_thresholds: Callable[[Store], OwnThresholds] | None = None
-    """Opens what says which thresholds decide in a gallery that has some of its own."""
+    """Returns a function from a gallery to the thresholds that decide in it, where galleries may have their own."""

@@ -1,4 +1,4 @@
-"""Reads JSON from outside: its values are counted before any becomes an object, and long strings are not copied.
+"""Reads JSON from outside: counts its values before any becomes an object, and does not copy long strings.
 
 Three bytes of JSON can become 72 of Python's, and 60 MiB of it hold the interpreter for seconds.
 """
@@ -22,7 +22,7 @@ beyond it are long."""
 BOM = b"\xef\xbb\xbf"
 """A byte order mark, which some programs of Windows write before UTF-8."""
 _WINDOW = 64 * 1024
-"""Bytes that are counted at a time, so that other threads run in between."""
+"""Bytes whose values are counted at a time, so that other threads run in between."""
 _STRUCTURE = b"{[,:"
 _LONG = "NaN"
 """Stands for a long string while the rest is read. It is not JSON, so no client can send it outside a string."""
@@ -49,7 +49,7 @@ def load_with_images(data: bytes) -> tuple[Any, int]:
     """Read JSON that may hold images in base64; also return the number of strings longer than SMALL_BYTES.
 
     Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises as `load_json` does; a field
-    with so long a name is no JSON here.
+    with so long a name is rejected as invalid.
     """
     data = data.removeprefix(BOM)
     if len(data) <= SMALL_BYTES:
@@ -119,7 +119,9 @@ def _end_of_string(data: bytes, start: int, most: int) -> Span:
             _invalid()
         if data[end - 1] != ord("\\"):
             return end, quotes
-        before = data[at:end]  # escaped by an odd number of backslashes; none of them is before the last quote
+        before = data[
+            at:end
+        ]  # the quote is escaped by an odd number of backslashes, all of which come after the last quote
         if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
             return end, quotes
         at = end + 1

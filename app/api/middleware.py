@@ -1,4 +1,4 @@
-"""What happens around every request: its id, security headers, log and metrics, and a last answer to errors."""
+"""What happens around every request: its id, security headers, log and metrics, and an answer to any error left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ID_NAME = ID_HEADER.encode()
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PORT = re.compile(r":[0-9]*$")
 HEAD = "HEAD"
-"""Answered as GET is, without the body (RFC 9110, 9.3.2)."""
+"""The method that is answered as GET is, without the body (RFC 9110, 9.3.2)."""
 _ERROR_STATUS = 500
 CSP = "content-security-policy"
 ANSWER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
@@ -82,7 +82,7 @@ class RequestMiddleware:
         scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
         method = scope["method"]
         if is_head := method == HEAD:
-            scope = {**scope, "method": "GET"}  # the server has its own, by which it sends no body
+            scope = {**scope, "method": "GET"}  # the server keeps its own scope, by which it sends no body
         answer = _Answer(send, scope["request_id"], without_body=is_head)
         start = time.perf_counter()
         try:
@@ -131,7 +131,7 @@ def _check_query(scope: Scope) -> None:
 
 
 def _check_host(scope: Scope) -> None:
-    """Refuse a request for another server's name, which a browser may have been led here by (DNS rebinding)."""
+    """Refuse a request for another server's name, by which a browser may have been led here (DNS rebinding)."""
     allowed: tuple[str, ...] = scope["app"].state.hosts
     if not allowed:
         return

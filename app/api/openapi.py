@@ -39,8 +39,8 @@ TAGS = [
 REF = "#/components/schemas/{model}"
 EXAMPLE_REF = "#/components/examples/{code}"
 OTHER_FORMS = "x-other-content"
-"""Extension: the further forms of a body, as `content` has the first. Generators of clients, which see one form alone,
-send photos as a form; told of several they take the last or JSON, and make `{}` of a file."""
+"""Name of the extension with the other forms of a body; `content` has the first alone. Generators of clients that see
+one form send photos as a form; of several they take the last, or JSON, and send a file as `{}`."""
 ERROR = {"$ref": REF.format(model=schemas.ErrorAnswer.__name__)}
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
@@ -56,7 +56,8 @@ should switch on its `code`.
 
 
 def responses(operation: Operation) -> Responses:
-    """FastAPI's ``responses``: the good answer with an example, and each error status with one per code."""
+    """Return FastAPI's ``responses``: the good answer with its example, and each error status with one example per
+    code."""
     if operation.wire.name:
         error = {"description": f"An error, in the form that {operation.wire.name} gives it."}
         return {operation.status: _good_response(operation), "4XX": error, "5XX": error}
@@ -68,7 +69,8 @@ def responses(operation: Operation) -> Responses:
 
 
 def request_body(operation: Operation) -> dict[str, Any] | None:
-    """FastAPI's ``openapi_extra``: the body of an operation; of several forms the first is the one for generators."""
+    """Return FastAPI's ``openapi_extra``: the body of an operation. The first of several forms is the one for
+    generators."""
     model, images, content = operation.body, operation.images, dict[str, Any]()
     if operation.upload:
         content = _upload_content(operation.upload)
@@ -161,9 +163,10 @@ def document(
 _NAMED_SETS: Mapping[tuple[str, ...], str] = {
     get_args(kind): name for name, kind in vars(choices).items() if get_origin(kind) is Literal
 }
-"""The closed sets of words, which are schemas of their own: generators would make up names, some of them twice."""
+"""Names of the closed sets of words. Each set is a schema of its own: generators would make up names, and the same one
+for two."""
 _VALUES = frozenset({"example", "examples", "default", "enum", "const", "required"})
-"""Fields of a schema that hold values and no schemas."""
+"""Fields of a schema that hold values, not schemas."""
 
 
 def _tidy(value: Any) -> None:
@@ -196,7 +199,8 @@ def _schemas(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _operation_id(made: str, method: str, path: str, declared: Operation) -> str:
-    """Return the handler's name, of which FastAPI makes one that holds the path; other interfaces' with their name."""
+    """Return the handler's name as the id, without the path that FastAPI adds; other services' interfaces add their
+    name."""
     handler = made.removesuffix(f"{re.sub('[^0-9a-zA-Z]', '_', path)}_{method}").rstrip("_")
     prefix = re.sub("[^a-z]+", "_", (declared.wire.name or "").lower())
     return f"{prefix}_{handler}" if prefix else handler
@@ -241,7 +245,7 @@ def _error_response(status: int | str, codes: Iterable[str]) -> dict[str, Any]:
     examples = {code: {"$ref": EXAMPLE_REF.format(code=code)} for code in codes}
     response: dict[str, Any] = {
         "description": " ".join(f"`{code}`: {BY_CODE[code].meaning}" for code in codes),
-        # Not FastAPI's `model`, of which it would build a validator for each status of each operation at every start.
+        # Not FastAPI's `model`: it would build a validator for each status of each operation at every start.
         "content": {JSON_TYPE: {"schema": ERROR, "examples": examples}},
     }
     if status == 429:

@@ -1,6 +1,6 @@
-"""One operation of the HTTP interface as a value: everything that is said about it, said once, on its handler.
+"""One operation of the HTTP interface as a value, declared once, on its handler.
 
-`app.api.route` makes it. Authorization, the audit log, the OpenAPI document and the access tests read it.
+`app.api.route` makes it; authorization, the audit log, the OpenAPI document and the access tests read it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Operation:
     scope: Scope | None
     """None: every key may call it."""
     answer: type[Any] | None = None
-    """What its answer is in JSON; None: an empty answer, or a file."""
+    """The model of its answer in JSON; None: an empty answer, or a file."""
     changes: bool = False
     """Whether it changes something: the audit log then records it before it begins."""
     unrestricted: bool = False
@@ -98,20 +98,20 @@ class Operation:
     """The fields of ``body`` that are images; they may also come as multipart fields or as the raw body."""
     upload: File | None = None
     file: File | None = None
-    """What the answer is, where it is a file."""
+    """The answer, if it is a file."""
     codes: tuple[str, ...] = ()
     """Error codes beside those that follow from the other fields."""
     monitoring: bool = False
-    """Whether it is about the server alone: counts as no request in progress, and is not audited."""
+    """Whether it is about the server alone; it then does not count as a request in progress, and is not audited."""
     streams: bool = False
-    """Whether its answer goes on for as long as the client listens: counts as no request in progress."""
+    """Whether its answer goes on for as long as the client listens; it then does not count as a request in progress."""
     public: bool = False
     """Whether it needs no key."""
     wire: WireFormat = OWN
 
     @property
     def error_codes(self) -> tuple[str, ...]:
-        """All error codes, each once."""
+        """Return all error codes, each once."""
         if self.public:
             return OPEN_CODES
         codes = [*KEYED_CODES]
@@ -130,7 +130,7 @@ class Operation:
         return tuple(dict.fromkeys((*codes, *self.codes)))
 
     def fill(self, **ids: str) -> str:
-        """The path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""
+        """Return the path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""
         return self.path.format(**{name: quote(value, safe="") for name, value in ids.items()})
 
 

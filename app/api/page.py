@@ -43,9 +43,11 @@ AUTHORIZE = """
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 CACHE_CONTROL = "cache-control"
 REVALIDATED = {CACHE_CONTROL: "no-cache"}
-"""The start, and files asked for without today's digest: a browser caches them, and revalidates them each time."""
+"""Headers of the start page, and of files asked for without the current digest: a browser caches them, and revalidates
+each time."""
 IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
-"""Files below the digest of them all, by which the start names them: another version's have other addresses."""
+"""Headers of files below the digest of them all, by which the start page names them: other versions have other
+addresses."""
 _NOT_TAKEN = re.compile(r"q=0(\.0{0,3})?")
 _VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
 
@@ -72,7 +74,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
 
 
 def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
-    """Return the file, by gzip to those who take it; only its headers to those who have it."""
+    """Return the file, gzipped if the client takes that; only its headers if the client has it."""
     headers = file.headers | cached
     given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
     if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
@@ -94,7 +96,7 @@ def takes_gzip(accepted: str) -> bool:
 
 
 def _install_api_page(server: FastAPI) -> None:
-    """Serve Swagger UI and the document to those with a key."""
+    """Serve Swagger UI and the document to clients with a key."""
     router = Router("server")
     declare = partial(router.operation, "GET", scope=None, monitoring=True, in_document=False)
     files = StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")

@@ -18,20 +18,18 @@ _LATER = re.compile(r"""\bimport\(\s*(?P<quote>["'])(?P<target>[^"']+)(?P=quote)
 _EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:const|function\*?|class)\s+(?P<name>[\w$]+))", re.MULTILINE)
 _RENAMED = re.compile(r"(\w+)\s+as\s+(\w+)")
 _OTHERWISE = re.compile(r"^(?:import|export)\b(?!\()[^\n]*|^.*\bimport\.meta\b[^\n]*", re.MULTILINE)
-"""What is left of imports and exports that are written in another way, which a function can't hold."""
+"""Matches imports and exports written in another way, which can't stand in a function."""
 
 
 def join_modules(modules: Mapping[str, str], begun: Sequence[str], into: str) -> dict[str, str]:
     """Return the modules as a page serves them: ``begun`` and all that they import as one, ``into``, and the others.
 
-    Args:
-        modules: Text by path, `views/home.js`.
-        begun: Those that run when the page begins, in this order; the last is ``into``.
-        into: The path of the joined file, at the root.
+    Args: modules: Text by path, `views/home.js`. begun: The modules that run when the page begins, in this order; the
+    last is ``into``. into: The path of the joined file, at the root.
 
     Raises ValueError if a module imports or exports in a way that can't be joined, or if two import each other.
     """
-    joined: dict[str, str] = {}  # names of the functions, those first that others import
+    joined: dict[str, str] = {}  # names of the functions; modules come before those that import them
     for name in begun:
         _collect(modules, name, joined, ())
     parts = [_scope(modules, name, joined) for name in joined]
@@ -71,7 +69,7 @@ def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> 
 def _taken(found: re.Match[str], scope: str | None) -> str:
     """Return the statement that takes from ``scope`` what the import takes from its module, on as many lines."""
     if scope is None:
-        return found[0]  # of no file of the page
+        return found[0]  # not a file of the page
     names, lines = found["names"] or "", "\n" * found[0].count("\n")
     if not names:
         return lines

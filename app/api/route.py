@@ -1,4 +1,4 @@
-"""Operations as routes: `Router.operation` declares one on its handler, `OperationRoute.handle` is a request's way."""
+"""Operations as routes: `Router.operation` declares one on its handler; `OperationRoute.handle` answers a request."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ from app.wording import unknown_name
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
-"""Statuses of requests that did nothing and are to be tried again: a flood of them must not become a flood of rows."""
+"""Statuses that the audit log leaves out: such a request did nothing and is tried again, and a flood of requests must
+not become a flood of rows."""
 PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
-"""Errors whose answers are delayed for a caller who gets them again and again (`Admission.pause`)."""
+"""Error codes whose answers are delayed for a caller who gets them again and again (`Admission.pause`)."""
 
 
 class AuditTrail:
@@ -84,7 +85,9 @@ class AuditTrail:
         """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
         if error.code in _BAD_KEY:
             self.entry.key = str(error.details["key"])
-        is_try_again = isinstance(error, Overloaded) and not self._begun  # its status differs between wire formats
+        is_try_again = (
+            isinstance(error, Overloaded) and not self._begun
+        )  # by type, since the status differs between wire formats
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     async def send(self, message: Message) -> None:
@@ -135,14 +138,14 @@ class OperationRoute(APIRoute):
         return (self.operation,)
 
     def operation_of(self, scope: Scope) -> Operation:  # noqa: ARG002 (for routes of several operations)
-        """Return the operation that a request on this route is."""
+        """Return the operation that a request on this route calls."""
         return self.operation
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: authenticate, admit, audit, then the handler. Any error becomes an answer."""
         operation = self.operation_of(scope)
         if scope["method"] != operation.method:
-            await super().handle(scope, receive, send)  # which refuses it
+            await super().handle(scope, receive, send)  # `super` refuses it
             return
         if operation.public:
             scope["components"] = getattr(scope["app"].state, "components", None)
@@ -182,7 +185,7 @@ class OperationRoute(APIRoute):
             trail.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the handler and send its answer. FastAPI's own way, which looks at all types again, takes four times as
+        """Call the handler and send its answer. FastAPI's own code looks at all types again, and takes four times as
         long."""
         response = await self.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
@@ -299,13 +302,13 @@ class _Parameters:
     """A handler's parameters, by where they come from."""
 
     of_request: dict[str, str] = field(default_factory=dict)
-    """The request, empty, or where its scope has what is taken of it."""
+    """Names of those taken from the request: where its scope has them, or empty for the request itself."""
     parts: list[str] = field(default_factory=list)
-    """Of `Components`."""
+    """Names of those that are parts of `Components`."""
     ids: dict[str, Any] = field(default_factory=dict)
-    """Of the path, as fields of a model."""
+    """Ids of the path, as fields of a model."""
     made: dict[str, Any] = field(default_factory=dict)
-    """What makes those that a feature takes of a request in its own way (`Depends`)."""
+    """Functions that make what a feature takes from a request in its own way (`Depends`)."""
     read: list[inspect.Parameter] = field(default_factory=list)
     """Those in the path and the query, for the document."""
     query: type[BaseModel] | None = None
@@ -318,7 +321,7 @@ class _Parameters:
     """The name of the one that is the gallery of the path's id, opened; empty without any."""
 
     def reader(self) -> Callable[[Request], Awaitable[dict[str, Any]]]:
-        """Return what reads all but the body: of the request and of the service.
+        """Return a coroutine that reads all parameters but the body, from the request and the service.
 
         It raises InvalidInput (``invalid_request``) for the path and the query.
         """
@@ -343,7 +346,7 @@ class _Parameters:
 
 
 OF_REQUEST: Mapping[type, str] = {Request: "", Grant: "grant", AuditEntry: "audit"}
-"""What a handler may take of its request, and where the scope has it."""
+"""Types that a handler may take from its request, and where the scope has them."""
 QUERY = "query_"
 """The name of the parameters in the query of an operation that takes photos."""
 
@@ -428,7 +431,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
 
 
 def respond(result: object, status: int = 200) -> Response:
-    """Return a handler's result as the response; a model was checked when it was made, so it is only written."""
+    """Return a handler's result as the response. A model was validated when it was made, so it is only serialised."""
     if isinstance(result, Response):
         return result
     if result is None:

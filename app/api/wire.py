@@ -3,8 +3,8 @@
 A wire format says how a key is sent and how an error looks. Everything else is the same for all: keys and scopes,
 limits, the audit log, the operations.
 
-Every error of the REST interface has one shape: ``{"error": {"code", "message", "details"}, "request_id"}``. Here is
-the one place where an exception ends.
+Every error of the REST interface has one shape: ``{"error": {"code", "message", "details"}, "request_id"}``. Only here
+does an exception become an answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def plain(value: Any) -> Any:
 
 
 class WireFormat(ABC):
-    """``scope["path"]`` is the path as it was sent, percent-encoded."""
+    """How an interface sends keys and errors. In its methods, ``scope["path"]`` is the path as it was sent,
+    percent-encoded."""
 
     name: ClassVar[str | None] = None
     """The other service's name; None: this is our own format."""
@@ -98,7 +99,7 @@ class WireFormat(ABC):
     forms: ClassVar[bool] = True
     """Whether images may be the files of a form."""
     large_json: ClassVar[bool] = False
-    """Whether JSON without images may be as long as any body, and not only as metadata."""
+    """Whether JSON without images may be as long as any body, instead of as long as metadata."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
@@ -142,7 +143,7 @@ OWN = OwnFormat()
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
-    """Return whom a request counts for: its key, and its address."""
+    """Return the callers that a request counts for: its key and its address."""
     return key_id, f"@{address_group(address_of(scope))}"
 
 
@@ -167,7 +168,7 @@ class Answer(Protocol):
 
 
 def expected(error: Exception, request_id: str) -> LikenessError:
-    """Return the error as one of ours; log one that nobody expected."""
+    """Return the error as a LikenessError; log one that was not expected."""
     if isinstance(error, LikenessError):
         return error
     fields = {"fields": {"request_id": request_id}}
@@ -196,7 +197,7 @@ def wire_of(scope: Scope) -> WireFormat:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Raise what Starlette refuses by itself as errors of ours."""
+    """Have Starlette's own refusals answered as errors of this service."""
     app.add_exception_handler(HTTPException, _refuse_unrouted)
 
 

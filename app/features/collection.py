@@ -20,7 +20,7 @@ from app.timestamps import utc_now
 
 DEFAULT = "default"
 NOT_STORED = 0
-"""The key of no gallery: the database counts from 1."""
+"""The key of a gallery that is not stored: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
 """HTTP statuses for the audit log."""
 
@@ -98,5 +98,6 @@ CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
 
 
 def is_stored(gallery: Gallery) -> bool:
-    """Whether the gallery is in the database; False for what `Collection.find` returns for a missing `default`."""
+    """Return whether the gallery is in the database; False for what `Collection.find` returns for a missing
+    `default`."""
     return gallery.key != NOT_STORED

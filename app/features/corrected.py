@@ -21,7 +21,7 @@ from app.timestamps import utc_now
 from app.types import Template, Vectors
 
 MOST = 32
-"""The most corrections of one subject, which bounds what a decision reads. A further one replaces the oldest."""
+"""Most corrections of one subject, which bounds what a decision reads. A further one replaces the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def reembed_corrections(
 ) -> tuple[int, int]:
     """Add templates of this package, which `embed` makes from the JPEGs of crops, where they are missing.
 
-    Return how many were added, and how many have no readable crop: those are dropped with the old package.
+    Return how many were added, and how many have no readable crop: these are dropped together with the old package.
     """
     done = sa.select(CORRECTIONS.c.id).where(_of(gallery) & (CORRECTIONS.c.package == package))
     query = all_rows(gallery).where(CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
@@ -126,7 +126,7 @@ def reembed_corrections(
 
 
 def drop_other_packages(store: Store, gallery: Gallery, package: str) -> None:
-    """Drop all templates of other packages, and with them the corrections that have none of this one."""
+    """Drop all templates of other packages, and the corrections that then have none."""
     with store.change(gallery) as change:
         others = _of(gallery) & (CORRECTIONS.c.package != package)
         change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
@@ -199,5 +199,5 @@ def _drop_oldest(change: Change, subject_key: int) -> None:
 
 
 def id_here(gallery: Gallery, foreign: str) -> str:
-    """Return the id, the same at each import, of something whose own id exists in another gallery, perhaps a copy."""
+    """Return an id, the same at each import, for something whose own id exists in another gallery, perhaps a copy."""
     return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What was called right in a gallery: pairs of faces that a review does not ask about again."""
+"""Dismissed findings of a gallery: a person called them right, and reviews don't ask about them again."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from app.gallery.records import Gallery, lock_gallery
 
 @dataclass(frozen=True, slots=True)
 class Dismissal:
-    """A finding that was called right, by its faces' ids."""
+    """A finding that a person called right, by its faces' ids."""
 
     kind: str
-    """The finding's (`app.features.review.records.Kind`)."""
+    """The finding's kind (`app.features.review.records.Kind`)."""
     face_id: str
     other_face_id: str | None
     created_at: str
 
 
 def read(database: Database, gallery: Gallery) -> list[Dismissal]:
-    """Return what was called right in the gallery, for an export."""
+    """Return the gallery's dismissals, for an export."""
     query = sa.select(DISMISSALS).where(DISMISSALS.c.gallery_key == gallery.key).order_by(DISMISSALS.c.key)
     return [Dismissal(row.kind, row.face_id, row.other_face_id, row.created_at) for row in database.rows(query)]
 

@@ -17,7 +17,7 @@ MAX_PARTS = 64
 
 
 def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> dict[str, str]:
-    """Return the fields of these names of a form of either kind; none of a body of another kind.
+    """Return the text fields of these names in a form, multipart or urlencoded; none if the body is not a form.
 
     Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field of more than ``longest`` bytes, or too
     many of them.
@@ -36,7 +36,7 @@ def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> 
 
 
 def form_of(**fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the OpenAPI document says of a form that no model describes: the schemas of its fields."""
+    """Return the OpenAPI document's part about a form that no model describes: the schemas of its fields."""
     form = {"type": "object", "properties": fields, "required": list(fields)}
     return {"requestBody": {"required": True, "content": {FORM_TYPE: {"schema": form}}}}
 

@@ -14,17 +14,17 @@ from app.face.quality import QualityLevel
 from app.types import Vectors
 
 FALSE_LINKS: Final = 0.1
-"""Faces that may be linked wrongly on average: the FMR of a link among n faces is this over n. With it precision and
-recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of 2,707 faces
-into one group."""
+"""Expected number of faces that are linked wrongly: the FMR of a link among n faces is this divided by n. With it
+precision and recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of
+2,707 faces into one group."""
 USABLE: Final = QualityLevel.LOW.minimum
-"""Quality of a photo's face that is grouped."""
+"""Least quality of a face that is grouped."""
 MOST: Final = 4_000
 """Strangers' faces that are grouped at once: the work grows with their square."""
 
 
 class Rated(Protocol):
-    """A threshold at a false match rate."""
+    """An operating point: a threshold and its false match rate."""
 
     @property
     def fmr(self) -> float: ...
@@ -33,8 +33,8 @@ class Rated(Protocol):
 
 
 def link_threshold(points: Sequence[Rated], faces: int) -> float:
-    """Return the score from which groups among so many faces are linked, at the measured rate nearest to FALSE_LINKS /
-    faces. Raises OperatingPointUnavailable without operating points."""
+    """Return the score from which on groups are linked among this many ``faces``, at the measured rate nearest to
+    FALSE_LINKS / faces. Raises OperatingPointUnavailable without operating points."""
     if not points:
         raise OperatingPointUnavailable("Grouping needs a package with measured operating points.")
     ordered = sorted(points, key=lambda point: point.fmr)

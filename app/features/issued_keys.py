@@ -21,7 +21,7 @@ from app.timestamps import utc_text
 
 SECRET_BYTES = 32
 MIN_SECRET = 32
-"""Characters of a secret that people choose (in a keys file)."""
+"""Fewest characters of a secret that people choose (in a keys file)."""
 MAX_GALLERIES = 1000
 """How many galleries one key may be restricted to."""
 NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
@@ -29,7 +29,8 @@ NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key and, only here, its token, which its holder sends; ``signs``: its holder may sign requests instead."""
+    """A new key and its token, which its holder sends and which is not shown again; ``signs``: its holder may sign
+    requests instead."""
 
     key: Key
     token: str
@@ -37,7 +38,7 @@ class NewKey:
 
     @property
     def secret(self) -> str:
-        """The token's secret part, which requests are signed with."""
+        """Return the token's secret part, with which requests are signed."""
         return split_token(self.token)[1]
 
 

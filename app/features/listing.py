@@ -100,7 +100,7 @@ def find_faces(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
+    """Return the (N, D) templates of this package by subject key, for the subjects that have some."""
     template = template_column(package)
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)

@@ -1,4 +1,4 @@
-"""What counts once, such as a request's signature. All servers of a database share what was used."""
+"""Things that may be used once, such as a request's signature, shared by all servers of a database."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class SeenSignatures:
     """Remembers valid signatures, so that none is used twice. Safe to share between threads. Every call is one
     transaction, and may raise what `Database` does.
 
-    A row stays for KEPT_S seconds, after which the signature is invalid by its age. Only valid signatures come
-    here, so the keys' rates bound how many rows there are. ``clock`` returns seconds since 1970.
+    A row stays for KEPT_S seconds, after which the signature is invalid by its age. Only valid signatures are stored,
+    so the keys' rate limits bound the number of rows. ``clock`` returns seconds since 1970.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
@@ -28,7 +28,7 @@ class SeenSignatures:
         self._clock = clock
 
     def use(self, signature: str, attempt: str, repeat_s: float) -> bool:
-        """Keep the use of a signature, and return True; False if it was used before.
+        """Store the use of a signature and return True; return False if it was used before.
 
         Other attempts with the same signature count as new for ``repeat_s`` seconds after its first use.
         """

@@ -30,10 +30,10 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 def examine(
     operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel
 ) -> tuple[Chosen, LowQuality | None]:
-    """Return the photo's face that `enroll` would add, embedded, without adding it; and for a turned head the error
-    that it is rejected with unless it is `beside_good`.
+    """Return the photo's face that `enroll` would add, embedded, without adding it. For a turned head, return also the
+    error that rejects it unless it is `beside_good`; None otherwise.
 
-    Raises the InvalidInput that `enroll` would reject the photo with otherwise.
+    Raises InvalidInput where `enroll` would reject the photo for another reason.
     """
     gate = operations.gates.open(None, gallery.liveness)
     with operations.searched_by(gallery) as used:
@@ -78,7 +78,7 @@ def rank(
     *,
     one_photo: bool = False,
 ) -> list[list[AnsweredCandidate]]:
-    """Return the answered ones among the ``limit`` best candidates of each template, without a decision.
+    """Return those of the ``limit`` best candidates of each template that may be answered, without a decision.
 
     With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
     `search` does.

@@ -29,14 +29,14 @@ x and y: the medians of YuNet's landmarks in 500 photos of LFW, with the eyes ma
 of those people look into the camera. z: the nose tip lies half the eyes' distance in front of the rest, as in
 CompreFace's own model of the face. The median pitch, roll and yaw over the 500 photos are then 0, 1 and 0 degrees."""
 LEAST_SPREAD = 1e-3
-"""Least ratio of the singular values: landmarks on one line or in one point have no pose."""
+"""Least ratio of the two singular values of the fit: landmarks on one line or in one point have no pose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Degrees, all 0 for a face that looks into the camera. ``yaw``: positive where the nose points to the left of the
-    photo; ``pitch``: positive upwards; ``roll``: positive where the head leans to the left of the photo, that is,
-    counter-clockwise."""
+    """A head's pose in degrees, all 0 for a face that looks into the camera. ``yaw``: positive where the nose points to
+    the left of the photo; ``pitch``: positive upwards; ``roll``: positive where the head leans to the left of the
+    photo, that is, counter-clockwise."""
 
     pitch: float
     roll: float
@@ -44,7 +44,8 @@ class Pose:
 
 
 def pose_of(landmarks: Landmarks) -> Pose | None:
-    """Return the pose; None if the landmarks are no face's. `landmarks`: (5, 2) pixels, as from the detector."""
+    """Return the pose; None if the landmarks are not those of a face. `landmarks`: (5, 2) pixels, as from the
+    detector."""
     fit = np.linalg.pinv(_centred(np.array(MEAN_FACE))) @ _centred(landmarks.astype(np.float64))  # (3, 2)
     left, spread, right = np.linalg.svd(fit.T, full_matrices=False)
     if not np.isfinite(spread).all() or spread[1] <= LEAST_SPREAD * spread[0]:

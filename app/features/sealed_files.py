@@ -45,7 +45,7 @@ class SealedWriter:
             self._file.writelines(self._sealing.add(data))
 
     def finish(self, target: Path | None = None) -> None:
-        """Write the rest to the disk, and rename the file to `target` if given."""
+        """Write the rest to the disk, and rename the file to `target` if that is given."""
         with _kept(), self._file:
             self._file.write(self._sealing.end())
             self._file.flush()

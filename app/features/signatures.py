@@ -1,6 +1,7 @@
 """Sign the JSON documents that leave the service, exports and receipts, and check those that come back.
 
-Anybody can check one with the public key in it; whose key that is, its fingerprint says.
+Anybody can check a signature with the public key in the document, and compare that key's fingerprint with one they
+know.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ LEVELS: tuple[tuple[float, float], ...] = (
     (1e-6, 0.99),
     (1e-9, 0.999),
 )
-"""FMR and similarity: the table above, with an end on either side for packages measured beyond it."""
+"""Pairs of FMR and similarity: the table above, with one more at each end for packages measured beyond it."""
 SHOWN = (0.5, 0.8, 0.9, 0.95, 0.99)
 LEAST_STEP = 1e-7
-"""Least distance between anchors, on either scale, so that no slope is too steep for the precision of a float."""
+"""Least distance between anchors, on both scales, so that no slope is too steep for the precision of a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Similarity:
     cosines: tuple[float, ...]
     """Rising from -1 to 1."""
     similarities: tuple[float, ...]
-    """Rising from 0 to 1, as many."""
+    """Rising from 0 to 1; as many as `cosines`."""
 
     @classmethod
     def of(cls, thresholds: Thresholds, comparisons: float = 1.0) -> Similarity:
-        """Return the map of a package, with or without operating points, for the best score of so many independent
+        """Return the map of a package, with or without operating points, for the best score of this many independent
         ``comparisons``."""
         return cls.through(((point.fmr, point.threshold) for point in thresholds.points), comparisons)
 
@@ -97,14 +97,14 @@ class AnsweredSimilarity:
     scale: Similarity
     scores: AnsweredScores
     threshold: float
-    """The request's, as a cosine."""
+    """The request's threshold, as a cosine."""
 
     @classmethod
     def of(
         cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, sizes: Sizes | None = None
     ) -> AnsweredSimilarity:
-        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores; ``sizes``: those of
-        the subjects that are compared, None for single faces.
+        """Return how a request's scores are answered. ``threshold``: its similarity; ``exact``: whether its key sees
+        exact scores; ``sizes``: those of the subjects that are compared, None for single faces.
 
         Raises OperatingPointUnavailable.
         """
@@ -141,8 +141,8 @@ FACE_LEVELS: tuple[tuple[float, float], ...] = (
 )
 """Scores of YuNet, and the probability that is answered for each: 1 less the share of photos without a face in which
 something has that score. Measured on photos of LFW View 1 that were cut into tiles of 31 pixels and shuffled (809,
-chosen by lot): 86 show a "face" of 0.7 or more, 42 of 0.78, 8 of 0.87, none of 0.91. As they are, all show a face of
-0.87, and half one of 0.929."""
+chosen by lot): 86 show a "face" of 0.7 or more, 42 of 0.78, 8 of 0.87, none of 0.91. Uncut, all of them show a face of
+0.87 or more, and half of them one of 0.929."""
 
 
 def probability_of(score: float) -> float:
@@ -156,7 +156,7 @@ def score_of(probability: float) -> float:
 
 
 def similarity_table(thresholds: Thresholds) -> str:
-    """Similarity, FMR and cosine as a Markdown table."""
+    """Return similarity, FMR and cosine as a Markdown table."""
     similarity = Similarity.of(thresholds)
     lines = [f"| similarity | FMR | cosine ({thresholds.package}) |", "|---|---|---|"]
     lines += [f"| {level:g} | {fmr_of(level):.0e} | {similarity.cosine_of(level):.3f} |" for level in SHOWN]

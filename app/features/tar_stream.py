@@ -18,11 +18,12 @@ READ_AT_ONCE = 1024 * 1024
 MAX_HEADER = 64 * 1024
 """Largest extended header (long names, attributes) in bytes: `tarfile` holds it in memory."""
 MAX_LEVELS = 8
-"""Extended headers before one file. tar programs write at most three; `tarfile` calls itself for each."""
+"""Most extended headers before one file. tar programs write at most three; `tarfile` recurses for each."""
 MAX_DIGITS = 255
-"""Digits in a row in an extended header, as many as a file's name may have: `tarfile` takes quadratic time for them."""
+"""Most digits in a row in an extended header, as many as a file's name may have: `tarfile` takes quadratic time for
+them."""
 PACKED_AT_ONCE = 64 * 1024
-"""Bytes given to gzip at once. What is left after each of its members is copied, and members may be tiny."""
+"""Bytes given to gzip at once: after each member it copies what is left, and members may be tiny."""
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADERS = (
     tarfile.XHDTYPE,
@@ -60,7 +61,7 @@ class Entry:
 
 
 class _Tar(tarfile.TarFile):
-    """Counts the extended headers before the present file, and the bytes of those that are for all files."""
+    """A tar that counts the extended headers before the present file, and the bytes of global ones."""
 
     levels = 0
     shared_bytes = 0
@@ -143,7 +144,7 @@ def header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the zeros that fill a file's last block."""
+    """Return the zeros that fill the last block of a file of this size."""
     return bytes(-size % BLOCK)
 
 
@@ -153,7 +154,7 @@ def truncated() -> InvalidInput:
 
 
 def _problem(member: tarfile.TarInfo) -> str | None:
-    """Return the code of why an entry is rejected without looking into it, or None."""
+    """Return the code of the reason to reject an entry without reading it; None if there is none."""
     if not member.isreg() or member.issparse():
         return "not_a_file"
     name = _plain(member.name)
@@ -168,7 +169,7 @@ def _problem(member: tarfile.TarInfo) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name with the separators of a tar, where Windows' were written."""
+    """Return a name with a tar's separators in place of those of Windows."""
     return name.replace("\\", "/")
 
 
@@ -222,7 +223,7 @@ class _Unzipped:
 
 
 class _Limited:
-    """Stops decompression bombs, and knows whether the stream has ended as a tar does, with empty blocks."""
+    """Stops decompression bombs, and notes whether the stream ended as a tar must, with empty blocks."""
 
     def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source

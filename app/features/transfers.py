@@ -2,10 +2,10 @@
 
 These are functions over a `Change`, as those of `app.gallery.subjects`. A face that moves keeps its key and its id, so
 everything that refers to its key stays, and the index only learns which subject has it. What refers to its id was said
-of it as its former subject's face, and is deleted (`_give`).
+about it as a face of its former subject, and is deleted (`_give`).
 
-Nothing is kept longer than was promised: a subject that is made to take faces expires with the one that had them, one
-that a merge leaves expires with the earlier of the two, and an expired subject neither gives nor takes faces.
+Nothing is kept longer than was promised: a subject made to take faces expires with the one that had them, a merged one
+at the earlier time of the two, and an expired subject neither gives nor takes faces.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
     """Give the subject's faces to another one and delete it; return the ids of the faces.
 
     The other keeps its name, metadata and consent, and takes those it lacks. Corrections of both are dropped: they may
-    be about each other. Repeated within a day, it changes nothing and returns the same.
+    be about each other. Repeated within a day, it changes nothing and returns the same ids.
 
     Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
     ``subject_expired``.
@@ -143,8 +143,8 @@ def dissolve_subject(change: Change, subject_id: str) -> None:
 
 
 def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
-    """Delete those of the faces that exist, whosever they are, with their crops, and unnamed subjects with their last
-    face; return the ids."""
+    """Delete the faces that exist, of any subjects, with their crops, and unnamed subjects with their last face; return
+    the ids of the deleted faces."""
     faces = faces_by_id(change.connection, change.gallery, face_ids)
     for some in in_parts(sorted(row.key for row in faces.values())):
         change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(some)))
@@ -166,7 +166,8 @@ def delete_subjects(change: Change) -> Counts:
 def _make_targets(
     change: Change, moves: Iterable[Move], subjects: dict[str, Row[Any]], *, create: bool
 ) -> dict[str, int]:
-    """Make the missing targets, which expire with the first of those who had their faces; return the keys by id."""
+    """Make the missing targets, each of which expires with the first of the subjects that had its faces; return the
+    keys by id."""
     ends: dict[str, list[str | None]] = defaultdict(list)
     for move in moves:
         if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
@@ -219,7 +220,7 @@ def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) ->
 def _give(change: Change, faces: Mapping[int, int]) -> None:
     """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
 
-    What refers to its id was said of it as its former subject's face, and is deleted.
+    What refers to its id was said about it as a face of its former subject, and is deleted.
     """
     if not faces:
         return
@@ -257,7 +258,7 @@ def keep_answer(change: Change, operation: str, token: str, digest: bytes, answe
 
 
 def recall_answer(connection: Connection, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
-    """Return the digest of the request that had this token, and its answer; None if there was none lately."""
+    """Return the digest of the request that had this token, and its answer; None if there is no recent one."""
     query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
         ANSWERED_REQUESTS.c.gallery_key == gallery.key,
         ANSWERED_REQUESTS.c.operation == operation,

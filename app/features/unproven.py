@@ -1,4 +1,5 @@
-"""Room for bodies that must be there before their key or signature can be checked: who sends one is not known yet."""
+"""Room for bodies that must arrive before their key or signature can be checked, so that their sender is not known
+yet."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from app.concurrency.admission import CALLER_SHARE, Admission, Shares, Visit
 from app.concurrency.overload import Why
 
 UNPROVEN = 64
-"""Requests whose bodies may be arriving, without those of callers that have signed before. One more takes the place of
-the oldest."""
+"""Most requests whose bodies may be arriving, beside those of callers that have signed before. A further one takes the
+place of the oldest."""
 UNPROVEN_EACH = 4
-"""Of them, for one address."""
+"""Most of these requests from one address."""
 UNPROVEN_SHARE = 1 - CALLER_SHARE
-"""Of the bytes that are kept, for their bodies: two photos of 5 MiB in base64, the most that a request of Rekognition
-needs, in a server of 1 GiB."""
+"""Share of the bytes for requests that their bodies may take: in a server of 1 GiB two photos of 5 MiB in base64, the
+most that a request of Rekognition needs."""
 
 
 class UnprovenBodies:
     """Counts requests whose body arrives unproven, beside the places of all others; for one event loop.
 
-    There is always a place: where all are taken, the oldest request is ended with Overloaded. A body that has just
-    begun arrives, and one that does not come holds nobody up.
+    There is always a place: if all are taken, the oldest request is ended with Overloaded. So a body that has just
+    begun can arrive, and one that never comes holds up no others.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -42,10 +43,10 @@ class UnprovenBodies:
 
     @asynccontextmanager
     async def admit(self, address: str, key_id: str | None = None) -> AsyncIterator[Callable[[int], None]]:
-        """Count a request while the block runs; yield what counts bytes of its body, and raises Overloaded.
+        """Count a request while the block runs; yield a function that counts bytes of its body, and raises Overloaded.
 
-        ``key_id`` is the key it names if that has signed from this address before: it then has as many places as there
-        are slots.
+        ``key_id``: the key that the request names, if it has signed from this address before. It then has as many
+        places as there are slots.
         """
         if key_id is None:
             caller, place, most = address, self._unproven, UNPROVEN_EACH
@@ -75,7 +76,7 @@ class UnprovenBodies:
             raise Why.REQUESTS.error() from None
 
     def _make_room(self, visit: Visit, size: int) -> None:
-        """End the oldest until those bytes of this one fit. Raises Overloaded if they never do."""
+        """End the oldest requests until these bytes of this one fit. Raises Overloaded if they never do."""
         left = self._admission.bytes.size * UNPROVEN_SHARE - visit.held - size
         if left < 0:
             raise Why.BYTES.error()

@@ -1,4 +1,4 @@
-"""Uploads for jobs: written to the job's file as they arrive, and gone if the job can't be created."""
+"""Uploads for jobs: written to the job's file as they arrive, and deleted if the job can't be created."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise OSError unless a file can be written there: before anything is done whose result it is for."""
+    """Raise OSError unless a file can be written at ``path``: called before the work whose result it is for."""
     if path is None:
         return
     if path.is_dir():

@@ -1,7 +1,7 @@
 """Add an ONNX file as a model package: an embedder or a detector. What fails leaves nothing behind.
 
-What the graph says is read, the rest is stated; an embedder is compared with photos of people where there are any. Of
-detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other one is refused.
+What the graph tells is read, and the caller states the rest; with photos of people, an embedder is tried on them. Only
+YuNet's outputs are decoded (`app.face.yunet`), so any other detector is refused.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from app.package.manifest import (
 
 STATED = "as stated"
 MOST_ALIKE = 0.8
-"""Cosine of the two golden crops' templates from which on a file tells nobody apart. A network with random weights had
-0.99, SFace 0.2 with its own input and 0.89 with pixels scaled to ±1, the small packaged network 0.26."""
+"""Cosine of the two golden crops' templates from which on a file tells nobody apart. Measured: 0.99 for a network with
+random weights; 0.2 for SFace with its own input, 0.89 with pixels scaled to ±1; 0.26 for the small packaged network."""
 DETECTOR_INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
 DETECTOR_OUTPUT = Tensor(
     shape=("N", "K", 15),
@@ -89,7 +89,8 @@ class NewPackage:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A package that was added, its input, and the presets that were tried on photos, the one used first."""
+    """A package that was added, its form of input, and the presets that were tried on photos: the first is the one
+    used."""
 
     package: Package
     facts: GraphFacts
@@ -110,7 +111,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
     tried: list[Tried] = []
     if crops is not None:
         forms |= {name: form for name, form in _presets(facts).items() if form not in forms.values()}
-        unpacked = optimised(model)  # else weights are unpacked in each run
+        unpacked = optimised(model)  # otherwise each run would unpack the weights
         templates = {}
         for name, form in forms.items():
             vectors = np.nan_to_num(run_plain(unpacked, form, crops.pixels, threads=cores()))
@@ -228,7 +229,7 @@ def within(
 ) -> Result:
     """Return what ``work`` returns in a process of its own, since a model's graph may loop for ever.
 
-    All that ``work`` takes and returns can be pickled.
+    Everything that ``work`` takes and returns must be picklable.
 
     Raises its LikenessError and OSError, and Unusable: model_too_slow, model_check_failed (the process died).
     """
@@ -260,7 +261,7 @@ def _answer(
     sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> None:
     signal.alarm(math.ceil(seconds) + 1)  # the parent may be gone by then
-    limit_memory(memory_limit())  # beside a server in one container, it is not the server that ends
+    limit_memory(memory_limit())  # where memory runs out beside a server in one container, this process ends first
     try:
         outcome = work(*args, **kwargs)
     except (LikenessError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Rewriting steps that make a graph faster on ONNX Runtime's CPU provider and change nothing else.
+"""Rewriting steps that make a graph faster on ONNX Runtime's CPU provider, and change no result beyond rounding.
 
 ONNX Runtime's own optimiser lacks both: it runs PReLU in the plain layout only, and a batch through all layers at once.
 """
@@ -23,7 +23,8 @@ from app.models.graph import (
 )
 
 LARGE_GEMM = 1_000_000
-"""Weights from which on a Gemm is bound by reading them (4 MB: more than a core's own cache) and gains by a batch."""
+"""Number of weights from which on reading them limits a Gemm (4 MB: more than a core's own cache), so that a batch
+helps."""
 CHEAP_PRODUCTS = 32
 """Products per output value up to which a Conv is run twice by `split_prelu`: measured on SFace's layers (AVX-512)."""
 MIN_SLOPE_GAP = 1e-3

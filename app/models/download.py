@@ -34,11 +34,11 @@ from app.package.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, U
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 ATTEMPTS = 5
-"""Connections until a download that makes no end is given up; what arrived is kept for the next call."""
+"""Connections after which an unfinished download is given up; what arrived is kept for the next call."""
 TIMEOUT_S = 30.0
-"""Silence after which a connection counts as cut."""
+"""Seconds of silence after which a connection counts as cut."""
 TOTAL_S = 3600.0
-"""Time for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
+"""Seconds for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
 PIECE_BYTES = 1024 * 1024
 ENCRYPTED = 0x1
 """Bit of a member's flags (APPNOTE.TXT 4.4.4)."""
@@ -47,7 +47,7 @@ METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 class Archive(Strict):
     member: str
-    """The model's exact name in it."""
+    """The exact name of the model's file in the archive."""
     sha256: Sha256
     max_bytes: int = Field(gt=0)
 
@@ -57,19 +57,19 @@ class KnownModel(Strict):
     title: str
     task: Literal["embed", "liveness"] = "embed"
     url: str = Field(pattern=r"^https?://")
-    """Of the ONNX file, or of its archive, at a fixed revision."""
+    """Address of the ONNX file, or of its archive, at a fixed revision."""
     archive: Archive | None = None
     sha256: Sha256 | None
-    """Of the ONNX file."""
+    """SHA-256 of the ONNX file."""
     max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
     licence: Licence
     training_data: str | None
-    """What its makers say of the data and its terms."""
+    """What its makers say about the data and its terms."""
     preset: Preset | Stated
     """How its input is made: like that of other models, or as stated here."""
     dimension: int | None
     liveness: LivenessContract | None = None
-    """Liveness only."""
+    """What a liveness model sees and answers; None for other models."""
     figures: Mapping[str, JsonValue] | None
     """Published figures, with their source."""
     source: str
@@ -236,7 +236,8 @@ def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
 
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
-    """Append what is missing; start anew where the server sends the whole file. Raises TimeoutError at ``until``."""
+    """Append to ``part`` what is missing; start anew where the server sends the whole file. Raises TimeoutError at
+    ``until``."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:

@@ -42,9 +42,9 @@ from app.types import Vectors
 CROPS, TEMPLATES = "crops", "templates"
 LEAST_MEMBERS, MOST_MEMBERS = 2, 4
 RATES = (1e-3, 1e-4)
-"""False match rates that are compared at; 1e-4 is the service's default."""
+"""False match rates at which choices are compared; 1e-4 is the service's default."""
 LEAST_FALSE_MATCHES = 10
-"""Fewer say nothing of a rate: it is left out."""
+"""Fewest false matches that a rate must allow: one with fewer says nothing, and is left out."""
 STEPS = 10
 MIRROR_GAIN = 0.05
 """Relative fall of the FNMR that each mirror image must bring, since it doubles the member's time."""
@@ -114,7 +114,7 @@ def dimension_of(members: Sequence[Member]) -> int:
 
 
 def _contract(member: Member, cache: Path) -> ModelProto:
-    """Return a member's graph with the contract's input and output, else as its file has it."""
+    """Return a member's graph as its file has it, with input and output changed to the contract's."""
     plan = member.package.manifest.prepare
     model: ModelProto = ModelProto.FromString(locate(member.package, cache).read_bytes())
     keep_data_inputs(model)
@@ -148,7 +148,8 @@ def _add_mirror_image(model: ModelProto) -> None:
 
 
 def strictest(licences: Sequence[Licence]) -> Licence:
-    """Return the licence of what is made of all: every one's name and page; non-commercial if one of them is."""
+    """Return the licence of something made from all of these: it has every name and page, and is non-commercial if one
+    is."""
     return Licence(
         name=" AND ".join(dict.fromkeys(licence.name for licence in licences)),
         non_commercial=any(licence.non_commercial for licence in licences),
@@ -248,7 +249,8 @@ def _errors(
     parts: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]],
     rates: Sequence[float],
 ) -> tuple[float, ...]:
-    """Return the FNMR at each rate: the share of mated scores that do not exceed the first one not allowed to match."""
+    """Return the FNMR at each rate: the share of mated scores that do not exceed the highest non-mated score that may
+    not match."""
     nothing = np.zeros(1, np.float32)
     mated, nonmated = (
         sum((np.float32(weight) * part[kind] for weight, part in zip(weights, parts, strict=True)), nothing)

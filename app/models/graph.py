@@ -129,7 +129,7 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # otherwise DequantizeLinear is not folded
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
         onnxruntime.InferenceSession(
@@ -146,7 +146,7 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
 
 
 def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes on the way to these names, in their order."""
+    """Return the nodes that these values are computed from, in their order."""
     needed, nodes_needed = set(names), []
     for node in reversed(list(nodes)):  # nodes stand in an order in which they can run
         if needed.intersection(node.output):
@@ -394,7 +394,7 @@ def tidy(model: ModelProto) -> None:
 
 
 def in_half(model: ModelProto) -> ModelProto:
-    """Return a new model that computes with numbers of 16 bits; its inputs and outputs keep their types."""
+    """Return a new model that computes in float16; its inputs and outputs keep their types."""
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow, and rarely wanted
 
     half: ModelProto = convert_float_to_float16(ModelProto.FromString(model.SerializeToString()), keep_io_types=True)

@@ -1,4 +1,4 @@
-"""What a model's ONNX file says of itself: the form of its input and output, found by reading and running it."""
+"""What a model's ONNX file tells about itself: the form of its input and output, found by reading and running it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Dtype: TypeAlias = Literal["uint8", "float32"]
 DTYPES: dict[int, Dtype] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
 CHANNELS = 3
 LEAST_DIMENSION = 8
-"""Shorter outputs are scores or classes: face templates have 64 to 1,024 numbers."""
+"""Fewest numbers of a template: shorter outputs are scores or classes; face templates have 64 to 1,024."""
 MOST_CLASSES = 16
-"""Of a liveness model: live, and kinds of attack."""
+"""Most classes of a liveness model: live, and kinds of attack."""
 OWN_UNIT_TOLERANCE = 1e-5
-"""How far from 1 the lengths or sums of outputs may be that the file normalises itself."""
+"""How far from 1 the outputs' lengths or sums may be for the file to count as normalising them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class GraphFacts:
     shape: str
     """The input's shape as the file declares it, for people."""
     side: int | None
-    """Of its square input, in pixels; None where the file leaves it open."""
+    """Side of its square input, in pixels; None where the file leaves it open."""
     dimension: int
-    """How many numbers it answers: of a vector, or one for each class."""
+    """Numbers of its output: those of a vector, or one for each class."""
     normalised: bool
-    """Whether these are a unit vector, or probabilities and not logits."""
+    """Whether the output is a unit vector already, or probabilities and not logits."""
 
 
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     """Return an embedder's graph and its facts.
 
-    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that is no square with 3
-    channels (of uint8: of 112 pixels), an output that is no vector.
+    Raises Unusable ``model_unsuitable``: not an ONNX file, weights in other files, an input that is not a square with 3
+    channels (of 112 pixels if uint8), an output that is not a vector.
     """
     model, dtype, sizes = _read(path)
     shape, side = _shape(sizes)
@@ -67,8 +67,8 @@ def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
 def read_classifier(path: Path) -> tuple[GraphFacts, int]:
     """Return the facts of a liveness model's graph, and the side of its input, which is fixed.
 
-    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that is no square of a fixed
-    size with 3 channels, an output that is no class scores.
+    Raises Unusable ``model_unsuitable``: not an ONNX file, weights in other files, an input that is not a square of a
+    fixed size with 3 channels, an output that is not scores of classes.
     """
     model, dtype, sizes = _read(path)
     shape, side = _shape(sizes)
@@ -116,7 +116,8 @@ def _shape(sizes: list[int | None]) -> tuple[str, int | None]:
 
 
 def _layout(sizes: list[int | None], side: int) -> Layout | None:
-    """Return the axis order of an input; of a shape that leaves its channels open, the usual one of PyTorch."""
+    """Return the axis order of an input; PyTorch's usual one if the shape leaves the channels open; None if neither
+    fits."""
     if len(sizes) != 4 or sizes[0] not in {None, 1}:
         return None
     wanted: dict[Layout, list[int]] = {"nchw": [3, side, side], "nhwc": [side, side, 3]}

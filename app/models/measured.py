@@ -1,4 +1,4 @@
-"""Models that come measured, `measured/NAME.json`: how to make the file, and the manifest that it was measured with.
+"""Models with operating points, `measured/NAME.json`: how to make the file, and the manifest that it was measured with.
 
 The file is made of pinned downloads, or of other packages. Its bytes may differ where ONNX writes them differently, its
 templates may not: the manifest's golden vectors decide whether the operating points hold.
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).with_name("measured")
 
 
 class Download(Strict):
-    """A file at a fixed address."""
+    """A file at a fixed address, with its size and SHA-256."""
 
     url: str = Field(pattern=r"^https?://")
     sha256: Sha256
@@ -44,7 +44,7 @@ class OpenVino(Strict):
 
 
 class FusedMember(Strict):
-    """A package by its id, its weight, and whether it sees the mirror image too."""
+    """A member of a fused model: the package's id, its weight, and whether it sees the mirror image too."""
 
     package: str
     weight: float = Field(gt=0)

@@ -18,27 +18,28 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from app.errors import Unusable
 
 OPSET, IR_VERSION = 21, 10
-"""Those of SFace's file, so that the two can be fused; written out, so that the same IR always makes the same bytes."""
+"""Versions that are written: those of SFace's file, so that the two can be fused. Fixed, so that the same IR always
+makes the same bytes."""
 DTYPES: Mapping[str, type[np.floating]] = {"f16": np.float16, "f32": np.float32}
 Weights: TypeAlias = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: its type and attributes, the names of its inputs, and its own, which is its output's too."""
+    """One layer: its type and attributes, the names of its inputs, and its own name, which its output has too."""
 
     kind: str
     data: Mapping[str, str]
     inputs: tuple[str, ...]
     name: str
     shape: tuple[int, ...]
-    """Of its one output."""
+    """Shape of its one output."""
 
     def numbers(self, key: str) -> list[int]:
         return [int(number) for number in self.data[key].split(",")]
 
     def expect(self, **wanted: str) -> None:
-        """Raise ValueError if an attribute has another value than the one that is known here."""
+        """Raise ValueError if an attribute has another value than the ``wanted`` one, the only one handled here."""
         for key, value in wanted.items():
             if self.data.get(key, value) != value:
                 raise ValueError(f"layer {self.name}: {self.kind} with {key}={self.data[key]}")
@@ -113,7 +114,7 @@ def _constant(layer: Layer, weights: bytes) -> Weights:
 
 
 def _same(onnx_type: str) -> Callable[[Layer, dict[str, Weights]], NodeProto]:
-    """Return the translation of an operation that means the same in both."""
+    """Return a function that translates an operation which means the same in both."""
 
     def make(layer: Layer, _constants: dict[str, Weights]) -> NodeProto:
         layer.expect(auto_broadcast="numpy")

@@ -109,5 +109,6 @@ def contract_output(dimension: int) -> Tensor:
 
 
 def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifest:
-    """Return the manifest with golden vectors, those it has or new ones: its points hold for such templates alone."""
+    """Return the manifest with golden vectors: its own, or new ones from ``run``. Its operating points hold only for
+    such templates."""
     return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})

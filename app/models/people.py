@@ -20,7 +20,7 @@ from app.recognition.decisions import comparisons_for
 from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
-"""Pairs of photos of different people that are shown: somebody may be there under two names."""
+"""Most similar pairs of photos of different people that are shown: somebody may have two names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def measure_package(
 
 
 def people_for(fmr: float, people: int, comparisons: int) -> int:
-    """Return how many people, with as many photos each, have enough pairs for a rate: pairs grow with their square."""
+    """Return how many people would have enough pairs for a rate, with as many photos each as these: pairs grow with the
+    square of people."""
     return math.ceil(people * math.sqrt(points.LEAST_ERRORS / fmr / comparisons))
 
 

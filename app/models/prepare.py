@@ -36,7 +36,7 @@ Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
-"""What the prepared graph must keep to the file as it came, on every crop."""
+"""Least cosine between the prepared graph's output and that of the file as it came, on every crop."""
 MIN_COSINE_FP16 = 0.999
 """The same with numbers of 16 bits. SFace keeps 0.99999 on photos, and less on the noise that it is checked with."""
 MAX_DIFFERENCE = 1e-4
@@ -66,7 +66,7 @@ def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 
 def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) -> None:
-    """Make the prepared graphs that are not cached, in a process of its own, whose memory goes with it: 180 MB.
+    """Make the prepared graphs that are not cached, in a process of its own, whose 180 MB of memory are freed with it.
 
     What fails there is tried again, and raised, by `prepared`.
     """
@@ -265,7 +265,7 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the (N, D) rows, each scaled to length 1."""
-    rows = vectors.astype(np.float64)  # lengths in float32 would be off by more than the two graphs differ
+    rows = vectors.astype(np.float64)  # in float32 the lengths' rounding would exceed the difference of the two graphs
     unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit
 

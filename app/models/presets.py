@@ -25,13 +25,14 @@ Colour: TypeAlias = Literal["rgb", "bgr"]
 Preset: TypeAlias = Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"]
 Channels: TypeAlias = tuple[float, float, float]
 LEAST_SEPARATION = 1.0
-"""Mean over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a network with
-random weights had 0.3, `sface-slim`, which learnt from them, 4.8, 4.2 with the other colour order and 0.5 or less with
-the range of `sface` or `imagenet`."""
+"""Mean separation over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a
+network with random weights had 0.3, `sface-slim`, which learnt from them, 4.8, 4.2 with the other colour order and 0.5
+or less with the range of `sface` or `imagenet`."""
 CHANCE = 0.025
-"""One-sided: a preset is worse if chance alone would put it behind the best as clearly as this rarely."""
+"""Level of the one-sided sign test: a preset is worse if chance alone would put it this far behind the best less often.
+"""
 SAME_TEMPLATES = 0.995
-"""Mean cosine from which on two presets make the same templates: either will do, so they are no tie."""
+"""Mean cosine from which on two presets make the same templates: either may be used, so they don't count as a tie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Stated:
     """Side in pixels, for graphs that declare none."""
 
     def over(self, preset: Stated) -> Stated:
-        """Return these facts, and those of the preset that are not stated."""
+        """Return these facts, completed by those of the preset that are not stated."""
         return replace(preset, **{name: value for name, value in asdict(self).items() if value is not None})
 
 

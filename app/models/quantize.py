@@ -1,6 +1,6 @@
 """8-bit integers in place of floats, for processors that multiply them faster (AVX-512 VNNI and the like).
 
-The quantised graph answers other vectors than its source: it is a package of its own, with its own operating points.
+The quantised graph makes other vectors than its source, so it is a package of its own, with its own operating points.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from app.types import Pixels, Vectors
 CALIBRATION_CROPS = 256
 """Crops whose activations set the ranges."""
 LEAST_CROPS = 16
-"""Fewer would set ranges that other faces leave."""
+"""Fewest crops: ranges from fewer would be too narrow for other faces."""
 COMPARED_CROPS = 64
 """Crops whose vectors are compared with the source's."""
 LARGEST_WEIGHT = 64
 """Weights are integers within ±64. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, and
 saturate: 2 × 255 × 64 = 32,640 fits, 2 × 255 × 127 = 64,770 does not. VNNI, AMX and ARM's dot products use 32 bits."""
 VERSION_SUFFIX = "-w7"
-"""Set apart from packages with 8-bit weights, whose templates are others."""
+"""Marks packages with 7-bit weights: those with 8-bit weights, of earlier versions, make other templates."""
 WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 
 
 def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: Path, *, ranges_from: str) -> Package:
-    """Writes the package NAME-int8 into ``models_dir``, from the rewritten graph of ``package`` and (N, 112, 112, 3)
+    """Write the package NAME-int8 into ``models_dir``, from the rewritten graph of ``package`` and (N, 112, 112, 3)
     uint8 RGB aligned ``crops``, which ``ranges_from`` describes. It has no operating points yet.
 
     Raises InvalidInput too_few_crops; Unusable package_not_preparable, package_exists, and what `locate` raises.
@@ -74,7 +74,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
 
 def spread(crops: Pixels, count: int) -> Pixels:
-    """Up to ``count`` of the crops, from all over them."""
+    """Return up to ``count`` of the crops, spread over all of them."""
     chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
     return chosen
 
@@ -139,7 +139,8 @@ class _Calibration:
 
 
 def outside_network(model: ModelProto) -> list[onnx.NodeProto]:
-    """Nodes before the first convolution (pixels' conversion) and after the last layer with weights (normalisation)."""
+    """Return the nodes before the first convolution (conversion of pixels) and after the last layer with weights
+    (normalisation)."""
     nodes = list(model.graph.node)
     for position, node in enumerate(nodes):
         node.name = node.name or f"node_{position}"

@@ -20,12 +20,12 @@ from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector
 
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
-"""Of photos that lie here and come from nobody else."""
+"""Limits of photos on this machine's disk, which are no stranger's uploads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A pipeline and an embedder, as the service has them. Safe to share between threads."""
+    """A pipeline and an embedder, built as the service builds them. Safe to share between threads."""
 
     pipeline: Pipeline
     embedder: Embedder

@@ -18,11 +18,11 @@ from app.package.manifest import SourceInput
 
 """Pixels between neighbouring anchors of the three levels, either way."""
 HEADS = ("bbox", "kps", "cls", "obj")
-"""What the file answers for each level, as ``bbox_8``: a box, five landmarks, and two factors of the score."""
+"""The file's outputs for each level, named as ``bbox_8``: a box, five landmarks, and two factors of the score."""
 PLACES, FACTORS = 14, 2
-"""How many numbers an anchor has of the first two, and of the others."""
+"""Numbers of an anchor in the first two heads together, and in the others."""
 SIDE = 640
-"""Of the file's own input."""
+"""Side of the file's own input, in pixels."""
 TOLERANCE = 1e-3
 """By how much any number may differ from the file's: boxes and landmarks are in strides, the score lies in 0-1."""
 PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
@@ -31,10 +31,10 @@ PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
 def rewrite_yunet(source: ModelProto) -> ModelProto:
     """Return a new model: (N, H, W, 3) uint8 RGB with sides of whole 32 pixels -> (N, K, 15) float32.
 
-    Of the K anchors, those of each stride in turn, row by row: the box's centre (from the anchor) and the logarithms of
-    its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
+    The K anchors are those of each stride in turn, row by row. Each has the box's centre (from the anchor) and the
+    logarithms of its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
 
-    Raises Unusable package_not_preparable where the graph is no YuNet.
+    Raises Unusable package_not_preparable where the graph is not a YuNet.
     """
     model = _runnable(source)
     names = {output.name for output in model.graph.output}
@@ -80,7 +80,7 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 
 
 def _runnable(source: ModelProto) -> ModelProto:
-    """Return a copy that ONNX Runtime takes: what has one scale for all its numbers says nothing of blocks."""
+    """Return a copy that ONNX Runtime loads: constants with a single scale lose the attributes that describe blocks."""
     model: ModelProto = ModelProto.FromString(source.SerializeToString())
     keep_data_inputs(model)
     graph = steps.Graph(model)
@@ -147,7 +147,7 @@ def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
 
 
 def _conv_before(graph: steps.Graph, name: str) -> NodeProto:
-    """Return the Conv whose result ``name`` is, but for its order and for Sigmoid."""
+    """Return the Conv whose result ``name`` is, apart from reordered axes and Sigmoid."""
     node = graph.producer(name)
     while node is not None and node.op_type in ("Sigmoid", "Reshape", "Transpose"):
         node = graph.producer(node.input[0])

@@ -1,4 +1,4 @@
-"""`python -m training adapt`: a package that gives of a poor photo the template that it gave of a good one.
+"""`python -m training adapt`: teach a package to give a poor photo the template that it gives a good one.
 
 The package's own network is imported and learns from itself: it sees each crop degraded (small, compressed, blurred,
 dark, noisy, covered), the original sees it clean, and their templates should agree. No labels are needed, and a part of
@@ -46,7 +46,7 @@ Count = Annotated[int, typer.Option(min=1)]
 
 
 def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Crops:
-    """Read the sources' aligned crops that the list leaves, as crops of nobody in particular.
+    """Read the aligned crops of the sources, except those on the list ``drop``, without labels.
 
     Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
     """
@@ -81,7 +81,8 @@ def recipe_of(photos: list[str], package: str, device: torch.device, **sections:
 
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
-"""What both see before the conditions: other faces, slightly turned and moved, in other light."""
+"""Changes that teacher and student share, before the conditions: blended faces, slightly turned and moved, in other
+light."""
 console = Console(stderr=True)
 
 

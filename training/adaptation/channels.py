@@ -1,9 +1,9 @@
-"""Narrower copies of a MobileNet: which channels stay, and the weights that best replace those that go.
+"""Make narrower copies of a MobileNet: choose the channels that stay, and fit weights that make up for the others.
 
-A pointwise convolution reads the channels of the depthwise one before it. Of these, as many as asked for are chosen one
-after the other, each the one that explains most of what the pointwise convolution still lacks (orthogonal matching on
-its own outputs); least squares then fit its weights to the teacher's outputs, given what the narrower network before it
-computes. It is channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with their greedy variant's choice.
+A pointwise convolution reads the channels of the depthwise one before it. These are chosen one after the other, each
+time the one that explains most of what the pointwise convolution still lacks (orthogonal matching on its own outputs);
+least squares then fit its weights to the teacher's outputs, given what the narrower network before it computes. It is
+channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with their greedy variant's choice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
     `weight` (O, C) float64, `gram` (C, C) the second moments of x about its mean. Each step takes the input whose
     residual brings the largest drop of the outputs' summed squares.
     """
-    left, explained = gram.clone(), weight @ gram  # what the chosen ones leave of either
+    left, explained = gram.clone(), weight @ gram  # what the chosen inputs leave unexplained
     chosen: list[int] = []
     floor = 1e-9 * float(gram.diagonal().mean())
     for _ in range(count):
@@ -114,7 +114,7 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
 
 
 def _fit_head(narrow: MobileNet, teacher: MobileNet, own: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
-    """The last layers take the teacher's columns of the channels kept; there are too many for a fit."""
+    """Copy into the last layers the teacher's columns of the channels kept; there are too many to fit them."""
     head, source = narrow.head, teacher.head
     _take_norm(head.norm, source.norm, list(kept))
     weight = source.linear.weight.reshape(source.linear.out_features, theirs.shape[1], -1)[:, list(kept)]

@@ -1,8 +1,8 @@
 """Distillation on fresh views: crops stay on the device, every view is drawn anew there, and the teacher judges each.
 
-With no conditions, student and teacher see the same view: a smaller net learns the teacher's function. With
-conditions, the student sees the view degraded and the teacher sees it clean: it learns to give of a poor crop the
-template of a good one.
+With no conditions, student and teacher see the same view: a smaller net learns the teacher's function. With conditions,
+the student sees the view degraded and the teacher sees it clean: it learns to give a poor crop the template of a good
+one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from training.run.trainer import Material, Trainer
 
 
 class OnlineViews:
-    """Views of crops for a `Trainer`, with the templates that a teacher gives of them (`training.run.trainer.Online`).
+    """Views of crops for a `Trainer`, with a teacher's templates of them (`training.run.trainer.Online`).
 
     Each batch seeds its generator from (recipe's seed, its number). The teacher is used in evaluation mode and never
     changed.
@@ -57,7 +57,7 @@ class OnlineViews:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return in plain values what a run must be resumed with."""
+        """Return, as plain values, the settings that a resumed run must have too."""
         conditions = None if self.conditions is None else self.conditions.model_dump(mode="json")
         return {"view": asdict(self.view), "conditions": conditions, "steps": self.recipe.train.steps}
 
@@ -78,15 +78,15 @@ class OnlineViews:
         return batch, F.normalize(target.float())
 
     def further_losses(self, step: int) -> dict[str, Tensor]:
-        """Return the loss of the maps of the batch that student and teacher have just seen, where they share some."""
+        """Return the loss between the maps that student and teacher made of the last batch, if they share any."""
         return {} if self.maps is None else self.maps.loss(step)
 
 
 class SharedMaps:
     """The maps after some blocks of a MobileNet that a narrower copy should share with it.
 
-    `kept` are, by the block's number, the teacher's channels that the student's stand for. The weight falls evenly from
-    1 to 0 at step `until`.
+    `kept` maps a block's number to the teacher's channels that the student's replace, in their order. The weight falls
+    evenly from 1 to 0 at step `until`.
     """
 
     def __init__(self, teacher: MobileNet, kept: Mapping[int, Tensor], until: float) -> None:
@@ -97,7 +97,7 @@ class SharedMaps:
         self._own = _watched(student, self.kept)
 
     def loss(self, step: int) -> dict[str, Tensor]:
-        """Return the weighted loss by its name; nothing once its weight is 0."""
+        """Return the weighted loss by its name; an empty dict once its weight is 0."""
         share = 1 - step / max(1.0, self.until)
         if share <= 0:
             return {}
@@ -106,7 +106,7 @@ class SharedMaps:
 
 
 def _watched(network: MobileNet, blocks: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Return what will hold these blocks' last outputs."""
+    """Return a dict that will hold the last output of each of these blocks, by number."""
     outputs: dict[int, Tensor] = {}
     for number in blocks:
         network.blocks[number].register_forward_hook(

@@ -109,7 +109,7 @@ def load_mobilenet(package: Package) -> MobileNet:
 
 @torch.no_grad()
 def pixel_range(model: ImportedModel) -> float:
-    """Return what the first convolution sees of the brightest pixel, where the darkest is its negative.
+    """Return the value that the first convolution gets for the brightest pixel; the darkest must give its negative.
 
     Raises Unusable (`not_a_mobilenet`).
     """

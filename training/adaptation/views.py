@@ -1,8 +1,8 @@
-"""Random views of aligned crops, made on the device that trains: what a GPU eats faster than loaders can serve.
+"""Random views of aligned crops, made on the device that trains, which uses crops faster than loaders can make them.
 
 Everything takes and gives (B, 3, S, S) float32 RGB of 0-255 and draws from a `torch.Generator` of the same device, so a
-step's views follow from its seed. `training.data.augment` and `training.data.preparation.blending` do so to single
-crops on a CPU.
+step's views follow from its seed. `training.data.augment` and `training.data.preparation.blending` do the same to
+single crops on a CPU.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class ViewConfig:
     blend: float = 0.5
     """Two people's crops mixed, as `training.data.preparation.blending` does."""
     turn: float = 5.0
-    """Degrees to either side, standard deviation 0.5 of it."""
+    """Degrees of turn, to either side; the standard deviation is half of it."""
     zoom: float = 0.05
     """Scale 1 - zoom ... 1 + zoom."""
     shift: float = 2.5
-    """Pixels of a 112 pixel crop, either way."""
+    """Pixels moved, either way, in a crop of 112 pixels."""
     colour: float = 0.3
     grey: float = 0.03
     low_resolution: float = 0.1
@@ -94,7 +94,7 @@ class ConditionConfig(BaseModel):
 
     small: Probability = 0.7
     side: Range = (12, 48)
-    """Pixels that a small face's side has, drawn evenly in the logarithm."""
+    """Side of a small face in pixels, drawn uniformly in its logarithm."""
     jpeg: Probability = 0.7
     quality: Range = (30, 95)
     blur: Probability = 0.15
@@ -106,7 +106,7 @@ class ConditionConfig(BaseModel):
     cover: Probability = 0.1
     grey: Probability = 0.0
     infrared: Probability = 0.0
-    """The red channel in all three, brightened."""
+    """The red channel replaces all three, brightened."""
     mask: Probability = 0.0
     glasses: Probability = 0.0
     clean: Probability = 0.25
@@ -122,7 +122,8 @@ FOR: Mapping[str, Mapping[str, Any]] = {
     "blur": {"blur": 0.5, "sigma": (0.5, 4.0)},
     "jpeg-20": {"jpeg": 0.5, "quality": (8, 50)},
 }
-"""The conditions of `evaluate conditions` by name, as `adapt --for` draws them: by other shapes and strengths."""
+"""The conditions of `evaluate conditions` by name, as `adapt --for` draws them: with other shapes and strengths than
+the evaluation."""
 PLAIN = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0)
 VARIANTS = 64
 """Masks and pairs of glasses that are drawn once."""
@@ -255,7 +256,8 @@ class Views:
     def small_file(
         self, x: Tensor, sides: Tensor, quality: Tensor, pressed: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Shrink crops to (B,) `sides` pixels, there through JPEG of (B,) `quality` where `pressed`; enlarge them."""
+        """Shrink crops to (B,) `sides` pixels, compress them there as JPEG of (B,) `quality` where `pressed`, enlarge
+        them."""
         small = self._separable(x, self._resize[0][sides])  # in the upper left corner, the rest repeats the edge
         files = torch.where(pressed, self.jpeg(small.clamp(0, 255).round(), quality), small)
         way = torch.where(uniform(generator, 0, 1, len(x)) < 0.7, 1, 2)
@@ -330,8 +332,8 @@ def grey(x: Tensor) -> Tensor:
 
 @cache
 def resize_tables(side: int) -> Tensor:
-    """(3, side + 1, side, side): for each n, the matrix that averages `side` pixels into the first n (the others repeat
-    the last), and those that enlarge the first n to `side` by bilinear and by bicubic interpolation."""
+    """Return (3, side + 1, side, side): for each n, the matrix that averages `side` pixels into the first n (the others
+    repeat the last), and those that enlarge the first n to `side` by bilinear and by bicubic interpolation."""
     tables = torch.zeros(3, side + 1, side, side)
     unit = torch.eye(side)
     for n in range(1, side + 1):

@@ -32,7 +32,7 @@ class Construction:
         self.root = nn.Module()
         self.graph = fx.Graph()
         self.learned = False
-        """Whether a layer with weights has come: floats after it are learned too."""
+        """Whether a layer with weights was added already: float constants after it are learned too."""
 
     def define(self, name: str, value: Value) -> None:
         """Say what the ONNX value of this name is."""
@@ -73,7 +73,7 @@ class Construction:
         return self._shapes.get(name)
 
     def _own(self, name: str) -> str:
-        """Return an attribute's name like the ONNX name, which no other has."""
+        """Return an attribute name made from the ONNX name, unlike all others so far."""
         base = re.sub(r"\W+", "_", name).strip("_") or "constant"
         base = f"_{base}" if base[0].isdigit() else base
         count, own = 0, base
@@ -94,7 +94,7 @@ def unsupported(node: NodeProto, why: str) -> Unusable:
 
 
 def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
-    """Return the constant that an input has to be."""
+    """Return an input that has to be a constant. Raises Unusable ``operator_unsupported``."""
     value = graph.constant(node.input[place])
     if value is None:
         raise unsupported(node, f"input {place} must be a constant, {node.input[place]!r} is computed.")

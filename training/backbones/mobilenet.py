@@ -18,8 +18,8 @@ WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 """Channels after the first convolution and after each of the 13 pairs of depthwise and pointwise convolution (table 1
 of the paper)."""
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
-"""Of the 13 depthwise convolutions. The first convolution has stride 1 where the paper's has 2: crops are 112 pixels,
-photos of ImageNet 224."""
+"""Strides of the 13 depthwise convolutions. The first convolution has stride 1 where the paper's has 2: crops are 112
+pixels, photos of ImageNet 224."""
 
 
 class MobileNet(nn.Module):
@@ -54,8 +54,8 @@ class MobileNet(nn.Module):
 
 
 def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
-    """Return an imported network's weights in this module, where it is such a chain (27 times convolution, BN, PReLU;
-    BN, linear, BN), for pixels in [-1, 1]; `scale` is the value that the network itself makes of 1.
+    """Return a MobileNet with an imported network's weights, for pixels in [-1, 1]. The network must be 27 times
+    convolution, BN, PReLU, then BN, linear, BN. `scale` is the value that the network itself makes of 1.
 
     Raises ValueError where the layers differ.
     """

@@ -134,7 +134,7 @@ def layer_normalisation(graph: Construction, node: NodeProto) -> Value:
 
 
 def flatten(x: Tensor, *, axis: int) -> Tensor:
-    """Two axes: those before `axis` as one, the others as one."""
+    """Join the axes before `axis` into one, and the others into another."""
     return torch.flatten(x, 1) if axis == 1 else x.reshape(math.prod(x.shape[:axis]), -1)
 
 
@@ -156,12 +156,12 @@ def reshaped(x: Tensor, shape: Sequence[int] | Tensor, *, zero: bool) -> Tensor:
 
 
 def shape_of(x: Tensor, *, start: int, end: int | None) -> Tensor:
-    """The shape as int64 on the CPU."""
+    """Return the shape as int64 on the CPU."""
     return torch.tensor(x.shape[start:end], dtype=torch.int64)
 
 
 def transposed(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
-    """The axes in another order; without one in reverse."""
+    """Return the axes in the order `perm`; reversed without one."""
     return x.permute(*(reversed(range(x.ndim)) if perm is None else perm))
 
 
@@ -173,7 +173,7 @@ def squeeze(graph: Construction, node: NodeProto) -> Value:
 
 
 def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """New axes of size 1, counted in the result."""
+    """Add axes of size 1; `axes` counts them in the result."""
     rank = x.ndim + len(axes)
     for axis in sorted(each % rank for each in axes):
         x = x.unsqueeze(axis)
@@ -204,7 +204,7 @@ def slicing(graph: Construction, node: NodeProto) -> Value:
 
 
 def sliced(x: Tensor, cuts: Sequence[tuple[int, int, int, int]]) -> Tensor:
-    """Each cut is (axis, start, end, step) as Python slices have them; a negative step reverses."""
+    """Apply each cut (axis, start, end, step), meant as in Python's slices; a negative step reverses."""
     for axis, start, end, step in cuts:
         if step > 0:
             x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
@@ -224,7 +224,7 @@ def gather(graph: Construction, node: NodeProto) -> Value:
 
 
 def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
-    """The slices at these places, whose shape takes the axis's place."""
+    """Return the slices at `places`, whose shape replaces the axis."""
     axis %= x.ndim
     slices = x.index_select(axis, places.reshape(-1).to(x.device) % x.shape[axis])
     return slices.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
@@ -271,19 +271,19 @@ def identity(graph: Construction, node: NodeProto) -> Value:
 
 
 def of_inputs(function: Callable[..., Any]) -> Builder:
-    """A function of all inputs, no attributes."""
+    """Return a builder that calls the function with all inputs; the node has no attributes."""
     return lambda graph, node: graph.call(function, *(graph.value(name) for name in node.input if name))
 
 
 def with_integers(function: Callable[[Tensor, list[int]], Tensor]) -> Builder:
-    """A function of the first input and of whole numbers, which the second input has to hold as a constant."""
+    """Return a builder that calls the function with the first input and the whole numbers of the second, a constant."""
     return lambda graph, node: graph.call(
         function, graph.value(node.input[0]), integers(constant_input(graph, node, 1))
     )
 
 
 def with_attributes(function: Callable[..., Any], /, **defaults: Any) -> Builder:
-    """A function of the first input, with the node's attributes under torch's names."""
+    """Return a builder that calls the function with the first input and the node's attributes, under torch's names."""
     onnx_names = {"dim": "axis", "negative_slope": "alpha"}
 
     def build(graph: Construction, node: NodeProto) -> Value:
@@ -294,7 +294,7 @@ def with_attributes(function: Callable[..., Any], /, **defaults: Any) -> Builder
 
 
 def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """alpha·x + beta, cut to 0…1."""
+    """Return alpha·x + beta, clipped to 0…1."""
     return (alpha * x + beta).clamp(0, 1)
 
 
@@ -326,12 +326,12 @@ def pool(graph: Construction, node: NodeProto) -> Value:
 
 
 def global_average(x: Tensor) -> Tensor:
-    """Mean over all axes but the first two, which stay."""
+    """Return the mean over all axes but the first two, which stay."""
     return x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)
 
 
 def global_maximum(x: Tensor) -> Tensor:
-    """Maximum over all axes but the first two, which stay."""
+    """Return the maximum over all axes but the first two, which stay."""
     return x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)
 
 
@@ -363,7 +363,7 @@ def reduced(x: Tensor, kind: str, *, axes: Sequence[int] | None, keep: bool) -> 
 
 
 def folded(function: Callable[[Tensor, Tensor], Tensor]) -> Builder:
-    """Min, Max and Sum of any number of inputs."""
+    """Return a builder that folds any number of inputs with the function: Min, Max or Sum."""
 
     def build(graph: Construction, node: NodeProto) -> Value:
         result = graph.value(node.input[0])

@@ -33,12 +33,13 @@ from training.evaluation.stages import turning
 from training.terminal import counted, told
 
 COPIES_ABOVE = 0.99
-"""Correlation of grey thumbnails: of two photos, not of one person on two days."""
+"""Correlation of two grey thumbnails from which on they show one photo; one person's photos of two days stay below."""
 BLOCK = 100
-"""Photos that are turned to every angle before the next ones: what is written of fewer is whole."""
+"""Photos that are turned to every angle before the next ones, so that the result of an interrupted run is complete for
+them."""
 SAME_ABOVE, DOUBT_ABOVE = 0.75, 0.6
-"""Of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of children to 3 years,
-who are surely different, many score 0.6 and few 0.75."""
+"""Scores of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of children to 3
+years, who are surely different, many score 0.6 and few 0.75."""
 
 
 @options.with_template_options()
@@ -66,7 +67,8 @@ def groups(
         float, typer.Option(help="The intervals' lower ends hold also if pairs with this score are one person.")
     ] = DOUBT_ABOVE,
     beside: Annotated[
-        str | None, typer.Option(help="Another package, as what this one was made of: the spread of both is shown.")
+        str | None,
+        typer.Option(help="Another package, such as the one that this was made from: shows the spread of both."),
     ] = None,
     least: Annotated[int, typer.Option(help="Groups of fewer photos are not measured.")] = measuring.LEAST_PHOTOS,
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
@@ -281,5 +283,6 @@ def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) 
 
 
 def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Return the groups that are no part of another; all pairs of everybody would take longer than all of these."""
+    """Return the groups that are not part of another: comparing all pairs of everybody would take longer than these
+    together."""
     return {name: own for name, own in rows.items() if "/" not in name and name != EVERYBODY}

@@ -28,8 +28,8 @@ from training.terminal import counted, told
 SHOWN = 10
 """Rows shown of each table; the JSON has all."""
 FPIR = 0.05
-"""Of a hundred people who are not in the other set, five are found there by mistake: dropping too many costs little,
-and of pictures as varied as celebrities' a stricter threshold would miss half."""
+"""Share of people who are found in the other set by mistake: dropping too many costs little, and a stricter threshold
+would miss half where pictures vary as much as celebrities'."""
 
 app = typer.Typer(
     help="Align, check and compare sets of photos and crops.",
@@ -141,7 +141,7 @@ def blend(
 
 @app.command()
 def overlap(
-    a: Annotated[str, typer.Argument(help="The set that people may have to leave, usually the training set.")],
+    a: Annotated[str, typer.Argument(help="The set to leave people out of, usually the training set.")],
     b: Annotated[str, typer.Argument(help="The set that must stay unseen, usually the one measured on.")],
     *,
     out: Annotated[Path | None, typer.Option(help="Write the list of A's people to drop here, .json or .csv.")] = None,
@@ -149,7 +149,10 @@ def overlap(
     threshold: Threshold = None,
     pair_threshold: Annotated[
         float | None,
-        typer.Option(help="The same for two images; without it, stricter by their number, or as given."),
+        typer.Option(
+            help="Cosine for two single images. Default: --threshold, else stricter than for people, as there are "
+            "more images."
+        ),
     ] = None,
     fpir: Fpir = FPIR,
     models: options.Models = MODELS,

@@ -71,7 +71,7 @@ class TemplateOptions:
         return find_package(self.package, self.models).folder
 
     def facts(self, source: Path) -> dict[str, object]:
-        """Return in plain values all that decides what templates of ``source``'s photos are."""
+        """Return, as plain values, everything that decides the templates of ``source``'s photos."""
         package = load_package(self.folder)
         detector = None if self.aligned else find_package(DETECTOR, self.models).id
         about, stamp = source.resolve(), source.stat() if source.is_file() else None
@@ -98,8 +98,8 @@ class TemplateOptions:
 def with_template_options(
     *without: str,
 ) -> Callable[[Callable[Concatenate[TemplateOptions, Arguments], None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of TemplateOptions, which reach it as one object, first; all
-    but those ``without``, which keep their defaults."""
+    """Return a decorator that gives a command the options of TemplateOptions, passed as one object in the first place.
+    Options named in ``without`` are not offered, and keep their defaults."""
     shared = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for option in inspect.signature(TemplateOptions, eval_str=True).parameters.values()
@@ -154,7 +154,7 @@ def check_there(images: Path, photos: Photos, names: Sequence[str]) -> None:
 def read_or_embed(
     source: Path, names: Sequence[str], way: TemplateOptions, embed: Callable[[Stages], Embed]
 ) -> Templates:
-    """Do what `read_or_make_templates` does, each template made by its name with what ``embed`` returns.
+    """Do what `read_or_make_templates` does; what ``embed`` returns makes each template from its photo's name.
 
     Raises ValueError where the kept file was made of another source, by another package or with other options.
     """

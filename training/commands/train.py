@@ -22,7 +22,7 @@ from training.terminal import told
 
 console = Console(stderr=True)
 CALIBRATION_CROPS = 512
-"""That int8's ranges are chosen on, at most twice as many."""
+"""Crops that int8's ranges are chosen on; at most twice as many are taken."""
 
 
 def train(
@@ -81,11 +81,11 @@ def export_package(
     ],
     out: Annotated[Path, typer.Option(help="The folder of model packages.")] = MODELS,
     version: Annotated[str, typer.Option(help="The package's version.")] = "1",
-    variants: Annotated[str, typer.Option(help="Of fp32, fp16, int8, with commas.")] = "fp32",
+    variants: Annotated[str, typer.Option(help="Variants to write, with commas: fp32, fp16, int8.")] = "fp32",
     evaluate: Annotated[
         str | None, typer.Option(help="Aligned crops of unseen people; the recipe's held-out people if not given.")
     ] = None,
-    measured_on: Annotated[str, typer.Option(help="What these are, in words, for the manifest.")] = "",
+    measured_on: Annotated[str, typer.Option(help="What --evaluate holds, in words, for the manifest.")] = "",
     unmeasured: Annotated[
         bool, typer.Option("--unmeasured", help="Write no operating points; needs no training data.")
     ] = False,
@@ -93,7 +93,9 @@ def export_package(
     description: str = "",
     licence: Annotated[str, typer.Option(help="SPDX identifier of the model's licence.")] = "LicenseRef-unspecified",
     commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
-    second_tower: Annotated[bool, typer.Option("--second-tower", help="Of a pseudo-siamese run.")] = False,
+    second_tower: Annotated[
+        bool, typer.Option("--second-tower", help="Export the second tower of a pseudo-siamese run.")
+    ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace packages of this name.")] = False,
 ) -> None:
     """Export a checkpoint as a model package that the service loads."""

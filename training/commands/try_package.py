@@ -28,7 +28,8 @@ from training.service import becomes_ready, environment, reserved_port, spawned
 from training.terminal import told
 
 FIRST = 2_000_000
-"""The first drawn person: the demo's recipe trains on those from 0 on and is measured on those from 1,000,000 on."""
+"""Number of the first drawn person: the demo's recipe trains on numbers from 0 on, and is measured on those from
+1,000,000 on."""
 ENROLLED, SEARCHED = 3, 2
 """Photos of each person."""
 BORDER = 24
@@ -49,7 +50,7 @@ class Tried:
     first: int
     """Searches that put the right person first."""
     known: int
-    """Those of them that it also decided to be known."""
+    """Searches counted in `first` whose decision was `known` too."""
     strangers: int
     taken_for_known: int
 

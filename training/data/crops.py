@@ -140,7 +140,7 @@ def all_crops(faces: FaceSet, pixels: PixelSource) -> Crops:
 
 
 def open_crops(pixels: PixelSource, folder: Path) -> Crops:
-    """Map the crops that `Crops.keep` wrote: the same time and memory whatever their number."""
+    """Map the crops that `Crops.keep` wrote, in the same time and memory for any number of them."""
     rows, labels = (open_array(folder / f"{name}.i64") for name in ("rows", "labels"))
     return Crops(pixels, rows, labels, Strings(folder / "people"), folder)
 

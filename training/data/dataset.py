@@ -18,7 +18,7 @@ from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]
-"""What a damaged image does."""
+"""What happens at a damaged image: an error, or another image of the person in its place."""
 
 
 JPEG_START = b"\xff\xd8\xff"
@@ -71,7 +71,7 @@ class FaceSet(ABC):
         return f"image {index} of {self.people[self.labels[index]]}"
 
     def key(self) -> str:
-        """Return a text that changes with which images there are and of whom."""
+        """Return a text that changes if the set has other images, or other people in them."""
         return self.stamp()
 
     @abstractmethod

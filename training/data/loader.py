@@ -26,7 +26,7 @@ from training.data.sampler import BatchSampler
 AHEAD = 4
 """Batches that each worker prepares ahead."""
 MOST_WORKERS = 8
-"""Of a rank, where their number is not given: more bring nothing that the decoding of crops needs."""
+"""Most worker processes of a rank, unless their number is given: more don't make the decoding of crops faster."""
 Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 """One (112, 112, 3) uint8 RGB crop and a generator of its own -> the crop to train on, same shape."""
 

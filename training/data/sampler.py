@@ -88,8 +88,8 @@ class BatchSampler(Sampler[list[int]]):
         return np.random.default_rng([self.seed, self.epoch, *key])
 
     def shuffled(self, size: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return what stands at `count` places from `start` on in this epoch's permutation of 0…size−1, which begins
-        again at its end."""
+        """Return the `count` numbers from place `start` on in this epoch's permutation of 0…size−1, which is repeated
+        at its end."""
         return permuted(np.arange(start, start + count) % size, size, self.rng())
 
     def __iter__(self) -> Iterator[list[int]]:

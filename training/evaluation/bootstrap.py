@@ -36,14 +36,15 @@ def equal_error_rate_interval(
 
 
 def _ascending(scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *more: ArrayLike) -> list[NDArray[Any]]:
-    """Return scores in ascending order, and what else is known of each pair in the same."""
+    """Return the scores in ascending order, and the other values of each pair in the same order."""
     order = np.argsort(np.asarray(scores, np.float64), kind="stable")
     known = (np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64))
     return [each[order] for each in (*known, *map(np.asarray, more))]
 
 
 def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
-    """``first``: the places, in ascending order of the scores, at which another score begins."""
+    """Return the equal error rate; ``first`` are the places, in ascending order of the scores, where another score
+    begins."""
     below_mated = np.concatenate([[0], np.cumsum(np.where(is_mated, counts, 0))])
     below_nonmated = np.concatenate([[0], np.cumsum(np.where(is_mated, 0, counts))])
     if below_mated[-1] == 0 or below_nonmated[-1] == 0:
@@ -109,7 +110,7 @@ def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS
         counts = weight[joint[:, 0]] * images
         both = _entropy(counts)
         alone = [_entropy(np.bincount(joint[:, side], weights=counts)) for side in (0, 1)]
-        # Where everybody is one person in one cluster, either says all about the other; rounding may say more.
+        # One person in one cluster: both entropies are 0, and each determines the other. Rounding may exceed 1.
         samples.append(min(1.0, 2 * (sum(alone) - both) / sum(alone)) if sum(alone) > 0 else 1.0)
     return percentile_interval(metrics.normalised_mutual_information(who, cluster), samples)
 
@@ -166,8 +167,9 @@ def found_samples(
 
 
 def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
-    """Return the interval of a share of ``trials`` people. If all or none of them are counted, every round is the
-    same, though another set might differ: there the far end is Wilson's. NaN, between 0 and 1, without trials."""
+    """Return the interval of a share of ``trials`` people. If all or none of them are counted, every round is the same,
+    though another set might differ: there the far end is Wilson's. Without trials the value is NaN, and the interval 0
+    to 1."""
     if trials == 0:
         return wilson(0, 0)
     interval = percentile_interval(value, samples)

@@ -30,7 +30,7 @@ from app.types import Vectors
 
 EVERYBODY = "all"
 GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?")
-"""As in a manifest."""
+"""A group's name as a manifest allows it."""
 AGES = (
     (3, "children-0-3"),
     (12, "children-4-12"),
@@ -217,7 +217,7 @@ def measure_groups(
 
 SPREAD_FMR = 1e-3
 SPREAD_PHOTOS = 4000
-"""Of a group at most: 8 million pairs."""
+"""Most photos of a group that are compared: 8 million pairs."""
 SPREAD_STEPS = 24
 """Halvings of the range of scores: to 1e-7."""
 
@@ -225,8 +225,9 @@ SPREAD_STEPS = 24
 def spread(
     packages: Mapping[str, Vectors], rows: Mapping[str, Ints], *, same_above: float
 ) -> dict[str, dict[str, float]]:
-    """Return each package's FMR within each group of ``rows`` at the threshold where their mean is `SPREAD_FMR`: what
-    depends on the group, whatever the operating points. Pairs to which the first gives ``same_above`` don't count."""
+    """Return each package's FMR within each group of ``rows`` at the threshold where the groups' mean is `SPREAD_FMR`:
+    how much groups differ, whatever the operating points. Pairs that score ``same_above`` or more with the first
+    package don't count."""
     scores_of: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
     for name, members in rows.items():
         some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
@@ -250,9 +251,9 @@ def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
 
 
 YEARS = (2, 5, 10, 20, 200)
-"""Ages of two people that lie less than so many years apart."""
+"""Upper bounds, in years, of the differences between two people's ages that are counted together."""
 CHILD = 12
-"""Pairs whose younger one is no older count as children's."""
+"""Age in years up to which the younger of two makes them a pair of children."""
 ROWS = 2048
 
 

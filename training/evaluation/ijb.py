@@ -36,7 +36,7 @@ class Faces:
     """The faces of all templates, in the order of the list."""
 
     names: tuple[str, ...]
-    """Of the photos in ``loose_crop``."""
+    """Names of the photos in ``loose_crop``."""
     template: Ints
     medium: Ints
     landmarks: NDArray[np.float64]

@@ -291,8 +291,8 @@ class Discarding:
 
 
 def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
-    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) of its faces, of which the lower one
-    is a pair's."""
+    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) of its faces: a pair has the lower one
+    of its two."""
     lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
     return Discarding(
         threshold=threshold,

@@ -76,7 +76,7 @@ class Templates:
     seconds: float
     """How long it took, for figures of speed."""
     made_by: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    """All that decided what they are, in plain values: a kept file is used only by whoever wants the same."""
+    """Everything that decided the templates, as plain values: a kept file is used only where all of it is the same."""
 
     def rows(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the row numbers of these photos."""

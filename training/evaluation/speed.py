@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
 
 SHORTEST_S = 0.2
-"""A turn lasts at least so long, far beyond the clock's grain and a scheduler's slice."""
+"""Seconds that a turn lasts at least: far more than the clock's resolution and a scheduler's time slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Speeds:
         return Spread.of(self.rounds[name] / self.rounds[against])
 
     def against(self, name: str, constant: float) -> Spread:
-        """Return the speed divided by a known speed of something that is not here."""
+        """Return the speed divided by a known one, of something that does not take part."""
         return Spread.of(self.rounds[name] / constant)
 
     def times(self, name: str, factor: float) -> Speeds:
-        """Return the speeds with one contender's items counted in another unit, ``factor`` of which make one."""
+        """Return the speeds with one contender's items counted in another unit: each item is ``factor`` of these."""
         return Speeds({**self.rounds, name: factor * self.rounds[name]})
 
     def best(self, among: Iterable[str]) -> str:

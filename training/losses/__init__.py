@@ -131,7 +131,7 @@ def _own_errors(name: str, hyper: Mapping[str, object]) -> Iterator[None]:
 
 
 def hyperparameters(kind: type) -> list[str]:
-    """Return the arguments that a recipe may set: of ours the keywords, of others all."""
+    """Return the arguments that a recipe may set: the keywords of our losses, all of others'."""
     parameters = inspect.signature(kind).parameters.values()
     ours = issubclass(kind, ClassLoss | PairLoss) or not issubclass(kind, nn.Module)
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY or not ours]

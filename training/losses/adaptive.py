@@ -53,7 +53,7 @@ class AdaFace(AngularLoss):
             self.norm_std.lerp_(norm.std().to(self.norm_std), self.t_alpha)
 
     def quality(self, x: Tensor) -> Tensor:
-        """(B, D) → (B,) ẑ in [−1, 1], without gradient."""
+        """Return ẑ in [−1, 1], without gradient: (B, D) → (B,)."""
         norm = torch.linalg.vector_norm(x.detach(), dim=1)
         deviation: Tensor = self.h * (norm - self.norm_mean) / (self.norm_std + STD_FLOOR)
         return deviation.clamp(-1, 1)
@@ -89,12 +89,12 @@ class MagFace(AngularLoss):
         self.la, self.ua, self.lm, self.um, self.lam = la, ua, lm, um, lam
 
     def magnitude(self, x: Tensor) -> Tensor:
-        """(B, D) → (B,) |x| within [la, ua]."""
+        """Return |x| within [la, ua]: (B, D) → (B,)."""
         length: Tensor = torch.linalg.vector_norm(x, dim=1)
         return length.clamp(self.la, self.ua)
 
     def margins(self, x: Tensor) -> Tensor:
-        """(B, D) → (B,) m(a) in radians."""
+        """Return m(a) in radians: (B, D) → (B,)."""
         return (self.um - self.lm) / (self.ua - self.la) * (self.magnitude(x) - self.la) + self.lm
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class ElasticFace(AngularLoss):
         self.sigma = ELASTIC_SIGMA[kind, plus] if sigma is None else sigma
 
     def margins(self, part: Part, cosine: Tensor) -> Tensor:
-        """(B,) a margin for each sample."""
+        """Return (B,) a margin for each sample."""
         drawn = torch.full_like(part.x[:, 0], self.m).detach()
         if self.training:
             drawn = part.ranks.same(drawn + self.sigma * torch.randn_like(drawn))

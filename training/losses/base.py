@@ -178,7 +178,7 @@ class Ranks:
         return F.cross_entropy(logits, part.column, reduction="none")
 
     def parameter(self, values: Tensor) -> Tensor:
-        """A parameter that every process holds; its gradient is summed over them."""
+        """Return a parameter that every process holds, with its gradient summed over them."""
         return values
 
 
@@ -372,7 +372,8 @@ class CosineLoss(ClassLoss):
         return self.scale(part.x) * part.put(scores, target)
 
     def target_angle(self, part: Part) -> Tensor:
-        """(B,) radians, accurate also near 0 and π; only for the target, which costs B·D instead of B·C."""
+        """Return (B,) the angle to the target in radians, accurate also near 0 and π. Costs B·D; for all classes it
+        would be B·C."""
         return angle(unit(part.x), unit(self.target_rows(part)))
 
     def target_rows(self, part: Part) -> Tensor:

@@ -16,13 +16,13 @@ DISTANCE_FLOOR = 1e-5
 
 
 def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
-    """(B, D), (R, K, D) → (B, R, K)."""
+    """Return the cosines: (B, D), (R, K, D) → (B, R, K)."""
     return F.linear(unit(x), unit(weight).flatten(0, 1)).reshape(len(x), *weight.shape[:2])
 
 
 def center_groups(weight: Tensor, threshold: float) -> Tensor:
-    """(C, K, D) → (C, K, K) whether two centres of a class are in one group: those nearer than `threshold` (Euclidean,
-    0 to 2) are joined."""
+    """Return whether two centres of a class are in one group, (C, K, D) → (C, K, K): those nearer than `threshold`
+    (Euclidean, 0 to 2) are joined."""
     centers = unit(weight.detach())
     near = torch.cdist(centers, centers) < threshold
     reach = near | torch.eye(weight.shape[1], dtype=torch.bool, device=weight.device)

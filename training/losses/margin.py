@@ -230,7 +230,7 @@ class SphereFace(SphereFaceFNorm):
         self.register_buffer("iteration", torch.zeros((), dtype=torch.long))
 
     def annealing(self) -> Tensor | float:
-        """λ of the step to come."""
+        """Return λ of the next step."""
         if self.lam is not None:
             return self.lam
         decayed = self.lambda_base * (1 + self.lambda_gamma * self.iteration.double()) ** -self.lambda_power

@@ -120,7 +120,7 @@ class PairLoss(nn.Module):
 
 
 class MaskedPairLoss(PairLoss):
-    """A loss on which pairs there are, not on how often they were drawn."""
+    """A loss that depends on which pairs there are, not on how often each was drawn."""
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
         if triplets is None:

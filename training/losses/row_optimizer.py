@@ -51,7 +51,7 @@ class RowOptimizer(torch.optim.Optimizer):
             kept[index] = new if void is None else torch.where(void.bool(), kept[index], new)
 
     def update(self, group: dict[str, Any], values: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """The new values; updates `state` in place."""
+        """Return the new values; update `state` in place."""
         raise NotImplementedError
 
 

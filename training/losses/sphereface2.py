@@ -12,7 +12,7 @@ from training.losses.base import ClassTable, CosineLoss, Gradient, Part, detach_
 
 
 def initial_bias(num_classes: int, s: float, m: float, t: float, alpha: float) -> float:
-    """The b at which the pull of a sample's class and the push of all others are equal when every cosine is 0.
+    """Return the b at which the pull of a sample's class and the push of all others are equal when every cosine is 0.
 
     With v = e^(b + a_n), a_p and a_n the target's and the others' logit without b, and ratio = α/((1−α)(C−1)) it
     solves e^(a_p − a_n)·v² + (1 − ratio)·v − ratio = 0 (the start of SphereFace2's released code, arXiv 2108.01513).
@@ -58,7 +58,7 @@ class SphereFace2(CosineLoss):
         self.b = nn.Parameter(torch.tensor(initial_bias(table.num_classes, s, m, t, alpha)))
 
     def sharpened(self, cosine: Tensor) -> Tensor:
-        """g: the cosine with its upper half stretched."""
+        """Return g: the cosine with its upper half stretched."""
         return 2 * ((cosine + 1) / 2).clamp(min=0) ** self.t - 1
 
     def logits(self, embeddings: Tensor) -> Tensor:

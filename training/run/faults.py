@@ -1,7 +1,7 @@
 """What goes wrong in a run: steps whose gradient is not finite, runs that collapse although their loss looks good, and
 signals to stop.
 
-A void step changes nothing, and nobody waits for the device to know of it. A run stops between two steps, so that
+A void step changes nothing, and is noticed without waiting for the device. A run stops between two steps, so that
 nothing it has learned is lost.
 """
 
@@ -46,7 +46,8 @@ def _joined(buffers: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VoidCount:
-    """Void steps: how many in all, in a row at last, most in a row since the last reading; the last one's number."""
+    """Numbers of void steps: all; those in a row at the end; the longest row since the last reading; the last one's
+    step."""
 
     total: int
     in_a_row: int
@@ -86,14 +87,14 @@ FALLEN = 0.8
 PATIENCE = 5
 """Logs in a row before the alarm."""
 ALIKE = 0.99
-"""Mean score between a batch's crops from which on all embeddings are one."""
+"""Mean score between a batch's crops from which on all embeddings count as one."""
 
 
 class CollapseAlarm:
     """Warns of a loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), of embeddings that
     are all alike, and of embeddings of length zero, which get no gradient from most losses.
 
-    `observe` answers a warning once in each such episode.
+    `observe` returns a warning once in each such episode.
     """
 
     def __init__(self, people: int) -> None:

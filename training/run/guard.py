@@ -27,7 +27,7 @@ class StepGuard:
 
     @property
     def scale(self) -> Tensor:
-        """The factor of the loss, and so of its gradients; 1 unless `scaled`."""
+        """Return the factor of the loss, and so of its gradients; 1 unless `scaled`."""
         return self._scale.value
 
     @property
@@ -40,7 +40,7 @@ class StepGuard:
         self._buffers, self._loss_buffers = BufferCopy([model, objective]), BufferCopy([objective])
 
     def begin_further_batch(self) -> None:
-        """Restore the objective's buffers: what losses count and average moves once a step, not once a batch."""
+        """Restore the objective's buffers: running statistics of the losses move once a step, not once a batch."""
         self._loss_buffers.put_back()
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor, losses: Sequence[Tensor], number: int) -> Tensor:

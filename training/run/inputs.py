@@ -77,7 +77,7 @@ def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampl
 
 
 def read_source(source: str, console: Console, drop: Path | None = None) -> Crops:
-    """Open the crops of a data source, but those that a list drops, to be decoded when they are asked for."""
+    """Open the crops of a data source, except those on the list ``drop``; each is decoded when it is asked for."""
     faces = open_source(source, None, console)
     return all_crops(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
 
@@ -119,8 +119,8 @@ def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, 
 
 
 def _held_out_share(recipe: Recipe, crops: int) -> float:
-    """Return the share of the people to hold out; by default what evaluation looks at, as people have about as many
-    crops each."""
+    """Return the share of the people to hold out; by default as many as make the crops that evaluation looks at, if
+    people have equally many."""
     if recipe.data.held_out is not None:
         return recipe.data.held_out
     return 0.0 if recipe.evaluate.source else min(MOST_HELD_OUT, recipe.evaluate.max_images / max(1, crops))

@@ -112,7 +112,7 @@ def _clock(seconds: float) -> str:
 
 
 Tracker: TypeAlias = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
-"""What is called with figures and their step, and what closes it."""
+"""Two functions: one takes figures and their step, the other closes the tracker."""
 
 
 def open_tracker(name: str, out: Path) -> Tracker | None:
@@ -162,7 +162,7 @@ PANELS = (
 )
 """Each panel's axis and the figures of `metrics.jsonl` that it shows."""
 FEW = 20
-"""Points that are marked each."""
+"""Most points of a curve that are still marked one by one."""
 LOGARITHMIC = "length (L2)"
 
 

@@ -134,7 +134,7 @@ class Objective(nn.Module):
                 term.loss.seed = seed
 
     def merge_centers(self) -> None:
-        """Merge the classes' centres that lie close together, in the losses that are to."""
+        """Merge the classes' centres that lie close together, in the losses that are told to."""
         for term in self._terms():
             loss = term.here
             if isinstance(loss, HardTriple) and loss.merge:

@@ -29,10 +29,10 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
     """Give the model the weights that the recipe starts from, if those are a run's or a `.pt` file's; return the names
     of the model's own that keep their fresh values, as `model.fresh` allows.
 
-    Weights are told apart by name, and must have the same shape. Where no name is known, as in a `backbone.pt` of
-    InsightFace's arcface_torch, they are taken in their order, if all shapes agree.
-    Raises InvalidInput (`start_does_not_fit`; also for a weight on either side that has no counterpart and is not
-    listed), NotFound (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
+    Weights are matched by name, and must have the same shape. Where no name is known, as in a `backbone.pt` of
+    InsightFace's arcface_torch, they are taken in their order, if all shapes agree. Raises InvalidInput
+    (`start_does_not_fit`; also for a weight on either side that has no counterpart and is not listed), NotFound
+    (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
     """
     if config.start is None or config.starts_with_network:
         return []

@@ -50,7 +50,7 @@ class Online(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return in plain values what a run must be resumed with."""
+        """Return, as plain values, the settings that a resumed run must have too."""
 
     def batch(self, number: int) -> tuple[Batch, Tensor]:
         """Return the run's batch of this number, and its (B, D) unit targets."""
@@ -180,8 +180,8 @@ class Trainer:
         return self.progress
 
     def _stop_if_asked(self, signals: Sequence[str], *, agreed: bool) -> None:
-        """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step, for
-        which they wait for each other where ``agreed``."""
+        """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step: with
+        ``agreed`` they wait for each other."""
         asked = bool(signals)
         if self.world.size > 1:
             mine = torch.tensor(float(asked), device=self.world.device)

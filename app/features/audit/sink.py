@@ -20,7 +20,8 @@ STDOUT = "stdout"
 
 
 SINK_S = 2.0
-"""How long changes wait for the reader of a pipe that is full; once, since entries are lost to it from then on."""
+"""Seconds that a change waits for the reader of a full pipe; later changes don't wait, and their entries are lost to
+it."""
 _PAUSE_S = 0.01
 
 
@@ -33,11 +34,11 @@ class AuditSink:
     def __init__(self, target: str) -> None:
         self._path = None if target == STDOUT else Path(target)
         self._failures = FailureLog("the audit sink")
-        self._rest = b""  # of a line that was cut
+        self._rest = b""  # the rest of a line that was only written in part
         self.available = True
-        """False after a failure, until it can be written again."""
+        """False after a failure, until it can be written to again."""
         self.lost = 0
-        """Entries that it did not get; the database has them."""
+        """Number of entries that it did not get; the database has them."""
         try:
             self._append(b"", 0)
         except OSError as error:
@@ -49,7 +50,7 @@ class AuditSink:
         self._write("".join(f"{line}\n" for line in lines).encode())
 
     def retry(self) -> None:
-        """Look whether it can be written again after a failure."""
+        """Check after a failure whether it can be written to again."""
         if not self.available:
             self._write(b"")
 
@@ -73,7 +74,7 @@ class AuditSink:
             self._failures.succeeded()
 
     def _append(self, content: bytes, wait_s: float) -> int:
-        """Return how many bytes were written; -1 if not even none could be."""
+        """Return how many bytes were written; -1 if there was no room at all. Raises OSError if it can't be opened."""
         if self._path is None:
             return _send(sys.stdout.fileno(), content, wait_s)
         # A pipe whose reader is gone or slow must not hold up changes.

@@ -3,8 +3,7 @@
 The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
 files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy`; with crops,
 `crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and if there are any, `corrections.jsonl`
-and `dismissals.jsonl`, the findings of reviews that were called right.
-Faces and templates have the same order.
+and `dismissals.jsonl`, findings of reviews that a person has called right. Faces and templates have the same order.
 """
 
 from __future__ import annotations
@@ -242,7 +241,8 @@ def _import_lines(
     *,
     at_once: int = ROWS_AT_ONCE,
 ) -> None:
-    """Read a file of lines; `write` takes some of them, and what the job then has to save in the same transaction."""
+    """Read a file of lines; `write` takes some of them at a time, and what the job has to save in the same
+    transaction."""
     at = int(run.job.saved[saved_as])
     unread = islice(json_lines.split(run.member(name).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in unread)
@@ -262,7 +262,7 @@ def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> N
         subject = BulkSubject(**parsed.model_dump(exclude={"consent"}), consent=consent)
         try:
             run.check(subject)
-        except InvalidInput as error:  # its name or id holds characters that nobody sees: the report says so
+        except InvalidInput as error:  # such as invisible characters in a name or id: the report says so
             if error.code not in {"invalid_id", "invalid_name"}:
                 raise
             run.refuse(item, subject.id, error)

@@ -5,8 +5,8 @@
 `likeness.db`: the database as of one moment (SQLite's online backup), with everything acknowledged before.
 
 A restore checks the signature by the signing key in the database, which `vault.key` or an encryption key opens: the
-folder's own, or the backup's where the folder has none. Without these keys nobody can make a backup that is taken.
-Sign-in codes are left out, and the keys of jobs' files, as the files are. PostgreSQL has `pg_dump`.
+folder's own, or the backup's where the folder has none. Without these keys nobody can make a backup that a restore
+accepts. Sign-in codes are left out, and the keys of jobs' files, as the files are. PostgreSQL has `pg_dump`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
 UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
-"""Errors of the file system that a backup's names cause: one is in the way of another, or too long."""
+"""Errors of the file system that names in a backup cause: one is in the way of another, or is too long."""
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
 OWN = OWN_FOLDER, CALIBRATIONS
 """Folders of the data folder with model packages and operating points of its own."""
 MAX_SMALL = 64 * 1024
-"""Bytes of the keys, and of what the backup says of itself."""
+"""Most bytes of a key file, and of `backup.json`."""
 COUNTED = "galleries", "subjects", "faces"
 LEFT_OUT = "DELETE FROM sign_ins", "UPDATE jobs SET secret = NULL"
 
@@ -92,7 +92,7 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
             file = stack.enter_context(replacing(path))
             copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
             rows = _copy(source, copy)
-            # Open until the end: what is replaced meanwhile is written as it was when its sum was taken.
+            # Kept open until the end: a file that is replaced meanwhile is written as it was when it was hashed.
             belongings = _belongings(data_dir) | {DATABASE: copy}
             kept = {name: stack.enter_context(at.open("rb")) for name, at in belongings.items()}
             sums = {name: hashlib.file_digest(at, "sha256").hexdigest() for name, at in kept.items()}
@@ -126,7 +126,8 @@ def _copy(source: Path, copy: Path) -> dict[str, int]:
 
 
 def _belongings(data_dir: Path) -> dict[str, Path]:
-    """Return the folder's keys, and the files of its own model packages and operating points, by their names in it."""
+    """Return the data folder's keys, and the files of its own model packages and operating points, by name within
+    it."""
     paths = [data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()]
     for folder in OWN:
         paths += sorted(path for path in (data_dir / folder).rglob("[!.]*") if path.is_file())
@@ -148,11 +149,11 @@ def restore(
 ) -> Summary:
     """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
 
-    Secrets that the data folder lacks are put there, and so are packages and calibrations, whose place the backup's
-    take if told to `replace`; `find_rings` reads the folder's keys then. Nobody else may use the folder: hold
-    `app.db.usage.exclusive`. `trust` takes a backup that isn't signed.
-    Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``,
-    ``unknown_signer``; Unusable ``backup_by_pg_dump``, ``sealed_unreadable``, and as `Database` does.
+    Secrets that the data folder lacks are put there, and so are packages and calibrations; with `replace` they replace
+    those of the same name. `find_rings` then reads the folder's keys. No other process may use the folder: hold
+    `app.db.usage.exclusive`. `trust` accepts an unsigned backup. Raises Conflict ``database_not_empty`` without
+    `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``, ``unknown_signer``; Unusable ``backup_by_pg_dump``,
+    ``sealed_unreadable``, and as `Database` does.
     """
     with ExitStack() as stack:
         draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
@@ -237,7 +238,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
-    """Create those of the files that the folder lacks; remove them if the block fails."""
+    """Create the files that the folder lacks; remove these again if the block fails."""
     made = [data_dir / name for name, content in files.items() if write_new(data_dir / name, content)]
     try:
         yield

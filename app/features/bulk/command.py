@@ -186,7 +186,7 @@ class Source:
 
 
 def find(path: Path, content: str | None, ids: Path | None) -> Source:
-    """Return what to import from ``path``: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
+    """Return the source of an import: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
 
     The ``content`` of a tar is detected unless it is given.
 

@@ -19,7 +19,7 @@ from app.errors import Conflict
 from app.files import sqlite_url, sync_folder
 
 MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_INS.name}
-"""Tables that a server fills although nothing has been asked of it."""
+"""Tables that a server fills at its start, before any request."""
 ROWS_AT_ONCE = 500
 """Rows in memory at a time: templates and crops take some 10 kB each."""
 NUMBERED = tuple(
@@ -27,7 +27,7 @@ NUMBERED = tuple(
     for table in METADATA.sorted_tables
     if "key" in table.c and table.c.key.primary_key and table.c.key.autoincrement is not False
 )
-"""Tables whose database numbers their rows."""
+"""Tables whose rows the database numbers."""
 
 
 def copy_database(source: str, target: str) -> dict[str, int]:
@@ -37,7 +37,7 @@ def copy_database(source: str, target: str) -> dict[str, int]:
     """
     with closing(Database(source, alone=True)) as old, old.read(one_moment=True) as there, _opened(target) as new:
         with new.write() as here:
-            for table in reversed(METADATA.sorted_tables):  # what a server made at its start
+            for table in reversed(METADATA.sorted_tables):  # rows that a server made at its start
                 here.execute(sa.delete(table))
             counts = dict.fromkeys(METADATA.tables, 0)
             for table in METADATA.sorted_tables:

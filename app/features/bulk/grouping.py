@@ -52,7 +52,7 @@ def group_photos(core: Components, job: Running) -> None:
     OperatingPointUnavailable if the gallery's package has no operating points.
     """
     run = Import(core, job)
-    # All photos by one package, whichever of a gallery's two answers at which moment while it is re-embedded.
+    # While a gallery is re-embedded it has two packages: use one of them for all photos.
     run.gallery = run.gallery.view(core.galleries.probed_by(run.gallery))
     job.counts.clear()
     seen: list[Seen] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 UNLIKE = "The face looks like none of the subject's others."
 TEMPLATES, FACES = "templates.npy", "faces.jsonl"
-"""The rows of templates, and a line about each."""
+"""Names of the files with the templates, one a row, and with a line about each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class Import:
         self.job.refuse(item, name, error.code, error.message, reasons_of(error))
 
     def write(self, batch: Batch, saved: Mapping[str, Any], package: str | None = None) -> None:
-        """Write the faces and the job's progress in one transaction, after the look that the job asks for.
+        """Write the faces and the job's progress in one transaction, after the look for duplicates that the job asks
+        for.
 
         The templates are of `package`, by default the gallery's.
         """
@@ -109,9 +110,11 @@ class Import:
             job.checkpoint(saved, change.connection)
 
     def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
-        policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
+        policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
-        photos = self.job.params.get("content") == "photos"  # templates come by thousands; a review finds theirs
+        photos = (
+            self.job.params.get("content") == "photos"
+        )  # templates come by thousands: a review finds such faces later
         return list(
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )

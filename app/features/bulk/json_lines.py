@@ -19,7 +19,7 @@ from app.wording import found_wrong
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
-"""Bytes of memory that a batch may take, about: photos, or parsed lines with their crops."""
+"""Most bytes of memory that a batch takes, roughly: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
 """Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
 """Quality of a template that comes without one: the middle of the scale."""
@@ -149,7 +149,7 @@ def batches(
 ) -> Iterator[list[T]]:
     """Yield `count` items at a time, or fewer beyond BATCH_WEIGHT; each comes with its weight in bytes.
 
-    A batch goes on with items that belong `together` with its last one, up to twice the count.
+    Items that belong `together` with a batch's last one stay in it, up to twice the count.
     """
     batch: list[T] = []
     held = 0

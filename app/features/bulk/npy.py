@@ -15,7 +15,7 @@ from app.types import Vectors
 
 DTYPES = frozenset({"float16", "float32", "float64"})
 MAX_HEADER = 4096
-"""Bytes; numpy writes 118 for an array of floats."""
+"""Most bytes of a header; numpy writes 118 for an array of floats."""
 SKIP_BYTES = 1024 * 1024
 
 
@@ -36,7 +36,7 @@ class RowReader:
             TokenError,
             RecursionError,
             MemoryError,
-        ) as error:  # numpy parses an expression
+        ) as error:  # numpy parses the header as an expression, which may raise any of these
             raise InvalidInput("The templates are not a NumPy file.", code="invalid_archive") from error
         if len(shape) != 2 or shape[0] < 0 or in_columns or dtype.name not in DTYPES:
             message = "Templates must be a two-dimensional array of floats in C order."
@@ -70,7 +70,8 @@ class RowReader:
 
 
 def _read_header(file: PieceReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns come first, and dtype. numpy alone would read 4 GiB where the length says so."""
+    """Return shape, whether columns come first, and dtype. numpy alone would read up to 4 GiB if the header's length
+    says so."""
     opened: Any = file  # numpy calls only `read`
     version = npy.read_magic(opened)
     prefix = file.read(2 if version == (1, 0) else 4)

@@ -1,4 +1,4 @@
-"""A camera roll without names becomes folders of faces, one for each person, that a person names and imports."""
+"""Sorts the faces of a camera roll without names into folders, one for each person, to be named and imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.files import replacing
 from app.types import Pixels
 
 MARGIN: Final = 0.6
-"""Of a face's width and height, on each side of it in its picture: it is found again when it is imported."""
+"""Share of a face's width and height that is kept on each side of it, so that the face is found again at import."""
 JPEG_QUALITY: Final = 95
 
 

@@ -160,7 +160,7 @@ def _people(run: Import) -> dict[str, bytes]:
 
 def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]:
     """Yield the entries with their numbers, without `people.jsonl`, and without the files that `is_skipped` names
-    unless they are among the photos of ``people``. Counts these as ``skipped``."""
+    unless they are among the photos of ``people``. Count the files left out as ``skipped``."""
     item = skipped = 0
     for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)

@@ -1,4 +1,4 @@
-"""Subjects and faces as imports write them, many in a change, all or none; and as exports read them."""
+"""Write subjects and faces for imports, many in one change, all or none; and read them for exports."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ EXPORT_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BulkSubject:
-    """A subject to write: fields that are given replace those of an existing subject, but for ``created_at`` and
-    ``updated_at``, which only a new one takes."""
+    """A subject to write. Given fields replace those of an existing subject, except ``created_at`` and ``updated_at``,
+    which only a new subject takes."""
 
     id: str
     name: str | None = None
@@ -121,7 +121,7 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
 
     Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
-    ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery takes by now.
+    ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery needs now.
     """
     faces = fit_bulk(change.gallery, package, faces)
     given = {subject.id for subject in subjects}

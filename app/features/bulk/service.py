@@ -89,8 +89,8 @@ class BulkService:
         """Begin to receive an upload of the key `who`, encrypted with a key that only its job's row will hold.
 
         Call `end_upload` after it. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``,
-        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the key arrive, or those that wait for
-        their jobs have as many bytes together as one may have.
+        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the key are arriving, or those that
+        wait for their jobs have together as many bytes as one may have.
         """
         gallery = self._core.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
@@ -120,7 +120,7 @@ class BulkService:
     def begin_import(self, gallery: Gallery, terms: ImportParams, upload: SealedWriter, who: str) -> Job:
         """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``.
 
-        Without ``on_conflict`` photos are treated as the gallery says, templates and archives are not looked at.
+        Without ``on_conflict``, photos are treated as the gallery says; templates and archives are not compared.
         """
         policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
         params = terms.model_dump() | {"trust": terms.trust or "", "on_conflict": policy}

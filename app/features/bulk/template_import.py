@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from app.api.components import Components
 
 IDS = "ids.txt"
-"""In place of FACES: a line for each row, with the subject's id alone."""
+"""Name of the file that may replace FACES: a line for each row, with only the subject's id."""
 AT_ONCE = 2_000
-"""Rows in one transaction. Larger batches leave more freed memory between objects that live on."""
+"""Rows in one transaction. After larger batches more of the freed memory stays fragmented."""
 
 
 def import_templates(core: Components, job: Running) -> None:

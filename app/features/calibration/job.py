@@ -29,7 +29,7 @@ KIND = "calibrate"
 REST = 1.0
 """Seconds of rest for each second of comparing, so that half of one core at most is taken from recognition."""
 AGAIN = timedelta(minutes=10)
-"""From a job that failed or was cancelled until the server tries again by itself."""
+"""Time from a job that failed or was cancelled until the server tries again by itself."""
 _log = logging.getLogger(__name__)
 Recorded = Callable[[str], AbstractContextManager[None]]
 
@@ -43,14 +43,14 @@ class State:
     gallery: Gallery
     package: Thresholds
     thresholds: Thresholds
-    """Those that decide now."""
+    """The thresholds that decide now."""
     standing: Standing
     pairs: list[SuspiciousPair]
 
 
 class Calibrator:
-    """Measures galleries' own operating points. Safe to share between threads; ``recorded`` audits what the server
-    starts by itself."""
+    """Measures galleries' own operating points. Safe to share between threads; ``recorded`` writes the audit entries of
+    jobs that the server starts by itself."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Calibrator:
         self._recorded = recorded
 
     def begin(self, gallery_id: str, *, who: str | None = None) -> State:
-        """Start to measure, unless that is under way.
+        """Start to measure, unless a measurement is running.
 
         Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
         """
@@ -81,12 +81,13 @@ class Calibrator:
         return self.find(gallery_id)
 
     def keep(self, gallery: Gallery, who: str | None = None) -> None:
-        """Start to measure if the gallery is to decide by its own calibration, and that is missing or stale."""
+        """Start to measure if the gallery decides by its own calibration, and this is missing or stale."""
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery.id, who=who)
 
     def find(self, gallery_id: str) -> State:
-        """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
+        """Return the state of the gallery's calibration. Raises NotFound ``gallery_not_found``; Unusable
+        ``package_unavailable``."""
         gallery = self._store.gallery(gallery_id)
         package = self._embedders.thresholds(gallery.embedder)
         return State(
@@ -98,7 +99,7 @@ class Calibrator:
         )
 
     def look(self) -> None:
-        """Measure the galleries again whose own calibration is to decide and is missing or stale."""
+        """Measure the galleries again that decide by their own calibration, if this is missing or stale."""
         for standing in self._calibrations.switched_on():
             try:
                 if standing.is_due and not _rests(self._jobs.find(standing.job)):
@@ -136,9 +137,9 @@ class Calibrator:
 
     def _sample(self, running: Running, gallery: Gallery) -> tuple[FaceBlock, int]:
         """Return the faces to compare, of named subjects: all, or those of a sample; and the number of the gallery's
-        last change. Memory is bounded at any size.
+        last change. Memory is bounded for galleries of any size.
 
-        Unnamed subjects may be anybody, so that two of them are no evidence of how alike different people are.
+        Unnamed subjects are left out: two of them may be one person, and so say nothing about different people.
         """
         source, spec = self._store.change_reader, gallery.index_spec
         share, taken = sample_share(source.sizes(spec, named=True)), Counter[int]()

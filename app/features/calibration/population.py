@@ -1,14 +1,14 @@
-"""Operating points of one population: the people enrolled in a gallery, whose pairs are non-mated for nothing.
+"""Operating points of one population: the people enrolled in a gallery, whose pairs are known to be non-mated.
 
 Two subjects may be one person enrolled twice. Such a pair looks like a false match and would push the thresholds of the
-lowest rates up. The rule here, which needs nobody to look: two subjects whose faces' mean score reaches the package's
-strictest operating point, and who are each other's most alike. Their pairs are left out and listed.
+lowest rates up. The rule here needs no person's help: two subjects are left out and listed if their faces' mean score
+reaches the package's strictest operating point, and each is the other's most similar one.
 
-That errs in two directions, both stated. Lookalikes who are two people may be left out: each stated rate may then be
-too low, by no more than the share of pairs left out, so a rate below that share is not supported. A person enrolled
-three times is left out once only, so thresholds come out rather too high.
+The rule errs in two directions, and both errors are stated. Lookalikes who are two people may be left out: each stated
+rate may then be too low, by no more than the share of pairs left out, so a rate below that share is not supported. A
+person enrolled three times is left out once only, so thresholds are rather too high.
 
-Which points decide in a gallery that has its own, at each false match rate, says `deciding`: its own or the package's.
+`deciding` says which points decide at each false match rate in a gallery that has its own: these, or the package's.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from app.package.thresholds import Thresholds, extended, raised
 from app.types import Sizes, Vectors
 
 LEAST_SUBJECTS = 30
-"""A bootstrap over fewer groups gives intervals that are too narrow (Cameron, Gelbach and Miller 2008, "Bootstrap-based
-improvements for inference with clustered errors": fewer than five to thirty)."""
+"""Fewest subjects that are measured: with fewer groups a bootstrap's intervals are too narrow (Cameron, Gelbach and
+Miller 2008, "Bootstrap-based improvements for inference with clustered errors": fewer than five to thirty)."""
 MOST_FACES = 10_000
-"""Faces compared: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
+"""Most faces that are compared: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
 MOST_OF_SUBJECT = 10
-"""Faces compared of one subject, so that nobody outweighs the others."""
+"""Most faces of one subject that are compared, so that no subject outweighs the others."""
 BLOCK = 128
 NAME = "gallery"
 
@@ -49,7 +49,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class RateDifference:
-    """The FMR that this population has at a threshold of the package; None: too common to be measured exactly."""
+    """The FMR that this population has at a threshold of the package; None if it is too high to be measured exactly."""
 
     fmr: float
     threshold: float
@@ -58,21 +58,22 @@ class RateDifference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How a population was measured. A gallery of which a sample was compared has more subjects and faces."""
+    """How a population was measured. If a sample was compared, the gallery has more subjects and faces than these."""
 
     subjects: int
-    """Those with faces of the package."""
+    """Subjects that have faces with templates of the package."""
     faces: int
     compared_subjects: int
     compared_faces: int
     suspicious: int = 0
     """Pairs of subjects who may be one person."""
     left_out: int = 0
-    """Pairs of faces that these make."""
+    """Pairs of faces left out with these subjects."""
     expected: float | None = None
-    """So many pairs of subjects would be as alike by chance, by the package's own rate; None if it has none."""
+    """Number of pairs of subjects that would be as alike by chance, at the package's own rate; None without operating
+    points."""
     missed: float = 0.0
-    """How much too low each stated FMR may be at most, if everybody left out was two people."""
+    """By how much each stated FMR is too low at most: if all subjects left out were different people."""
     differences: tuple[RateDifference, ...] = ()
 
 
@@ -82,9 +83,9 @@ class Population:
 
     figures: Figures
     calibration: Calibration | None = None
-    """None: it supports fewer than two rates."""
+    """None if the pairs support fewer than two rates."""
     suspicions: tuple[Suspicion, ...] = ()
-    """All of them, the highest score first."""
+    """All suspicious pairs, the highest score first."""
 
 
 def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
@@ -131,7 +132,7 @@ def measure_population(
     if people < LEAST_SUBJECTS:
         return Population(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
-    # Without operating points, from what only photos of one moment score.
+    # Without operating points: the score that only photos of one moment reach.
     above = points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
     suspicious = _suspicious(vectors, who, above, progress)
     keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
@@ -188,9 +189,10 @@ def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[
 
 
 FLOOR_FACTOR = 10**0.5
-"""A gallery's threshold is never laxer than the package's at so many times the FMR, unless an admin says so: half a
-decade, the distance of the measured rates. The two populations that SFace was measured on (CelebA and LFW) differ by a
-factor of 1.7 to 2.9 at one threshold: more than that is rather an error in the gallery than another population."""
+"""A gallery's threshold is never laxer than the package's at this many times the FMR, unless an admin allows it. Half a
+decade is the distance of the measured rates. The two populations that SFace was measured on (CelebA and LFW) differ by
+a factor of 1.7 to 2.9 at one threshold: a larger difference is more likely an error in the gallery than another
+population."""
 
 
 def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> float | None:
@@ -208,10 +210,10 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
 def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thresholds:
     """Return the thresholds that decide: the gallery's ``own``, raised to the floor, where its pairs support the rate.
 
-    Below its lowest rate, the rates of the package are carried down by the ratio measured there: found in the gallery
-    over stated, at the gallery's threshold. People unlike those of the package differ from them by about the same
-    factor at all rates (docs/explanation/accuracy.md). Where the gallery's threshold lies above all of the package's,
-    lower rates are not supported.
+    Below the gallery's lowest rate, the package's thresholds decide, with their rates multiplied by a ratio: the rate
+    found in the gallery over the one that the package states, both at the gallery's last threshold. Populations differ
+    by about the same factor at all rates (docs/explanation/accuracy.md). If the gallery's threshold lies above all of
+    the package's, lower rates are not supported.
     """
     floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in own.points]
     pairs = zip(own.points, floors, strict=True)

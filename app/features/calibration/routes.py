@@ -26,7 +26,7 @@ router = Router("galleries")
 
 CALIBRATION = f"{GALLERY}/calibration"
 LOOK_S = 60.0
-"""Between looks for stale calibrations."""
+"""Seconds between looks for stale calibrations."""
 
 
 class GalleryPoint(Wire):
@@ -37,8 +37,8 @@ class GalleryPoint(Wire):
     threshold_low: float | None
     threshold_high: float | None
     decides: float | None = Field(
-        description="The threshold with the gallery's calibration switched on: raised to the floor, or carried down; "
-        "null: no such rate is supported."
+        description="The threshold that decides if the gallery's calibration is switched on: its own, raised to the "
+        "floor, or the package's at a corrected rate; null: the rate is not supported."
     )
     package: float | None = Field(description="The package's threshold.")
     found: float | None = Field(description="The false match rate in this gallery at the package's threshold.")
@@ -64,20 +64,25 @@ class GalleryMeasured(Wire):
 
     model: str = Field(description="The package whose templates were compared.")
     measured_at: datetime
-    subjects: int = Field(description="Subjects of the gallery then.")
+    subjects: int = Field(description="Subjects that the gallery had then.")
     faces: int
-    compared_subjects: int = Field(description="Those compared: all, or a random sample; at most 10 faces of each.")
+    compared_subjects: int = Field(
+        description="Subjects that were compared: all, or a random sample; at most 10 faces of each."
+    )
     compared_faces: int
     comparisons: int = Field(description="Non-mated comparisons; 0 if too few subjects are enrolled.")
     mated: int
-    changed: float = Field(description="Changes since, as a share of the faces; measured again above 0.2.")
+    changed: float = Field(
+        description="Changes since the measurement, as a share of the faces; above 0.2 it is measured again."
+    )
     suspicious: int = Field(description="Pairs of subjects left out, since each may be one person.")
     suspicious_expected: float | None = Field(
-        description="So many would be as alike by chance, by the package's strictest operating point."
+        description="How many pairs of subjects would be as alike by chance, at the package's strictest operating "
+        "point."
     )
     left_out: int = Field(description="Pairs of faces left out with them.")
     missed: float = Field(
-        description="Each stated rate is too low by this at most, if all pairs left out were two people."
+        description="By how much each stated rate is too low at most: if all pairs left out were different people."
     )
     scores: schemas.Scores | None
 
@@ -89,7 +94,7 @@ class GalleryCalibration(Wire):
     gallery: str
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
     allow_laxer: bool
-    decides: schemas.DecidedBy = Field(description="Which one decides now, at the highest rate.")
+    decides: schemas.DecidedBy = Field(description="Which calibration decides now, at the highest rate.")
     measured: GalleryMeasured | None = Field(description="Null before the first measurement.")
     points: list[GalleryPoint] = Field(description="From the highest rate to the lowest.")
     pairs: list[SuspiciousPair] = Field(description="The suspicious pairs that still exist, at most 100.")

@@ -21,9 +21,9 @@ from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
 
 STALE_SHARE = 0.2
-"""Changes since the measurement, as a share of the faces then, from which on it is made again."""
+"""Share of the faces at the last measurement that may change until it is measured again."""
 LISTED = 100
-"""Suspicious pairs that are stored, the most alike first; others are only counted."""
+"""Most suspicious pairs that are stored, the most alike ones; others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SuspiciousPair:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A gallery, its package, the number of its last change, the last job that measured it, and what that found."""
+    """A gallery, its package, the number of its last change, the last job that measured it, and that job's result."""
 
     gallery: str
     package: str
@@ -65,13 +65,13 @@ class Standing:
 
     @property
     def changed(self) -> float:
-        """Return how many changes came since, as a share of the faces then."""
+        """Return the number of changes since the measurement, as a share of the faces at that time."""
         then = self.measured
         return 0.0 if then is None else (self.last_change - then.changes) / max(1, then.figures.faces)
 
     @property
     def is_due(self) -> bool:
-        """Return whether it is to be measured, if its calibration is to decide."""
+        """Return whether the gallery should be measured, given that its calibration decides."""
         return self.measured is None or self.measured.package != self.package or self.changed > STALE_SHARE
 
 
@@ -112,7 +112,7 @@ class Calibrations:
         return standings[0]
 
     def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:
-        """Return the suspicious pairs whose faces still exist, of subjects who still are two."""
+        """Return the suspicious pairs whose faces still exist and still belong to two subjects."""
         rows = self._database.rows(_PAIRS.where(CALIBRATION_PAIRS.c.gallery_key == gallery.key))
         return [
             SuspiciousPair(
@@ -161,7 +161,7 @@ class Calibrations:
                 connection.execute(sa.insert(CALIBRATION_PAIRS), rows)
 
     def switched_on(self) -> list[Standing]:
-        """Return the galleries that are to decide by their own calibration."""
+        """Return the galleries that decide by their own calibration."""
         return self._standings(GALLERIES.c.calibration == "gallery")
 
     def _standings(self, which: sa.ColumnElement[bool]) -> list[Standing]:

@@ -25,15 +25,16 @@ from app.types import Pixels
 FIRST: Step = "ahead"
 MOVES: tuple[Step, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0
-"""Degrees of yaw, at most, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
+"""Most degrees of yaw of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
 TURN_LEAST = 18.0
-"""Degrees of yaw, at least, between the first frame and a turned head. The landmarks of the 661 of the 1,000 who look
+"""Fewest degrees of yaw between the first frame and a turned head. The landmarks of the 661 of the 1,000 who look
 ahead, moved as on a print of life size, change their yaw by 7 degrees at most on a flat print that is tilted by up to
 60 degrees at 20 cm, and by 12 on one that is bent to a radius of 10 cm and tilted by up to 45 degrees at 30 cm."""
 NEARER_LEAST = 1.25
-"""How much larger a face is that came nearer, at least: from 60 cm to 48 cm before the camera. Chosen, not measured."""
+"""Least factor by which a face that came nearer is larger: from 60 cm to 48 cm before the camera. Chosen, not
+measured."""
 TILT_MOST = 30.0
-"""Degrees of roll, at most, of a head that is held upright."""
+"""Most degrees of roll of a head that is held upright."""
 REASONS = {
     "no_face": "no face was found",
     "tilted": "the head is not held upright",
@@ -67,7 +68,7 @@ class ChallengeJudge:
     """Checks the frames of a challenge. Safe to share between threads; keeps nothing of the frames."""
 
     def __init__(self, reader: Reader, embedders: Embedders, galleries: Galleries, fmr: float) -> None:
-        """``fmr``: of the operating point at which two frames show one person."""
+        """``fmr``: the false match rate of the operating point from which on two frames show one person."""
         self._reader = reader
         self._embedders = embedders
         self._galleries = galleries

@@ -74,7 +74,7 @@ class ChallengeParams(Params):
 
 
 class ChallengeAnswer(Wire):
-    """The answer of the operation that the challenge was made for, on the first frame; the others are null."""
+    """The answer of the operation that the challenge was made for, about the first frame; the other fields are null."""
 
     operation: ChallengedOperation
     verify: schemas.SubjectVerifyAnswer | None = None
@@ -138,7 +138,7 @@ def answer_challenge(
     except Overloaded:
         challenges.release(token)
         raise
-    # Again if need be, and not the whole request, whose challenge is used up.
+    # Repeat only this if the gallery changed meanwhile: the challenge is used up, so the request can't be repeated.
     return again_if_overtaken(lambda: _carry_out(operations, store.gallery(gallery.id), grant, bound, frames[0]))
 
 

@@ -18,7 +18,7 @@ from app.features.one_time import SeenSignatures
 from app.timestamps import SKEW_S, utc_text
 
 CHALLENGE_VALID_S = 120.0
-"""Less than used signatures are kept."""
+"""Seconds that a challenge is valid: fewer than used signatures are remembered (`one_time.KEPT_S`)."""
 PURPOSE = b"challenge"
 
 

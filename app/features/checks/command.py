@@ -19,10 +19,10 @@ AnyGallery: TypeAlias = Annotated[
 galleries, faces = typer.Typer(), typer.Typer()
 
 LEANS_MOST = 20.0
-"""Degrees by which a face in an enrolled crop may lean. Of 131 crops that were aligned by made-up landmarks 129 lean by
-more, and one of 435 others (LFW, turned in steps)."""
+"""Most degrees by which a face in an enrolled crop may lean. 129 of 131 crops that were aligned by made-up landmarks
+lean by more, and one of 435 others (LFW, turned in steps)."""
 LOOKS = 2
-"""Crops that are looked at at the same time."""
+"""Crops that are examined at the same time."""
 
 
 @command(galleries, "check", epilog="Example: likeness galleries check staff")

@@ -12,7 +12,7 @@ CHECK_EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A bit by bit comparison of a gallery's index with SQL.
+    """The result of comparing a gallery's index with SQL, bit by bit.
 
     The index holds ``indexed`` faces. ``missing`` of the ``faces`` in SQL are not in it, ``different`` ones have other
     values there, and ``extra`` ones are not in SQL. ``examples`` are ids of missing or different faces.

@@ -124,7 +124,7 @@ def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
 
 
 MAX_LINE = 256 * 1024 * 1024
-"""Bytes of one row. CompreFace takes photos of 5 MB, which are 10 MB as hexadecimal digits."""
+"""Bytes of one row. CompreFace accepts photos of 5 MB, which are 10 MB as hexadecimal digits."""
 TABLES = ("model", "subject", "embedding", "img")
 _COPY = re.compile(rb'COPY (?:"?public"?\.)?"?(\w+)"? \(([^)]*)\) FROM stdin;\r?\n')
 _END = (b"\\.\n", b"\\.\r\n", b"\\.")

@@ -46,7 +46,7 @@ router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
 STRANGER = {"subject": "unknown", "similarity": 0.0}
-"""Whoever is nearest has no similarity that is answered, and so no name either."""
+"""Answered where the nearest subject's score is below the floor: neither its name nor its similarity is told."""
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -233,7 +233,7 @@ def _rank(
 
 
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
-    """Return the embeddings with their similarities to the template, the highest first."""
+    """Return the embeddings, (D,) floats each, with their similarities to the template, the highest first."""
     dimension = len(first.vector)
     results = [
         {

@@ -34,7 +34,7 @@ class Params(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, given: Any) -> Any:
-        """An empty value counts as none, as in Spring, except of text."""
+        """Drop empty values, except of text fields, as Spring does."""
         if not isinstance(given, Mapping):
             return given
         return {name: value for name, value in given.items() if value != "" or name == "subject"}

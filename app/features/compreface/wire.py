@@ -1,8 +1,8 @@
 """CompreFace's wire format: its errors, which are a status and `{"message", "code"}` with a numeric code.
 
-Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error
-that CompreFace has no number for is answered by what the table of codes says it is about, or keeps our status, with the
-number 0, CompreFace's "undefined".
+Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error for
+which CompreFace has no number follows RULES, by its status and what the table of codes says it is about; else it keeps
+our status, with the number 0, CompreFace's "undefined".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Refused(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``message``: CompreFace's own; None: our message says more."""
+    """The status, number and message of an error. ``message`` is CompreFace's own; None where our message says more."""
 
     status: int
     number: int
@@ -76,7 +76,7 @@ NAMED: Mapping[str, Kind] = MappingProxyType(
         "method_not_allowed": Kind(404, UNDEFINED),
     }
 )
-"""Codes of ours for which CompreFace has a number of its own."""
+"""Our error codes for which CompreFace has a number of its own."""
 RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
     {
         (400, About.REQUEST): Kind(400, UNDEFINED),
@@ -85,11 +85,11 @@ RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
         (422, About.REQUEST): Kind(400, VALIDATION),
     }
 )
-"""All others, by their status and by what the table of codes says they are about."""
+"""All other errors, by their status and by what the table of codes says they are about."""
 
 
 def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
-    """Return CompreFace's answer to an error of ours: what it is, its message, and further headers."""
+    """Return CompreFace's answer to an error of ours: its kind, its message, and further headers."""
     ours = answer_problem(error, "")
     if isinstance(error, Refused):
         return Kind(400, error.number), error.message, {}

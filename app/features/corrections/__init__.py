@@ -1,1 +1,2 @@
-"""Saying that a photo does not show a person. `app.gallery.corrections` keeps it, `app.recognition` decides by it."""
+"""Corrections: that a photo does not show a person. `app.gallery.corrections` keeps them, `app.recognition` decides by
+them."""

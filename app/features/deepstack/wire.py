@@ -31,12 +31,12 @@ MESSAGES = {
     "wrong_key": "Incorrect api key",
     "missing_key": "Incorrect api key",
 }
-"""DeepStack's own, where a code of ours is one of its errors; elsewhere ours says more."""
+"""DeepStack's messages for our codes that are errors of its own; for others our message says more."""
 KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
-"""Statuses of ours that stay; its clients know 400, 403 and 500."""
+"""Our statuses that are kept, and the one that replaces others below 500: its clients know 400, 403 and 500."""
 SERVER_ERROR = 500
 UNPROVEN_S = 10.0
-"""Within which a body must arrive whose key is in it: 6 Mbit/s for the largest photo."""
+"""Seconds within which a body that holds its own key must arrive: 6 Mbit/s for the largest photo."""
 
 
 class DeepStack(WireFormat):
@@ -60,7 +60,7 @@ class DeepStack(WireFormat):
         return path.startswith(PREFIX)
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the key allows: of a header, of the address's password, or of the form.
+        """Return what the key allows, which comes in a header, as the address's password, or in the form.
 
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
         """

@@ -17,7 +17,7 @@ from app.errors import LikenessError
 commands = typer.Typer()
 
 Verdict: TypeAlias = Literal["ok", "todo", "warning", "failed"]
-"""`todo`: something to do that can't be looked up here."""
+"""`todo`: something to do that can't be checked here."""
 REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that exist.",
     "device": "Set LIKENESS_EMBEDDER to a package for embedding, or repair this one.",
@@ -34,7 +34,8 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was checked: its state, and what to do where it is not ok; by default of the check that runs."""
+    """One thing that was checked: its state, and what to do if it is not ok; ``check`` is by default the check that
+    runs."""
 
     verdict: Verdict
     found: str
@@ -61,7 +62,8 @@ CHECKS = {
     "workers": "environment",
     "clock": "environment",
 }
-"""Check: the module of its function, `check_NAME`, imported when it is its turn: a broken package is a finding, too."""
+"""Names of the checks, and the module of each one's function `check_NAME`, imported at its turn: a broken package is a
+finding, too."""
 
 
 EXAMPLES = (
@@ -95,9 +97,9 @@ def doctor(upgrade_from: UpgradeFrom = None, as_json: options.AsJson = False) ->
 
 def walk_upgrade(since: str) -> Iterator[CheckResult]:
     """Yield what an upgrade from the version ``since`` asks for. Raises BadParameter for another kind of version."""
-    upgrade = import_module("app.features.doctor.upgrade")  # as the checks, when it is its turn
+    upgrade = import_module("app.features.doctor.upgrade")  # imported at its turn, as the checks are
     if refused := list(upgrade.removed(os.environ)):
-        yield from refused  # with them the settings can't be read
+        yield from refused  # the settings can't be read while these are set
         return
     try:
         yield from upgrade.walk(since, load_settings())

@@ -30,13 +30,13 @@ OLDEST_PYTHON = (3, 11)
 LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
 """Bytes of free disk below which the check fails, and below which it warns."""
 LEAST_FILES = 1024
-"""Open files: one per connection, and those of the database."""
+"""Fewest open files that the limit should allow: one per connection, and those of the database."""
 RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
 """A clock that shows an earlier time is wrong."""
 SOON = timedelta(days=14)
 """A certificate that ends within this time is a warning."""
 SERVER_USES = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
-"""What a certificate that lists its uses must allow: browsers and clients refuse a server with another."""
+"""Uses of which a certificate that lists its uses must have one: browsers and clients refuse a server otherwise."""
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
@@ -154,7 +154,7 @@ def check_limits(_: Settings) -> Iterator[CheckResult]:
 
 
 def check_workers(settings: Settings) -> Iterator[CheckResult]:
-    """Check what keeps photo workers from files and network: asked in a process of its own, which loses both."""
+    """Check what keeps photo workers from files and network. A process of its own tries it, since it loses both."""
     if settings.photo_workers == 0 or sys.platform != "linux":
         yield CheckResult("ok", "the server's own process reads photos")
         return
@@ -187,7 +187,8 @@ LISTENING = "0A"
 
 
 def is_synchronised() -> bool | None:
-    """Return None where the kernel can't be asked. A `struct timex` of zeros changes nothing."""
+    """Return whether the clock is synchronised; None where the kernel can't be asked. A `struct timex` of zeros changes
+    nothing."""
     if sys.platform != "linux":
         return None
     buffer = ctypes.create_string_buffer(TIMEX_BYTES)
@@ -199,7 +200,7 @@ def is_synchronised() -> bool | None:
 
 
 def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
-    """Return the process that listens on a port, as in `process 123 (likeness)`; None if it is another user's."""
+    """Return the process that listens on a port, such as `process 123 (likeness)`; None if it is another user's."""
     sockets = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):

@@ -17,14 +17,14 @@ from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 from app.errors import DatabaseBusy, DatabaseUnavailable
 
 LOOK_BUSY_MS = 2_000
-"""How long to wait for another process's lock."""
+"""Milliseconds to wait for another process's lock."""
 SHOWN = 3
 _FAILURES = SQLAlchemyError, DatabaseBusy, DatabaseUnavailable
 
 
 @dataclass(slots=True)
 class Inspection:
-    """The other fields are valid only if ``problem`` is empty."""
+    """The state of a database. The other fields are valid only if ``problem`` is empty."""
 
     kind: str
     exists: bool = True
@@ -32,7 +32,7 @@ class Inspection:
     revision: str | None = None
     newest: str | None = None
     known: bool = True
-    """Whether this program knows the revision; a newer or unreleased version made one that it doesn't."""
+    """Whether this program knows the revision; False if a newer or unreleased version made it."""
     writable: bool = False
     damage: list[str] = field(default_factory=list)
     clock_off_s: float = 0.0

@@ -24,7 +24,8 @@ STATES = {
     ("liveness", True): "; it has operating points",
     ("liveness", False): "; it decides nothing before it is measured",
 }
-"""What is said of a package by its task, and by whether it has golden vectors or, for liveness, operating points."""
+"""What is reported of a package, by its task and by whether it has golden vectors or, for liveness, operating
+points."""
 
 
 def check_models(settings: Settings) -> Iterator[CheckResult]:

@@ -16,7 +16,7 @@ from app.features.doctor.inspection import inspect
 from app.timestamps import utc_text
 
 CLOCK_OFF_S = 5.0
-"""Difference between the database's clock and this machine's that is a warning."""
+"""Seconds between the database's clock and this machine's from which on there is a warning."""
 
 
 def check_data(settings: Settings) -> Iterator[CheckResult]:

@@ -1,4 +1,4 @@
-"""The checklist of an upgrade, version by version: what this data folder needs, and what nobody can look up."""
+"""The checklist of an upgrade, version by version: what this data folder needs, and what can't be looked up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.package.folders import OWN_FOLDER, find_packages
 from app.version import VERSION
 
 SHOWN = 5
-"""Galleries and keys that a finding names at most."""
+"""Most galleries and keys that a finding names."""
 REMOVED: Mapping[str, str] = {
     "LIKENESS_METRICS": "Unset it: /metrics always needs a key with the scope metrics or admin.",
     "LIKENESS_MAX_BODIES_BYTES": "Unset it: memory for bodies follows from LIKENESS_MEMORY_BYTES and the machine's.",
 }
-"""Settings that are no more, and what to do about each; a start refuses them."""
+"""Settings that were removed, and what to do about each; the server does not start with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Kept:
     revision: str | None = None
     newest: str | None = None
     problem: str = ""
-    """Why it can't be read."""
+    """Why the database can't be read."""
 
 
 Step = Callable[[Settings, Kept], Iterator[CheckResult]]
@@ -46,7 +46,7 @@ Step = Callable[[Settings, Kept], Iterator[CheckResult]]
 def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
     """Yield the findings of each version after ``since``, in the order in which to do things; ``check`` is the version.
 
-    Raises ValueError for something that is no version, or one that is newer than this program.
+    Raises ValueError if ``since`` is not a version, or newer than this program.
     """
     begun = parse(since)
     if begun > parse(VERSION):
@@ -58,7 +58,7 @@ def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
 
 
 def removed(environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Yield a finding for each setting that is no more."""
+    """Yield a finding for each setting that was removed."""
     for name in REMOVED.keys() & environ.keys():
         yield CheckResult("failed", f"{name} is no setting any more, and a start refuses it", REMOVED[name], "settings")
 
@@ -71,7 +71,7 @@ def parse(version: str) -> tuple[int, ...]:
 
 
 def look(settings: Settings) -> Kept:
-    """Return what the database holds, without a change of it; nothing where there is none, or it can't be read."""
+    """Return what the database holds, without changing it; an empty record where there is none, or with the problem."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem or database.revision is None:
         return Kept(problem=database.problem)

@@ -59,9 +59,9 @@ TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, CORRECTIONS, A
 FORMAT = 1
 PENDING, DONE = "pending", "done"
 SCRUB_S = 10.0
-"""How long to wait for SQLite's readers, which keep old pages in the write-ahead log."""
+"""Seconds to wait for SQLite's readers, which keep old pages in the write-ahead log."""
 PENDING_S = 60.0
-"""The age at which a pending receipt's server is taken for dead."""
+"""Seconds after which the server of a pending receipt counts as dead."""
 SALT_BYTES = 16
 NOT_REACHED = (
     "backups, exports and other copies made before",
@@ -76,7 +76,8 @@ NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again
 
 EXPIRED_AT_ONCE = 100
 Least: TypeAlias = Callable[[str], float | None]
-"""Returns the score from which on two faces may be one person's, for templates of this package."""
+"""Returns the score from which on two faces may show one person, for templates of the package given by id; None without
+operating points."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 """Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
 
@@ -94,7 +95,8 @@ class Erasures:
         reached: Sequence[Reached] = (),
     ) -> None:
         """`least` decides which corrections of other subjects may show the erased one; `recorded` wraps each erasure of
-        a subject that has expired; `reached` is what else an erasure deletes, read at each."""
+        a subject that has expired; `reached` is what else an erasure deletes; it is read at each erasure, so features
+        may add to it."""
         self._galleries, self._store = galleries, galleries.store
         self._database: Database = galleries.store.database
         self._least = least
@@ -171,7 +173,10 @@ class Erasures:
         while expired := self._expired():
             pending = []
             for gallery, subject in expired:
-                with suppress(NotFound), self._recorded(gallery, subject):  # another server first, or a new expiry
+                with (
+                    suppress(NotFound),
+                    self._recorded(gallery, subject),
+                ):  # another server erased it first, or its expiry was changed
                     pending.append(self.delete(gallery, subject, reason="expired"))
             self.complete(pending)
             erased += len(pending)

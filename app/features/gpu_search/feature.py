@@ -2,8 +2,8 @@
 
 FAISS's objects for a GPU belong to one thread: they are made, used and freed by their lane alone. Others hold keys.
 
-The tests have the same indexes on the CPU in the GPU's place. FAISS's part has run on an H200; of the product its graph
-alone has.
+Tests use the same indexes on the CPU in place of the GPU. On an H200, FAISS's part was run, and of the product only its
+graph.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ TEMPORARY_BYTES = 256 * 1024 * 1024
 MAX_FETCH = 2_048
 """Most rows that FAISS's GPU kernels can select for a probe."""
 EXTEND_FROM = 8_192
-"""So many rows added since the GPU's copy was made are copied there; until then the CPU searches them."""
+"""Rows added since the GPU's copy was made from which on they are copied too; fewer are searched by the CPU."""
 KEEPS_REMOVED_S = 60.0
-"""How long removed faces may stay on a GPU. The copy is then made again, once for all of them, in the background."""
+"""Seconds that removed faces may stay on a GPU. The copy is then made again in the background, once for all of them."""
 RETRY_S = 30.0
-"""Time during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
+"""Seconds during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _keys = count()
@@ -59,7 +59,7 @@ class Gpu:
         self._lanes, self._next = lanes, cycle(lanes)
 
     def copy(self, dimension: int) -> GpuCopy:
-        """Return the copy of an index's rows, of which there are none at first."""
+        """Return a new copy of an index's rows, empty at first."""
         return GpuCopy(self.lane(), dimension)
 
     def lane(self) -> Lane:
@@ -85,7 +85,7 @@ class Gpu:
         return library.GpuIndexFlatIP(resources, dimension, config)
 
     def tidy(self) -> None:
-        """Free what indexes that are gone had on the GPU; called often."""
+        """Free what deleted indexes had on the GPU; called often."""
         for lane in self._lanes:
             if lane.unused:
                 lane.run(lane.free_unused)
@@ -104,7 +104,7 @@ class Lane:
         self._resources: Any = None  # made late: they reserve memory, which only large galleries need
         self._indexes: dict[int, Any] = {}
         self.unused: deque[int] = deque()
-        """Keys of indexes that nobody uses any more."""
+        """Keys of indexes that are no longer used."""
 
     def run(self, work: Callable[[], R]) -> R:
         """Run `work` on this lane's thread and return its result. Raises GpuFailed."""
@@ -134,7 +134,8 @@ class Lane:
         self._thread.shutdown()
 
     def _outcome(self, work: Callable[[], R]) -> R | GpuFailed:
-        """Return an error and don't raise it: its traceback would take FAISS's objects to another thread."""
+        """Return the result, or the error without raising it: its traceback would carry FAISS's objects to another
+        thread."""
         try:
             return work()
         except RuntimeError as error:  # of FAISS, whatever the cause
@@ -207,7 +208,7 @@ class GpuCopy:
             return None
 
     def tend(self, read: Callable[[], View], *, half: bool) -> None:
-        """Have the GPU forget removed faces where that is due. Searches go on meanwhile."""
+        """Copy the rows anew if removed faces have been on the GPU for too long. Searches go on meanwhile."""
         copy = self._rows
         if copy is None:
             return
@@ -223,11 +224,11 @@ class GpuCopy:
         return view, copy.count, copy.nearest(probes, fetch)
 
     def _current(self, view: View, *, half: bool, anew: bool = False) -> GpuRows:
-        """Return the copy of the rows, made or extended if that is due."""
+        """Return the copy of the rows; make it, or extend it by new rows, if needed."""
         copy = self._rows
         if anew or copy is None or copy.rows is not view.rows or copy.half != half:
             self._rows = copy = None
-            self._lane.free_unused()  # there may not be room for both
+            self._lane.free_unused()  # before the new copy: there may not be room for both
             copy = GpuRows(self._lane, view.rows, self._dimension, half=half)
         if not copy.count or view.count - copy.count >= EXTEND_FROM:
             copy.extend(view)

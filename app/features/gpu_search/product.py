@@ -1,4 +1,4 @@
-"""Near rows by one matrix product and TopK, run by ONNX Runtime: what a GPU does faster than FAISS's own kernels.
+"""Near rows by one matrix product and TopK, run by ONNX Runtime: faster on a GPU than FAISS's own kernels.
 
 FAISS cuts the rows into 131,072 for 512 queries, however few there are: on an H200 it answers 29 queries a second over
 10 million rows of 512 numbers, a plain float16 product with TopK by torch 384, and the graph below 328. It runs on any
@@ -18,12 +18,12 @@ from app.inference.session import CPU, CUDA, ERRORS_ONLY
 from app.types import Vectors
 
 SEGMENT = 16_384
-"""Rows of which TopK takes the best by themselves, before it takes the best of these: one run over a million rows would
+"""Rows of a segment: TopK takes the best of each segment, then the best of all these. One run over a million rows would
 leave most of a card idle."""
 PART_ROWS = 256 * SEGMENT
-"""Most rows of one run: with PROBES of them the scores take 512 MiB of float16 and 1 GiB of float32. Parts of a quarter
-answer 242 queries a second in place of 328, and 6,013 in place of 6,733 of which 64 come together (10 million rows of
-512 numbers in float16, H200)."""
+"""Most rows of one run: with PROBES probes the scores take 512 MiB of float16 and 1 GiB of float32. Parts of a quarter
+answer 242 queries a second in place of 328, and with 64 at once 6,013 in place of 6,733 (10 million rows of 512 numbers
+in float16, H200)."""
 PART_NUMBERS = 3 * 2**29
 """Most numbers of these rows, so that longer vectors have fewer rows: ONNX Runtime on CUDA fails at 2^31."""
 PROBES = 64
@@ -39,7 +39,8 @@ class ProductIndex:
     """
 
     def __init__(self, dimension: int, *, half: bool, provider: str = CUDA) -> None:
-        """Hold vectors as float16 with `half`, else as float32, whose products are not rounded to TensorFloat-32."""
+        """Hold vectors as float16 with `half`, else as float32; products of float32 are not rounded to
+        TensorFloat-32."""
         self.part_rows = min(PART_ROWS, max(1, PART_NUMBERS // (dimension * SEGMENT)) * SEGMENT)
         """Rows of one run."""
         self.ntotal = 0

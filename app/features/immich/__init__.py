@@ -1,4 +1,5 @@
-"""What Immich's server asks of its machine learning: we find faces, the rest is handed on (docs/how-to/immich.md)."""
+"""The requests of Immich's server to its machine learning: faces are found here, the rest is passed on
+(docs/how-to/immich.md)."""
 
 from __future__ import annotations
 

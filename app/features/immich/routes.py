@@ -30,13 +30,13 @@ FACES = "facial-recognition"
 IMAGE = ImageFields(("image",))
 ENTRIES = "entries"
 MAX_ENTRIES = 64 * 1024
-"""Bytes of the field `entries`."""
+"""Most bytes of the field `entries`."""
 DIMENSION = 512
-"""Numbers of an embedding in Immich's database, which takes no others."""
+"""Numbers of an embedding in Immich's database, which takes no other length."""
 LEAST_SCORE = 0.7
 """Immich's default of `minScore`."""
 OTHERS_S = 300.0
-"""How long Immich waits for an answer: its `fetch` has this limit."""
+"""Seconds that Immich waits for an answer: the limit of its `fetch`."""
 Json: TypeAlias = dict[str, Any]
 router = Router(IMMICH.name, IMMICH)
 
@@ -48,7 +48,8 @@ class Options(BaseModel):
 
 
 class Entry(BaseModel):
-    """A model of a task. Which one Immich names makes no difference: its faces are the server's default package's."""
+    """A model of a task. The model that Immich names does not matter: faces are embedded with the server's default
+    package."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -61,7 +62,8 @@ class Entries(RootModel[dict[str, dict[str, Json]]]):
 
 @dataclass(frozen=True, slots=True)
 class Immich:
-    """``networks``: those whose addresses need no key; ``others``: where what we don't do is sent on to."""
+    """Answers Immich's requests. ``networks``: addresses that need no key; ``others``: the URL that other tasks are
+    passed on to."""
 
     core: Components
     networks: Networks
@@ -73,7 +75,7 @@ class Immich:
         return answer or await self._hand_on(body, entries)
 
     def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
-        """Return the tasks, and the answer if faces are the only one."""
+        """Return the tasks, and the answer if finding faces is the only one."""
         wanted, image = self.core.parsing.run(lambda: self._parse(body), costly=len(body.data) >= COSTLY_BYTES)
         if image is None:
             return wanted, None

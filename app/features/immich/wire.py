@@ -21,7 +21,8 @@ from app.errors import LikenessError
 PING, PREDICT = "/ping", "/predict"
 Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 KEYLESS = Grant("immich.networks", frozenset({KeyScope.RECOGNIZE}), frozenset())
-"""What an address of the setting's networks may do without a key: see no gallery. No key's id can hold a dot."""
+"""What an address of the setting's networks may do without a key: recognise, without any gallery. No key's id can hold
+a dot."""
 
 
 class ImmichFormat(WireFormat):

@@ -24,7 +24,7 @@ InGalleries: TypeAlias = Annotated[
     typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=gallery_ids),
 ]
 KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
-"""How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
+"""Attempts with a new admin key at a server, which follows the key's file; and the pause before each, in seconds."""
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 
 
@@ -125,7 +125,8 @@ def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
 
 
 def _takes_key(settings: Settings, url: str, key: str) -> bool:
-    """Return whether the server takes the key, after a few attempts if it doesn't; one that is gone or starts does."""
+    """Return whether the server accepts the key, after a few attempts if it doesn't; True if it is stopped or just
+    starting."""
     with own_client(settings, url, key) as client:
         for _ in range(KEY_ATTEMPTS):
             time.sleep(KEY_PAUSE_S)

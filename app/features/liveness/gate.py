@@ -36,13 +36,13 @@ class LivenessThresholds:
 
 
 def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessThresholds | None:
-    """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
+    """Return the thresholds for error rates of at most ``apcer`` and ``bpcer``; None if these were not measured.
 
-    A rate of 1 in N takes N photos, of each kind of attack or of live people.
+    A rate of 1 in N needs N photos of each kind of attack, or of live people.
 
     A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
-    the highest at which no more than ``bpcer`` of the live were refused. Where that is the higher of the two, it alone
-    decides and keeps both rates.
+    the highest at which no more than ``bpcer`` of the live were refused. Where the second threshold is the higher one,
+    it alone decides, and both rates hold.
     """
     if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
         return None
@@ -84,7 +84,7 @@ def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> l
 
 
 def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
-    """Return the calibration that was measured with exactly these packages, wherever among them it is kept."""
+    """Return the calibration that was measured with exactly these packages; any of them may hold it."""
     digest = liveness_digest(package.manifest for package in packages)
     kept = (each for package in packages for each in package.manifest.liveness_calibrations)
     return next((each for each in kept if each.measured_with == digest), None)
@@ -93,7 +93,7 @@ def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
 class LivenessGates(Gates):
     """The gates of a service with liveness packages, opened when they are first needed. Safe to share between threads.
 
-    Operating points that are written while the server runs count at once.
+    Operating points that are written while the server runs are used at once.
     """
 
     def __init__(

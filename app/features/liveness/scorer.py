@@ -26,7 +26,7 @@ from app.package.golden import check_crops
 from app.types import UNIT_TOLERANCE, Pixels
 
 QUEUE_LIMIT = 4096
-"""Cuts that may wait: more than the faces of one photo; requests are bounded by themselves."""
+"""Cuts that may wait: more than the faces of one photo; the number of requests is bounded elsewhere."""
 
 
 class LivenessSession:
@@ -41,7 +41,7 @@ class LivenessSession:
             raise contract_broken(package.id, f"its task is {package.manifest.task}, not liveness")
         self.package, self.device = package, session.device
         self.cut = Cut(int(package.manifest.input.shape[1]), contract.cut)
-        """What the model is shown."""
+        """The cut around a face that the model is shown."""
         self._session, self._live = session, contract.classes.index(contract.live)
         answers = run_two(package.id, session, check_crops(self.cut.side)[-2:])
         sums, count = answers.sum(axis=-1), len(contract.classes)

@@ -1,4 +1,4 @@
-"""mcp: the service's questions as tools of the Model Context Protocol, for assistants on this machine, over stdio."""
+"""mcp: the service's operations as tools of the Model Context Protocol, for assistants on this machine, over stdio."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of an assistant; their docstrings are what it is told. ``folder`` has the photos that it may show."""
+    """The tools of an assistant, which reads their docstrings. ``folder`` has the photos that it may show to the
+    server."""
 
     client: Client
     folder: Path

@@ -1,7 +1,7 @@
 """A small client of Milvus: collections of faces, each with the position in a change log up to which it holds it.
 
-Knows integers and vectors only. It returns what Milvus has, with Milvus's scores; `app.features.milvus.search` makes
-answers of that.
+It handles integers and vectors only, and returns Milvus's rows and scores, from which `app.features.milvus.search`
+makes answers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from app.search.types import FaceBlock, LogPosition
 from app.types import Vectors
 
 TIMEOUT_S = 10
-"""Time of one call including pymilvus's retries; an int, since some of its waits take nothing else."""
+"""Seconds for one call including pymilvus's retries; an int, as some of its functions take nothing else."""
 MAKE_TIMEOUT_S = 60
-"""Time of a call that makes or loads a collection."""
+"""Seconds for a call that makes or loads a collection."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
 """Milvus's largest limit of a search or query."""
@@ -128,7 +128,7 @@ class Milvus:
 
     @property
     def available(self) -> bool:
-        """Whether Milvus answered the last `ping`. If not, all other calls fail at once."""
+        """Return whether Milvus answered the last `ping`. If not, all other calls fail at once."""
         return self._available
 
     def ping(self, timeout_s: float) -> None:
@@ -175,7 +175,7 @@ class Milvus:
         self._call(self._client.drop_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
-        """Ask Milvus to drop what was removed from its files too, which it does some time later."""
+        """Ask Milvus to also delete removed rows from its files, which it does some time later."""
         self._call(self._client.flush, name, timeout=self._timeout_s)
         self._call(self._client.compact, name, timeout=self._timeout_s)
 
@@ -241,7 +241,7 @@ class Milvus:
             data=list(probes),
             anns_field="vector",
             filter=f"subject not in {[int(key) for key in without]}" if len(without) else "",
-            limit=fetch + 1,  # the mark may be among them
+            limit=fetch + 1,  # one more, as the mark may be among them
             output_fields=["subject"],
             search_params={"metric_type": "IP", "params": params},
             consistency_level="Strong",

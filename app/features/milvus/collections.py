@@ -37,7 +37,7 @@ class Collections:
         return name
 
     def begin(self, key: IndexKey) -> str:
-        """List a collection to be made for this index, and return its name, which was never used before."""
+        """List a collection that will be made for this index, and return its name, which is new."""
         name = PREFIX + uuid.uuid4().hex
         values = {
             "name": name,
@@ -70,7 +70,7 @@ class Collections:
 
     def unwanted(self, *, replaced: timedelta, abandoned: timedelta) -> Sequence[str]:
         """Return the collections to drop: those of deleted galleries, of packages that a gallery has left, those
-        replaced longer than `replaced` ago, and those whose making gave no sign of life for `abandoned`."""
+        replaced longer than `replaced` ago, and unfinished ones whose builder gave no sign of life for `abandoned`."""
         c = COLLECTIONS.c
         own = (GALLERIES.c.embedder == c.package) & (GALLERIES.c.generation == c.generation)
         own &= GALLERIES.c.key == c.gallery_key

@@ -1,11 +1,11 @@
 """Galleries' vectors in Milvus, shared by several servers over one database.
 
-The database is the truth here too, and no server leads. Whoever changes a gallery writes the change to Milvus before it
-is acknowledged. A server may die in between, so each server checks a moment after a change that Milvus holds it, adds
-what is missing, and then marks in the collection how far in the change log that is true (`_settle`). This needs no
-order between servers: a face removed from the database never comes back and its key is never used again, so adding or
-removing twice changes nothing, and whoever wrote a face checks afterwards that it still exists and whose it is
-(`_write`).
+The database is authoritative here too, and no server leads. The server that changes a gallery writes the change to
+Milvus before acknowledging it. A server may die in between, so each server checks a moment after a change that Milvus
+holds it, adds what is missing, and then marks in the collection how far in the change log that is true (`_settle`).
+This needs no order between servers: a face removed from the database never comes back and its key is never used again,
+so adding or removing twice changes nothing, and a server that wrote a face checks afterwards that it still exists and
+which subject has it (`_write`).
 
 A collection is replaced by building another one beside it and switching in the database. Which one is current is looked
 up at each search and after each change.
@@ -46,13 +46,14 @@ from app.search.types import (
 from app.types import count_faces
 
 SETTLE_S = 2.0
-"""How long a change is left to the server that made it, before others check that Milvus holds it."""
+"""Seconds that a change is left to the server that made it, before others check that Milvus holds it."""
 PING_S = 2.0
 PING_TIMEOUT_S = 2.0
 REPLACED_KEPT = timedelta(minutes=1)
-"""Searches that began before a collection was replaced are over by then."""
+"""Time that a replaced collection is kept: searches that began before it was replaced have ended after it."""
 ABANDONED = timedelta(hours=1)
-"""Age of the last sign of life after which a collection's builder is dead; it gives one after each block of faces."""
+"""Time without a sign of life after which a collection's builder counts as dead; it gives one after each block of
+faces."""
 SWITCHES = 5
 REBUILT = "Gallery key %d: its collection in Milvus is incomplete or unknown; its vectors are written again."
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class MilvusBackend:
     """All galleries' collections in one Milvus, which any number of servers over the same database share."""
 
     kinds: tuple[IndexKind, ...] = ("fp32",)
-    """Milvus's own index types are a setting of the operator's."""
+    """Only this kind: the operator sets Milvus's own index types."""
 
     def __init__(self, source: FaceSource, database: Database, milvus: Milvus) -> None:
         self._source = source
@@ -208,7 +209,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return True
 
     def _settle_in(self, name: str, until: LogPosition) -> LogPosition | None:
-        """Return up to where the collection holds the log then; None if that is unknown."""
+        """Write the log's changes to the collection; return the position up to which it then holds the log, None if
+        unknown."""
         since = self._milvus.position(name)
         if since is None:
             return None
@@ -302,7 +304,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         reached = self._must_replay(name, position)
         self._milvus.mark(name, reached, self._spec.dimension)
         self._collections.switch(self._spec, name)
-        # What other servers wrote to the old one before the switch is in the log by now.
+        # What other servers wrote to the old one before the switch is already in the log.
         return self._use(name, self._must_replay(name, reached))
 
     def _head(self) -> LogPosition:
@@ -358,7 +360,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             block = self._source.faces_at(self._spec, other) or joined([], self._spec.dimension)
 
     def _move(self, name: str, changes: Changes) -> None:
-        """Give faces to the subjects that they belong to by now; those that are gone are removed."""
+        """Give faces to the subjects that they belong to now; remove the faces that no longer exist."""
         keys = sorted({key for step in changes.steps if isinstance(step, Moved) for key in step.faces.tolist()})
         if keys:
             block = self._source.faces_at(self._spec, keys) or joined([], self._spec.dimension)

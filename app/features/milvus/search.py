@@ -21,7 +21,8 @@ from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
 COUNT_SHARE = 100
-"""Counting that takes longer than COUNT_CHEAP_S takes at most one part in COUNT_SHARE of the time."""
+"""Counting that takes longer than COUNT_CHEAP_S is repeated so rarely that it takes 1 / COUNT_SHARE of the time at
+most."""
 
 
 class Searcher:
@@ -81,7 +82,7 @@ class Searcher:
         return matches
 
     def _search_on(self, name: str, probe: Vector, limit: int, rows: list[Found], fetch: int) -> list[Match]:
-        """Look at more and more subjects until no other face can belong among the best."""
+        """Compare more and more subjects until no other face can be among the best."""
         seen: set[int] = set()
         candidates = self._with_faces_of(seen)
         while True:
@@ -147,7 +148,7 @@ def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float)
 
 
 def _is_complete(best: Sequence[Match], floor: float, limit: int, rounding: float) -> bool:
-    """Return whether no face of other subjects, all of which score `floor` at most, can belong among the best."""
+    """Return whether no face of the other subjects, which score `floor` at most, can be among the best."""
     return floor == -np.inf or (len(best) == limit and best[-1].score > floor + rounding)
 
 

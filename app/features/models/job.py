@@ -34,14 +34,14 @@ from app.package.manifest import DEFAULT_MAX_BYTES
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0
-"""Of one child: downloads may take an hour, and checking a file 15 minutes."""
+"""Seconds of one child process: downloads may take an hour, and checking a file 15 minutes."""
 LIST_S: Final = 60.0
 LOOK_S: Final = 0.2
-"""Between looks whether the child has ended, or the job is cancelled."""
+"""Seconds between checks whether the child has ended, or the job was cancelled."""
 UNPACKED: Final = ".model-"
 """Beginning of the names of folders for uploads, in the data folder."""
 SAID_BYTES: Final = 1024**2
-"""Read of what a child prints: a list of models takes some 10 kB."""
+"""Most bytes read of a child's output: a list of models takes some 10 kB."""
 
 
 class ModelAdder:
@@ -55,7 +55,7 @@ class ModelAdder:
         self._arriving = threading.Lock()
         self._lock = threading.Lock()
         self._known: list[dict[str, Any]] | None = None
-        for stale in data_dir.glob(f"{UNPACKED}*"):  # of a killed server
+        for stale in data_dir.glob(f"{UNPACKED}*"):  # left by a killed server
             if time.time() - stale.stat().st_mtime > LONGEST_S:
                 shutil.rmtree(stale, ignore_errors=True)
 
@@ -149,9 +149,8 @@ class ModelAdder:
     ) -> list[dict[str, Any]]:
         """Return the lines of JSON that `likeness models` prints for these words; fewer if it ``ends`` early.
 
-        What it unpacks goes into the folder ``temporary``: where it is killed, that is left.
-        Raises Unusable with the command's code, ``model_too_slow`` after so many ``seconds``, ``model_check_failed`` if
-        the process died.
+        It unpacks into the folder ``temporary``, which stays if it is killed. Raises Unusable with the command's code,
+        ``model_too_slow`` after so many ``seconds``, ``model_check_failed`` if the process died.
         """
         command = [sys.executable, "-m", "app", "models", *words, "--json"]
         path = os.pathsep.join(filter(None, sys.path))

@@ -18,7 +18,7 @@ from app.files import DRAFT
 from app.package.folders import OWN_FOLDER, Package, select
 
 PREPARED = "models"
-"""In the data folder, of downloaded and prepared files."""
+"""Name of the data folder's folder of downloaded and prepared files."""
 
 
 class ModelRemover:
@@ -47,7 +47,9 @@ class ModelRemover:
             with _alone(self._added):
                 gone = package.folder.with_name(f".{package.folder.name}{DRAFT}")
                 shutil.rmtree(gone, ignore_errors=True)
-                package.folder.rename(gone)  # from now on nobody finds it; the next package clears what a kill leaves
+                package.folder.rename(
+                    gone
+                )  # from here on it is not found; after a kill, the next new package deletes the rest
                 try:
                     self._check_free(package)  # a gallery made meanwhile
                 except Conflict:

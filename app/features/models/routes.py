@@ -51,7 +51,7 @@ class PullableModel(Wire):
     installed: bool
     licence: schemas.Licence
     accuracy: str | None = Field(description="What was measured with it; null: nothing.")
-    max_bytes: int = Field(description="Of its files, at most.")
+    max_bytes: int = Field(description="Most bytes of its files.")
     files: list[PullableFile] = Field(description="Where they are fetched from.")
 
 

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what `app.api.metrics` counts, and how the service is at the moment."""
+"""Metrics for Prometheus: what `app.api.metrics` counts, and the present state of the service."""

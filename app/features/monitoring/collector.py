@@ -1,4 +1,4 @@
-"""How the service is when metrics are requested: its load, queues, indexes, rows, jobs, disk and models."""
+"""The state of the service when metrics are requested: its load, queues, indexes, rows, jobs, disk and models."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from app.timestamps import utc_now
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COUNTS_S = 15.0
-"""How old the counts of rows may be: counting them is work for the database."""
+"""Seconds that counts of rows are reused: counting is work for the database."""
 COUNTING_S = 2.0
-"""How long a request waits for a new count."""
+"""Seconds that a request waits for a new count."""
 
 Sizes: TypeAlias = Mapping[int, int]
 """The number of batches of each size."""

@@ -21,7 +21,7 @@ from app.types import Pixels, Template
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
-"""The job's two tasks: adding the target's templates, and removing the other package's at the end."""
+"""The job's two tasks: adding the target's templates, and at the end removing those of the other package."""
 BATCH = 32
 """Faces per transaction: a quarter of a second's work for a CPU, which is how long other writers may wait."""
 CLEAR_BATCH = 500
@@ -58,7 +58,7 @@ class Reembedder:
         accept_non_commercial: bool = False,
         who: str | None = None,
     ) -> Reembedding:
-        """Begin, or continue if it has stopped; the job switches at its end.
+        """Begin to re-embed the gallery, or continue if that has stopped; the job switches at its end.
 
         Raises InvalidInput and Unusable as `Embedders.choose_for_gallery` does; Conflict as `Reembeddings.begin` says.
         """
@@ -96,7 +96,7 @@ class Reembedder:
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def look(self) -> None:
-        """Finish the re-embeddings whose time for a rollback is over, and restart clearing where it has stopped."""
+        """Finish the re-embeddings that can no longer be rolled back, and restart clearing that has stopped."""
         now = utc_now()
         for move in self._reembeddings.all():
             try:
@@ -196,7 +196,7 @@ class Reembedder:
 
 
 def _decoded(jpeg: bytes) -> Pixels | None:
-    """Return None if it isn't a crop."""
+    """Return a crop's pixels; None if the JPEG isn't a crop."""
     try:
         return decode_crop(jpeg)
     except InvalidInput:

@@ -24,7 +24,7 @@ router = Router("galleries")
 
 REEMBED = f"{GALLERY}/reembed"
 LOOK_S = 60.0
-"""Between looks for moves that can no longer be rolled back."""
+"""Seconds between looks for moves that can no longer be rolled back."""
 
 
 class ReembedStart(Params):

@@ -1,8 +1,8 @@
 """The steps of a gallery's way from one model package to another, in SQL.
 
 begin → add (some faces at a time) → complete → switch → (rollback → switch …) → finish or cancel → clear (some faces at
-a time) → forget. Each step is one transaction that locks the gallery's row. Enrollments lock it too, so that each new
-face gets templates of exactly the packages that `Gallery.written` lists at that moment.
+a time) → forget. Each step is one transaction that locks the gallery's row. Enrollments lock it too, so each new face
+gets templates of exactly the packages that `Gallery.written` lists at that moment.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Reembedding:
     started_at: str
     switched_at: str | None
     keep_until: str | None
-    """When the switched gallery is finished by itself."""
+    """When a switched gallery is finished automatically, as a time in UTC; None before the switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCrop:
-    """A face's crop as JPEG, or None."""
+    """A face and its crop as JPEG, or None without one."""
 
     key: int
     face_id: str
@@ -84,10 +84,10 @@ class Reembeddings:
     def begin(
         self, gallery: Gallery, target: str, dimension: int, *, without_crop: WithoutCrop, keep_days: float
     ) -> Reembedding:
-        """Begin, or continue if it was begun for this target and has stopped.
+        """Begin a re-embedding, or continue one for this target that has stopped.
 
-        Raises Conflict ``package_unchanged``; ``reembedding_exists`` if one to another target isn't over, or this one
-        has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
+        Raises Conflict ``package_unchanged``; ``reembedding_exists`` if one to another target isn't finished, or this
+        one has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
         """
         with self._database.write() as connection:
             own = lock_gallery(connection, gallery).index_spec
@@ -120,7 +120,7 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def assign(self, connection: Connection, gallery: Gallery, job_id: str, step: str) -> None:
-        """Store the id of the job that does this step.
+        """Store the id of the job that does this step of the re-embedding.
 
         Raises UnderWay if another one does; NotFound ``reembedding_not_found``.
         """
@@ -179,9 +179,10 @@ class Reembeddings:
             note(connection)
 
     def complete(self, gallery: Gallery, unreadable: int) -> Reembedding:
-        """Make it ready: all faces have both templates, except those without crop and ``unreadable`` damaged crops.
+        """Mark the re-embedding as ready: all faces have both templates, except those without a crop and ``unreadable``
+        damaged crops.
 
-        Raises Conflict ``crops_missing`` if there are such exceptions and they aren't to be dropped,
+        Raises Conflict ``crops_missing`` if there are such exceptions that must not be dropped,
         ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
         """
         with self._step(gallery) as (connection, move):
@@ -221,14 +222,14 @@ class Reembeddings:
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
-        """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
+        """End the time in which a rollback is possible; `clear` has to follow. Raises as `rollback` does."""
         with self._step(gallery) as (connection, move):
             if move.state not in {"switched", "ending"}:
                 raise _not_switched(move)
             return _update(connection, gallery, state="ending", keep_until=None)
 
     def cancel(self, gallery: Gallery) -> Reembedding:
-        """Give up before the switch or after a rollback; `clear` has to follow.
+        """Cancel the re-embedding, before the switch or after a rollback; `clear` has to follow.
 
         Raises Conflict ``reembedding_switched``; NotFound ``reembedding_not_found``.
         """
@@ -281,7 +282,7 @@ class Reembeddings:
 
     @contextmanager
     def _step(self, gallery: Gallery) -> Iterator[tuple[Connection, Reembedding]]:
-        """Begin a transaction in which nobody enrolls. Raises NotFound ``reembedding_not_found``."""
+        """Begin a transaction that excludes enrollments. Raises NotFound ``reembedding_not_found``."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             yield connection, _found(connection, gallery)
@@ -290,7 +291,7 @@ class Reembeddings:
 _REEMBEDDINGS = sa.select(
     GALLERIES.c.id, *(REEMBEDDINGS.c[field.name] for field in fields(Reembedding) if field.name != "gallery")
 ).join_from(REEMBEDDINGS, GALLERIES)
-"""In the order of a Reembedding's fields."""
+"""Selects the columns in the order of a Reembedding's fields."""
 
 
 def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
@@ -320,7 +321,7 @@ def _not_switched(move: Reembedding) -> Conflict:
 
 
 def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:
-    """Make this set of templates the gallery's own."""
+    """Make the templates of this package and generation the gallery's own."""
     values = {"embedder": package, "dimension": dimension, "generation": generation}
     connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
 

@@ -1,4 +1,4 @@
-"""Rekognition's shapes of our values. Members that this service does not compute are left out."""
+"""Our values in the shapes of Rekognition. Members that this service does not compute are left out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from app.types import Box, Detection, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
-"""In place of an AWS account's number in resource names."""
+"""Stands for an AWS account's number in resource names."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
-"""Left and right as seen by the viewer of the photo."""
+"""Rekognition's names of the landmarks, in our order; left and right as the viewer of the photo sees them."""
 STEPS = 10_000
-"""Steps of a percentage: four decimals."""
+"""Steps of one percent: percentages keep four decimals."""
 _VERSION = re.compile(r"[0-9.]+")
 REASONS = {
     Reason.SMALL_FACE: "SMALL_BOUNDING_BOX",
@@ -50,7 +50,7 @@ def face_id_from(face_id: str) -> str:
 
 
 def percent(share: float) -> float:
-    """Return a share of 1 as 0 to 100, rounded down so that rounding lifts nothing over a threshold."""
+    """Return a share (0 to 1) in percent (0 to 100), rounded down so that rounding lifts nothing over a threshold."""
     return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 

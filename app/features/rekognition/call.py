@@ -23,7 +23,7 @@ from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Rekognition's limit; the server's own applies too."""
+"""Rekognition's limit for images in bytes; the server's own applies too."""
 FACE_SIMILARITY = 0.8
 """Rekognition's default threshold of searches and comparisons."""
 LEVELS = {
@@ -38,8 +38,8 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, and what it works with: ``name`` is its operation's, ``region`` the one that the client signed for, a
-    part of resource names."""
+    """A request, and the parts of the server that it uses. ``name`` is the operation's; ``region``, for which the
+    client signed, is a part of resource names."""
 
     components: Components
     grant: Grant
@@ -91,12 +91,14 @@ class Call:
         return data
 
     def similarity_asked(self, threshold: float | None) -> float:
-        """Return a request's threshold, in percent, as a similarity; without one the higher of Rekognition's default
-        and that of the server's FMR: a client that asks for nothing gets no laxer decision than `identify`."""
+        """Return a request's threshold, in percent, as a similarity (0 to 1). Without one, it is the higher of
+        Rekognition's default and that of the server's FMR: a client that asks for none gets no laxer decision than by
+        `identify`."""
         return max(FACE_SIMILARITY, of_fmr(self.operations.defaults.fmr)) if threshold is None else threshold / 100
 
     def answered(self, gallery: Gallery, threshold: float | None, users: Sizes | None = None) -> AnsweredSimilarity:
-        """Return how scores of the gallery's faces are answered, or of its ``users``, by their numbers of faces.
+        """Return how scores are answered: those of the gallery's faces, or of its ``users``, given by their numbers of
+        faces.
 
         ``threshold``: the request's, in percent (`similarity_asked`).
         """

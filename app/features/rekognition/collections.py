@@ -31,7 +31,7 @@ from app.types import Box, Face, Photo
 
 OK = 200
 PAGE = 1000
-"""Rows on a page if the request does not say."""
+"""Rows on a page if the request does not say how many."""
 
 
 def create(call: Call, wanted: requests.CreateCollection) -> Shape:
@@ -67,7 +67,7 @@ def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 MOST_INDEXED = 100
 SAME_BOX = 0.5
-"""Pixels by which the boxes of one face in the same photo may differ."""
+"""Pixels by which two boxes may differ that count as one face of the same photo."""
 
 
 def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
@@ -150,7 +150,7 @@ def _same(known: list[StoredFace], box: Box) -> StoredFace | None:
 
 
 def _image_id(gallery: Gallery, image: bytes, external_id: str | None) -> str:
-    """Return an id for a photo and external id, which is the same each time within a gallery, and only there."""
+    """Return an id for a photo and its external id: always the same within a gallery, another in each gallery."""
     digest = hashlib.sha256(f"{gallery.key}/{gallery.created_at}/{external_id or ''}\0".encode())
     digest.update(image)
     return digest.hexdigest()[:32]

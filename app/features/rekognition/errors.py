@@ -1,7 +1,7 @@
 """Errors in Rekognition's form: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
 
-The errors of its own model have status 400, its two faults 500; the names that all AWS services share are those of
-"Common errors".
+The errors of its own model have status 400, its two faults 500; the names that all AWS services share are from "Common
+errors".
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "liveness_not_measured": NOT_READY,
     }
 )
-"""Rekognition's names of our error codes; of others by what they are about, of the rest by their status."""
+"""Rekognition's names of our error codes. Other codes follow BY_ABOUT, by what they are about, and the rest their
+status."""
 BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 
 

@@ -135,7 +135,7 @@ def match_users(
 
 
 def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
-    """Return the users' numbers of faces: those of all subjects without the unnamed ones, of one face each."""
+    """Return the users' numbers of faces: those of all subjects except the unnamed ones, which have one face each."""
     sizes = dict(call.galleries.sizes(gallery))
     unnamed = sum(sizes.values()) - count_people(call.store, gallery)
     return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}

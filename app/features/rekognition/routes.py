@@ -45,7 +45,7 @@ class Target:
 def _target(
     name: str, scope: Scope, work: Callable[..., Shape], *, changes: bool = False, unrestricted: bool = False
 ) -> Target:
-    """Return an operation whose request is of the model that ``work`` takes, with the images that are in it."""
+    """Return an operation whose request has the model, and the images, that ``work`` takes."""
     model = inspect.signature(work, eval_str=True).parameters["wanted"].annotation
     images = tuple(name for name, field in model.model_fields.items() if field.annotation is requests.ImageSource)
     operation = Operation(
@@ -158,7 +158,7 @@ async def call(
         answer = await components.workers.run(work)
     except LikenessError as error:
         if used and answer_of(error).name in _TRY_AGAIN:
-            # Clients retry, maybe within the same second.
+            # Clients retry, perhaps within the same second, and then sign alike.
             await components.workers.run(lambda: seen_signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)

@@ -23,9 +23,9 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 TERMINATOR = "aws4_request"
 SERVICE = "rekognition"
 SKEW_S = 300
-"""How far the client's clock and ours may differ."""
+"""Seconds by which the client's clock and ours may differ."""
 EXPIRED_S = 900
-"""From this age on, AWS calls the request expired, not the signature."""
+"""Age in seconds from which on the error is that the request has expired, not its signature, as at AWS."""
 MAX_SIGNED_HEADERS = 64
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
@@ -97,7 +97,7 @@ def read_claim(request: SignedRequest, now: float) -> Claim:
 
 
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """The 32 bytes that sign a day's requests."""
+    """Return the 32 bytes that sign a day's requests."""
     key = f"AWS4{secret}".encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -105,7 +105,8 @@ def signing_key(secret: str, date: str, region: str) -> bytes:
 
 
 def is_signed_with(key: bytes, claim: Claim, request: SignedRequest, body_hash: str) -> bool:
-    """Whether ``key`` made the claim's signature of this request and body (SHA-256, hexadecimal), in constant time."""
+    """Return whether ``key`` made the claim's signature of this request and body hash (SHA-256, hexadecimal), in
+    constant time."""
     hashed = hashlib.sha256(canonical_request(request, claim.signed_headers, body_hash)).hexdigest()
     text = f"{ALGORITHM}\n{claim.timestamp}\n{claim.scope}\n{hashed}"
     return hmac.compare_digest(hmac.digest(key, text.encode(), "sha256"), bytes.fromhex(claim.signature))

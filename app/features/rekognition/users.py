@@ -37,7 +37,7 @@ from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.decisions import fused, template_of
 
 MOST_FACES = 100
-"""Faces of one user."""
+"""Most faces of one user."""
 PAGE = 500
 StoreAnswer: TypeAlias = Callable[[Change, Shape], None]
 """Stores the answer with the change, unless the request has no token."""

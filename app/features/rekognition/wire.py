@@ -49,14 +49,14 @@ PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_HEADER = "x-amz-target"
 CONTENT_HASH = "x-amz-content-sha256"
-"""Signed, as all of AWS's headers must be."""
+"""Header with the body's hash; it is signed, as all headers of AWS must be."""
 MAX_JSON = 256 * 1024
-"""Bytes of a body without images: enough for 4,096 face ids."""
+"""Most bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
-"""Larger bodies are hashed in a thread."""
+"""Most bytes of a body that is hashed in the event loop; larger ones are hashed in a thread."""
 UNPROVEN_S = 10.0
-"""Within which a body must arrive while no signature of this key and address was valid yet: 6 Mbit/s for the largest
-photo."""
+"""Seconds within which a body must arrive as long as no signature of this key and address was valid: 6 Mbit/s for the
+largest photo."""
 CLAIM = "rekognition_claim"
 MAX_CACHED = 10_000
 Key = TypeVar("Key")
@@ -64,7 +64,7 @@ Value = TypeVar("Value")
 
 
 class _Cache(Generic[Key, Value]):
-    """Keeps the last MAX_CACHED values that were put in. Safe to share between threads."""
+    """Keeps the MAX_CACHED values that were put in last. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[Key, Value] = OrderedDict()
@@ -99,7 +99,8 @@ class SignatureChecker:
         self._proven.put((claim.access_key, address), key_id)
 
     async def require_key(self, claim: Claim, address: str) -> None:
-        """Look the claim's key up unless it has signed before. Raises Refused (UnrecognizedClientException)."""
+        """Check that the claim's key exists, unless it has signed before. Raises Refused
+        (UnrecognizedClientException)."""
         if self._derived.get(_name(claim)) is None:
             await self._guard.attempt(lambda: self._tokens(claim), address)
 
@@ -142,7 +143,7 @@ def _name(claim: Claim) -> tuple[str, str, str]:
 
 
 def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
-    """Return the token that signed; all are tried, so that the time tells nothing."""
+    """Return the token whose key made the signature; all are tried, so that the time reveals nothing."""
     signers = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
     return signers[0] if signers else None
 
@@ -156,11 +157,11 @@ MAX_ATTEMPT = 100
 def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
     """Note the use of a signature.
 
-    One of a changing operation is used once, whatever else the request says. A client that sends the same request twice
-    within a second signs it alike, since SigV4 counts whole seconds: it is told to try again (ThrottlingException), and
-    signs anew, unless it names its attempts in what it signs, and so never signs two alike. What changes nothing may be
-    asked again for REPEAT_S after its first use, with other ATTEMPT_HEADERS or without any: who recorded it has its
-    answer already.
+    A signature of a changing operation is used once. SigV4 counts whole seconds, so a client that sends the same
+    request twice within a second signs both alike: it gets ThrottlingException, tries again and signs anew. A client
+    that signs headers which number its attempts never signs two alike, and gets InvalidSignatureException. A request
+    that changes nothing may be repeated for REPEAT_S after the signature's first use, with other ATTEMPT_HEADERS or
+    none: whoever recorded it has the answer already.
 
     Raises Refused (InvalidSignatureException, ThrottlingException).
     """

@@ -15,15 +15,15 @@ from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
 LEAST_GROUP = 2
-"""Good faces that a group of a subject's has at least to be taken for a person: a single one may only be odd, and the
-profiles of one person look like each other and not like the front."""
+"""Fewest good faces of a group that is taken for another person: a single face may only be odd. Good, since profiles of
+a person are like each other and unlike the front."""
 MOST_FACES = 256
 """Faces of a subject that are compared with another subject's: those of the highest quality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The best face of each of the K nearest other subjects, best first, for each of N faces.
+    """For each of N faces, the best face of each of the K nearest other subjects, best first.
 
     (N, K) each, padded with -inf and -1.
     """
@@ -61,14 +61,14 @@ class Examiner:
 
     @property
     def least(self) -> float:
-        """The lowest score with another subject that may lead to a finding."""
+        """Return the lowest score with another subject that may lead to a finding."""
         return self._points.identify.uncertain
 
     def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> tuple[list[Draft], Counts]:
-        """Examine a subject, whose faces these are, given what other subjects each looks like.
+        """Examine a subject by its faces, ``block``, and the other subjects that each face is most like, ``nearest``.
 
-        `wrong` are the recorded wrong probes of this subject and of those, by the subject's key. Return the findings
-        about the subject, and its row for `app.features.review.separation`.
+        `wrong` are the recorded wrong probes of this subject and of these others, by the subject's key. Return the
+        findings about the subject, and its row for `app.features.review.separation`.
         """
         uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
         own = rules.compare_own(block.vectors, np.ones(len(block.faces), bool))
@@ -117,7 +117,7 @@ class Examiner:
         return misplaced
 
     def _is_at_home(self, block: FaceBlock, face: int) -> bool:
-        """Whether the face matches another face of its subject, or is the only one."""
+        """Return whether the face matches another face of its subject, or is the only one."""
         row = block.faces == face
         scores = block.vectors[~row] @ block.vectors[row].T
         return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
@@ -182,7 +182,7 @@ class Examiner:
         beyond: float,
         other: int | None = None,
     ) -> Draft:
-        """Return a finding about a face that looks like somebody else: it scores more than `beyond`."""
+        """Return a finding about a face that looks like somebody else; its strength is the score beyond `beyond`."""
         score, own_score = float(score), float(own.best[row])
         evidence = Evidence(
             score=score,

@@ -31,11 +31,11 @@ from app.types import Sizes, Vector, Vectors
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000
 FACES_AT_ONCE = 2_000
-"""Faces between checkpoints, unless a single subject has more: some seconds' work in a large gallery."""
+"""Faces between checkpoints, unless a single subject has more: some seconds of work in a large gallery."""
 PROBES_AT_ONCE = 256
 """Faces that are searched for in one pass."""
 OTHERS = 3
-"""Other subjects that each face is compared with: a person may be there more than twice."""
+"""Other subjects that each face is compared with: a person may be enrolled more than twice."""
 
 
 class Reviewer:
@@ -83,7 +83,7 @@ class Reviewer:
         points = self._points(thresholds, _sizes(terms))
         examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
         separation = Separation(running.saved.get("separation"))
-        # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
+        # The job's own count may be ahead of the checkpoint, or behind it if its lease was renewed only after that.
         running.progress(running.saved.get("faces", 0), self._store.counts(gallery).faces)
         after = running.saved.get("after", 0)
         while subjects := self.reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
@@ -147,8 +147,8 @@ class Reviewer:
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 
     def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
-        """Return the best matches of each probe, its own subject and OTHERS that are reviewed among them, as far as
-        they score `least` or more: unnamed faces may come before them."""
+        """Return the best matches of each probe that score `least` or more: enough to include its own subject and
+        OTHERS that are reviewed, since unnamed faces may come before these."""
 
         def search(places: Sequence[int], wanted: int) -> list[tuple[list[Match], int]]:
             rows = index.search(probes[places], wanted)
@@ -174,8 +174,8 @@ class Reviewer:
     def _nearest(
         self, blocks: Sequence[FaceBlock], searched: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
     ) -> Iterator[Nearest]:
-        """Yield for each block the matches of its faces with other subjects that are reviewed, but for those that a
-        correction rules out."""
+        """Yield for each block the matches of its faces with other reviewed subjects, except those that a correction
+        rules out."""
         there = self.reviews.reviewed({match.subject for row in searched for match in row})
         rows = iter(searched)
         for block in blocks:
@@ -188,7 +188,7 @@ class Reviewer:
 
 
 def _sizes(terms: Mapping[str, Any]) -> Sizes:
-    """Return the subjects' sizes; a job of an older server has only their number."""
+    """Return the subjects' sizes; a job of an older version has only the number of subjects."""
     return dict(terms["sizes"]) if "sizes" in terms else {1: terms["subjects"]}
 
 

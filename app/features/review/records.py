@@ -1,4 +1,4 @@
-"""What the job finds, as frozen values."""
+"""The results of a review's job, as frozen values."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ class Evidence:
     """The numbers behind a finding; scores are cosines. None where they don't apply."""
 
     score: float | None = None
-    """Of the two faces; of a misplaced or poor face with the other subject's; of a corrected one with the probe."""
+    """The score of the two faces; for a misplaced or poor face, with the other subject's; for a corrected one, with the
+    probe."""
     own_score: float | None = None
-    """The face's best with its subject's other faces."""
+    """The face's best score with its subject's other faces."""
     matching: float | None = None
-    """Two subjects: the share of faces that match the other subject's, of the subject where that is less."""
+    """For two subjects: the share of a subject's faces that match the other's, the smaller of the two shares."""
     threshold: float | None = None
     """The operating point that decided."""
     fmr: float | None = None
-    """The rate at which two strangers score `score` or more; None outside of what was measured."""
+    """The rate at which two strangers score `score` or more; None outside the measured range."""
     group: tuple[str, ...] | None = None
-    """Two people in one subject: the ids of the faces of one of them, ``other`` among them."""
+    """For two people in one subject: the ids of the faces of one of them, which include ``other``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, in scores."""
+    """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, as a
+    difference of scores."""
 
     kind: Kind
     strength: float
@@ -60,23 +62,24 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The extent of a finished review, and how well the gallery tells people apart; None: not enough to say."""
+    """The extent of a finished review, and how well the gallery tells people apart; rates are None where subjects are
+    too few."""
 
     package: str
     subjects: int
     faces: int
     finished_at: str
     verify: VerifyPoint
-    """Where FNMR was counted."""
+    """The operating point at which FNMR was counted."""
     identify: IdentifyPoint
-    """Where FPIR was counted; its own ``fpir`` is what the package's measurement promises."""
+    """The operating point at which FPIR was counted; its ``fpir`` is what the package's measurement promises."""
     fnmr: MeasuredRate | None
     fpir: MeasuredRate | None
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A gallery's reviews: the id of the last one's job, and the summary of the one whose findings are shown."""
+    """A gallery's reviews: the job of the last one, and the summary of the one whose findings are shown."""
 
     job: str
     published: str | None

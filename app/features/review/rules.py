@@ -21,24 +21,24 @@ ROWS_AT_ONCE = 1_024
 MATCHING_SHARE = 0.5
 """Two subjects may be one person if more than this share of either's faces matches a face of the other."""
 GOOD = QualityLevel.MEDIUM.minimum
-"""Quality that a face should have: what enrollment asks for unless told otherwise. Of a poorer face, nobody is
-surprised that it matches nobody."""
+"""Quality that a face should have, as enrollment asks for by default. That a poorer face matches no other is no
+finding."""
 STRANGERS_FMR = 1e-2
-"""A face that scores no more with its own subject's other faces than this share of strangers do looks like none."""
+"""False match rate below whose threshold a face looks like none of its subject's other faces."""
 Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The gallery's operating points: where it verifies, and where it identifies among its subjects."""
+    """The thresholds of a gallery: those at which it verifies, and identifies among its subjects."""
 
     verify: VerifyPoint
     identify: IdentifyPoint
     strangers: Callable[[int], float]
     """Returns the threshold at STRANGERS_FMR against a subject of so many faces, or at the nearest measured rate."""
     linked: float
-    """The threshold at `LINKED_FMR`, likewise."""
+    """The threshold at `LINKED_FMR`, or at the nearest measured rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Own:
     best: Scores
     second: Scores
     at: NDArray[np.int64]
-    """The row of the best one; -1 without any."""
+    """The row of the face with the best score; -1 without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +99,20 @@ def find_corrected(own: Own, wrong: Scores, points: Points) -> Mask:
 
 def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
     """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
-    subject. A subject's only face is never misplaced: its subject may rather be the other one."""
+    subject. A subject's only face is never misplaced: more likely the two subjects are one person."""
     compared = np.isfinite(own.best)
     return np.asarray(compared & (other >= points.identify.uncertain) & (own.best < points.verify.threshold))
 
 
 def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
     """Return which faces, good enough to match, look like none of their subject's other faces: `strangers` is
-    `Points.strangers` against as many. Of an unknown quality, a face may as well be turned away."""
+    `Points.strangers` for this number of faces. A face of unknown quality is none: it may be turned away."""
     good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
     return np.asarray(np.isfinite(own.best) & (own.best < strangers) & good)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
-    """Part a subject's faces, (N, D) unit float32, by single linkage: no two faces of different groups score
+    """Split a subject's faces, (N, D) unit float32, by single linkage: two faces of different groups score below
     `points.linked`. Return the rows of each group, the largest first."""
     group = np.full(len(vectors), -1, np.int64)
     for first in range(len(vectors)):

@@ -2,7 +2,7 @@
 
 Every face serves as a probe twice: against the other faces of its subject (a miss adds to the FNMR), and with its
 subject left out, as the face of a stranger (a match with anybody adds to the FPIR). Counts are added up a few subjects
-at a time and never hold more than ROUNDS resampled sums: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating
+at a time, and only ROUNDS resampled sums are kept: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating
 non-parametric bootstrap samples using Poisson frequencies"), in which each subject counts a Poisson(1) number of times.
 """
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from app.models.calibration.intervals import percentile_interval, wilson
 
 ROUNDS = 400
-"""Resampled sums: each end of the interval is then the tenth from the end."""
+"""Number of resampled sums: each end of the 95 % interval is then the tenth from its end."""
 LEAST_SUBJECTS = 30
-"""With fewer subjects, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
+"""Fewest subjects: with fewer, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
 COLUMNS = 4
 Counts = NDArray[np.int64]
 
@@ -45,10 +45,10 @@ class Separation:
     """Adds up counts, and estimates rates from them."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """`saved` is `save`'s, of the subjects added before."""
+        """Begin with the counts in `saved`, which `save` returned, if given."""
         self._sums = np.zeros(COLUMNS, np.int64)
         self._resampled = np.zeros((ROUNDS, COLUMNS), np.int64)
-        self._subjects = np.zeros(2, np.int64)  # with mated faces, with any
+        self._subjects = np.zeros(2, np.int64)  # subjects with mated faces, subjects with any
         if saved:
             self._sums = np.array(saved["sums"], np.int64)
             self._resampled = np.array(saved["resampled"], np.int64)
@@ -74,12 +74,12 @@ class Separation:
 
     @property
     def fnmr(self) -> MeasuredRate | None:
-        """The share of faces that the other faces of their subject miss; None if there are too few subjects."""
+        """Return the share of faces that the other faces of their subject miss; None if there are too few subjects."""
         return self._rate(0, 1, int(self._subjects[0]))
 
     @property
     def fpir(self) -> MeasuredRate | None:
-        """The share of faces that another subject would be taken for; None if there are too few subjects."""
+        """Return the share of faces that would be taken for another subject; None if there are too few subjects."""
         return self._rate(2, 3, int(self._subjects[1]))
 
     def _rate(self, trials: int, errors: int, subjects: int) -> MeasuredRate | None:

@@ -28,7 +28,7 @@ from app.timestamps import utc_now
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
-"""Characters of a subject's id that begin the id suggested for another one."""
+"""Characters of a subject's id with which the id suggested for a new subject begins."""
 
 
 class Reviews:
@@ -88,7 +88,8 @@ class Reviews:
         return read_page(self._database, query, FINDINGS.c.place, _finding, listing=listing, cursor=cursor, limit=limit)
 
     def dismiss(self, gallery: Gallery, finding_id: str, *, dismissed: bool = True) -> None:
-        """Remember that a finding is right as it is, or (`dismissed` False) ask about it again.
+        """Note that a person called a finding right, so that reviews don't ask again; with `dismissed` False, that they
+        do.
 
         Raises NotFound ``finding_not_found``.
         """
@@ -107,8 +108,8 @@ class Reviews:
     def subjects(self, gallery: Gallery, after: int, limit: int, faces: int) -> list[tuple[int, int]]:
         """Return the keys of the next subjects, in order, and how many faces of each are reviewed.
 
-        Up to `limit` subjects with up to that many `faces` together, but at least one subject. Of unnamed and of
-        expired subjects, no faces are reviewed."""
+        At most `limit` subjects with at most that many `faces` together, but at least one subject. Unnamed and expired
+        subjects have no faces to review."""
         own = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, own.scalar_subquery().label("faces"))
         query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
@@ -132,7 +133,7 @@ class Reviews:
             query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
             held = query.order_by(FACES.c.key).with_for_update(
                 read=True, key_share=True
-            )  # none is deleted until the end
+            )  # until the end of the transaction none is deleted
             ids = {row.key: row.face_id for row in select_in(connection, held, FACES.c.key, keys)}
             values = [
                 {

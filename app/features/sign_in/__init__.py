@@ -1,1 +1,2 @@
-"""Signing a browser in: by a link that works once, and for some days. See docs/how-to/web-page.md."""
+"""Signing a browser in, by a link that works once, and keeping it signed in for some days. See
+docs/how-to/web-page.md."""

@@ -1,4 +1,4 @@
-"""What signs a browser in: codes and invitations, which work once, and sessions of a device that stays signed in.
+"""Codes and invitations, which sign a browser in once, and sessions of browsers that stay signed in.
 
 Each is a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
 the server's secrets, so that neither the database nor the server's files alone show a key. All servers of a database
@@ -28,7 +28,7 @@ from app.timestamps import SKEW_S, utc_text
 CODE_VALID_S = 60.0
 ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
-"""How long a session is not looked up again: after that time it has ended on all servers."""
+"""Seconds for which a session's key is reused without looking it up; so an ended session works no longer than that."""
 CACHE_SIZE = 1_000
 DAY_S = 86_400.0
 
@@ -90,7 +90,7 @@ class SignIns:
             return None
 
     def _remove(self, text: str) -> bool:
-        """Delete one, whose text was checked; of simultaneous calls one returns True."""
+        """Delete the entry of a checked text; of simultaneous calls, one returns True."""
         name = text.removeprefix(self.prefix).partition("_")[0]
         return self._delete(SIGN_INS.c.id == name, self._valid()) > 0
 
@@ -106,7 +106,7 @@ class SignIns:
         return SIGN_INS.c.kind == self.kind
 
     def _valid(self) -> sa.ColumnElement[bool]:
-        """Return SQL for what is still valid. A clock that was set back makes none of them last longer."""
+        """Return SQL for what is still valid; setting the clock back makes nothing last longer."""
         now = self._clock()
         return SIGN_INS.c.made_at.between(now - self.valid_s, now + SKEW_S)
 
@@ -158,7 +158,7 @@ class Sessions(SignIns):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With 0 `days` there are none."""
+        """Make sessions that last for ``days``; 0: nobody stays signed in."""
         super().__init__(database, sealer, days * DAY_S, clock)
         self._monotonic = monotonic
         self._lock = threading.Lock()

@@ -30,7 +30,7 @@ SESSION_COOKIE = "likeness_session"
 SESSION_HEADER = "x-likeness-session"
 SAME_ORIGIN = "same-origin"
 PRUNE_S = 600.0
-"""Between deletions of what is old."""
+"""Seconds between deletions of expired codes and sessions."""
 SESSION = "/v1/session"
 
 
@@ -127,7 +127,7 @@ def end_session(request: Request, sessions: Sessions) -> Response:
 
 
 def _keeping(request: Request, response: Response, session: str, seconds: int) -> Response:
-    """Have the browser keep the session for so long."""
+    """Set the cookie that has the browser keep the session for these seconds."""
     response.headers["set-cookie"] = session_cookie(session, seconds, secure=request.url.scheme == "https")
     return response
 

@@ -1,1 +1,1 @@
-"""Encryption at rest, changed: to another key, or to none. See docs/how-to/encrypt.md."""
+"""Changing the encryption at rest: to another key, or to none. See docs/how-to/encrypt.md."""

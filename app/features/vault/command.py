@@ -30,7 +30,7 @@ from app.server.storage import SNAPSHOT_FOLDER
 vault = typer.Typer(no_args_is_help=True, epilog="Example: likeness vault status")
 
 SCRUB_S = 60.0
-"""How long the write-ahead log may take to be emptied."""
+"""Seconds that emptying the write-ahead log may take."""
 
 
 @vault.command(epilog="Example: likeness vault status")
@@ -113,7 +113,7 @@ def _reseal(*, sealed: bool) -> None:
 
 @contextmanager
 def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
-    """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
+    """Open the database with its keys. Raises Unusable (``no_data_folder``, or if the keys are not the database's)."""
     settings = load_settings()
     seals = settings.encryption == "seal"
     require_data(settings)

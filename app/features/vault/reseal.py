@@ -1,7 +1,7 @@
-"""Rewriting of sealed columns: with another key, or plain, while servers use the database.
+"""Rewrites sealed columns with another key, or plain, while servers use the database.
 
-It works in batches, each a short transaction, and can be stopped and continued, since every blob names its key. A blob
-that was changed or deleted meanwhile is skipped. The content stays the same, so indexes aren't concerned.
+Each batch is a short transaction. The work can be stopped and continued, since every blob names its key. A blob that
+was changed or deleted meanwhile is skipped. The content stays the same, so indexes need no change.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -
         changed = 0
         with database.write() as connection:
             blobs.mark(connection)
-            # Rows that others have locked are skipped, so that nobody waits in a circle.
+            # Rows that others have locked are skipped, so that no deadlock arises.
             free = sa.select(key).where(key.in_([row.key for row in rows])).order_by(key)
             unlocked = set(connection.execute(free.with_for_update(skip_locked=True)).scalars())
             for row in (row for row in rows if row.key in unlocked):

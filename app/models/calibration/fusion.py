@@ -21,25 +21,25 @@ from app.package.thresholds import fuse
 from app.types import Vectors
 
 PHOTOS = (2, 3, 5, 8)
-"""Numbers of photos that are fused."""
+"""Numbers of photos that are fused, on which the power is measured."""
 DRAWS = 3
-"""Fused probes of each person and number, of photos drawn at random: more of one person are no further evidence."""
+"""Fused probes drawn for each person and number of photos: more probes of one person add no evidence."""
 FMRS = (1e-4, 1e-3)
-"""Where the power is measured, the first that LEAST_MATCHES pairs support: for SFace 0.32 at 1e-2, 0.30 at 1e-3, 0.28
-at 1e-4 and 0.23 at 3e-5."""
+"""False match rates at which the power may be measured; the first that LEAST_MATCHES pairs support is used. SFace has a
+power of 0.32 at 1e-2, 0.30 at 1e-3, 0.28 at 1e-4 and 0.23 at 3e-5."""
 LEAST_MATCHES = 100
 LEAST_PEOPLE = 100
-"""With so many photos: fewer would say more of themselves than of people."""
+"""People who must have so many photos for a number to count: fewer would not stand for people in general."""
 STEPS = 30
-"""Halvings of the range 0 to 1: to 1e-9."""
+"""Halvings of the range 0 to 1: the power is found to 1e-9."""
 
 
 def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY, seed: int = 0) -> float | None:
     """Return the power at which fused probes match strangers as often as single photos do, 0 to 1.
 
-    ``vectors`` (N, D) unit; ``people`` (N,): who the rows show, from 0. Photos in a pair of ``same`` are left out. Over
-    the PHOTOS that LEAST_PEOPLE have, the mean of the logarithms of found over asked is then 0. None: too few people
-    have two.
+    ``vectors`` (N, D) unit; ``people`` (N,): who the rows show, from 0. Photos in a pair of ``same`` are left out. At
+    that power the mean of log(found rate / asked rate) is 0, over those PHOTOS that LEAST_PEOPLE have. None if too few
+    people have two photos.
     """
     kept: Bools = np.ones(len(people), bool)
     kept[np.concatenate([same.keys // len(people), same.keys % len(people)])] = False
@@ -80,7 +80,8 @@ def _log_ratio(fused: Floats, threshold: float, expected: float, power: float) -
 def _top(probes: Vectors, shown: Ints, lengths: Floats, vectors: Vectors, people: Ints) -> tuple[Floats, int]:
     """Return the highest non-mated scores of the probes with their lengths, (K, 2), falling, and how many there are.
 
-    Kept are ten times as many as reach a threshold at the highest rate: fused probes reach it four times as often.
+    Ten times as many are kept as reach a single photo's threshold at the highest rate: fused probes reach it four times
+    as often.
     """
     parts, count = [], 0
     for start in range(0, len(probes), BLOCK):

@@ -36,13 +36,14 @@ from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0
-"""Top scores are kept down to this many times the highest rate: rounds of the bootstrap need more than the set does."""
+"""Top scores are kept for this many times the highest rate: rounds of the bootstrap may need more than the set itself.
+"""
 LEAST_ERRORS = 10
-"""A rate is measured if so many non-mated pairs exceed it, of as many different pairs of people: the photos of two
-people who look alike count once."""
+"""Pairs of photos of different people that must reach a threshold for its rate to be measured, each of another pair of
+people: the photos of two people who look alike count once."""
 INDEPENDENCE_FMR = 3e-3
-"""Where `measure_independence` counts: the power rises from 0.84 at 1e-2 to 0.95 at 1e-5, and 0.88 gives whole
-galleries the stated rates (docs/decisions/several-photos.md)."""
+"""FMR at which `measure_independence` counts. The power rises from 0.84 at 1e-2 to 0.95 at 1e-5; here it is 0.88, with
+which whole galleries have the stated rates (docs/decisions/several-photos.md)."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
 BLOCK = 2048
@@ -56,9 +57,9 @@ class OperatingPoint:
     threshold: Interval
     fnmr: Interval
     false_matches: int
-    """Non-mated pairs at or above the threshold: how many pairs the figure rests on."""
+    """Non-mated pairs at or above the threshold, on which the figure rests."""
     people: int = 0
-    """Pairs of people that these show."""
+    """Different pairs of people among the false matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Measurement:
     points: tuple[OperatingPoint, ...]
     left_out: Bools
     comparisons: int
-    """Non-mated pairs compared, those left out taken away."""
+    """Non-mated pairs compared, without those left out."""
     independence: float | None = None
     """`measure_independence` at INDEPENDENCE_FMR."""
 
@@ -106,7 +107,7 @@ def compare_all(
 ) -> AllPairs:
     """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
     share, floor = min(1.0, MARGIN * highest_fmr), -math.inf
-    if share < 1:  # a score that about this share of the non-mated pairs reach, from a sample of rows
+    if share < 1:  # find the score that about this share of the non-mated pairs reach, on a sample of rows
         rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
         other = people[rows][:, None] != people[None, :]
         floor = float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
@@ -125,8 +126,8 @@ def measure(
 ) -> Measurement:
     """Return the thresholds at ``rates`` with the FNMR at each; rates that the set is too small for are omitted.
 
-    The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR. Without mated
-    pairs the FNMR is NaN. ``progress`` takes the rounds done in each step.
+    The pairs of ``same`` count neither as mated nor as non-mated: mated pairs chosen by their scores would flatter the
+    FNMR. Without mated pairs the FNMR is NaN. ``progress`` takes the rounds done in each step.
     """
     left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
     kept = pairs.without(left_out, len(same.keys))
@@ -147,7 +148,7 @@ def measure(
 
 
 def _pairs_of_people(top: Pairs, people: Ints) -> Callable[[int], int]:
-    """Return what counts the different pairs of people among the so many highest pairs."""
+    """Return a function that counts the different pairs of people among the n highest pairs."""
     sides = np.sort(np.stack([people[top.first], people[top.second]]), axis=0)
     _, begins = np.unique(sides[0] * (int(people.max()) + 1) + sides[1], return_index=True)
     begins.sort()
@@ -163,11 +164,11 @@ def false_match_rates(
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> list[Interval | None]:
-    """Return the FMR at each threshold, the pairs left out taken away; None below the scores that were kept.
+    """Return the FMR at each threshold, without the pairs left out; None below the scores that were kept.
 
-    ``floor``: the score down to which all pairs were kept, by default the lowest that was.
-    The interval is the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no
-    false matches scatter less in a bootstrap than in the world.
+    ``floor``: the score down to which all pairs were kept; by default the lowest score that was kept. The interval is
+    the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no false matches scatter
+    less in a bootstrap than in the world.
     """
     top = measured.pairs.top.only(~measured.left_out)
     score, first, second = top.score, people[top.first], people[top.second]
@@ -233,9 +234,10 @@ def _bootstrap(
 MANY_COMPARISONS = 10
 MANY_PHOTOS = 5
 SURE_SHARE = 0.8
-"""A mean over many comparisons scatters less than one score does: this share of ``above`` is as sure a sign."""
+"""Share of ``above`` that a mean over many comparisons has to reach: it scatters less than a single score, so it is as
+sure a sign."""
 SAME_PHOTO = 0.9
-"""Two photos of one person hardly ever score this: it is the same photo, or one of the same moment."""
+"""Score that different photos of one person hardly ever reach: from here on they are one photo, or of one moment."""
 
 
 def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
@@ -258,7 +260,7 @@ def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float
 
 
 def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
-    """Return (people, D): the product of two people's is the mean score of all their photos."""
+    """Return (people, D) mean vectors: the product of two is the mean score between all photos of these people."""
     sums = np.zeros((int(people.max()) + 1, vectors.shape[1]), np.float64)
     np.add.at(sums, people, vectors)
     means: Vectors = (sums / np.bincount(people)[:, None]).astype(np.float32)

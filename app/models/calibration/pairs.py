@@ -61,9 +61,10 @@ class AllPairs:
         return float(np.nextafter(np.float64(self.top.score[allowed]), math.inf))
 
     def without(self, left_out: Bools, fewer: int) -> AllPairs:
-        """Return them less the top pairs that ``left_out`` (P,) marks, and less ``fewer`` non-mated pairs in all.
+        """Return all pairs without the top ones that ``left_out`` (P,) marks, and with ``fewer`` non-mated pairs less
+        in all.
 
-        The histogram still counts these.
+        The histogram still counts them.
         """
         return replace(self, nonmated_count=self.nonmated_count - fewer, top=self.top.only(~left_out))
 
@@ -123,18 +124,19 @@ def _joined(parts: list[Pairs]) -> Pairs:
 
 
 MOST_PHOTOS = 10
-"""Photos of a person from which on it is left out: few people would outweigh all others."""
+"""Number of photos from which on a person is left out: a few people would outweigh all others."""
 LEAST_MATCHES = 300
-"""A photo and a person who match, of which so many at least are needed: the power then scatters by about 0.05."""
+"""Matches of a photo with another person that are needed at least: the power then scatters by about 0.05."""
 STEPS = 30
-"""Halvings of the range 0 to 1: to 1e-9."""
+"""Halvings of the range 0 to 1: the power is found to 1e-9."""
 
 
 def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | None:
     """Return the power a for which comparisons with n photos of one person count as n^a independent ones, 0 to 1.
 
-    ``top``: all non-mated pairs at or above ``threshold``, and others; ``people`` (N,): who the rows show, from 0. With
-    n^a of them each, the matching pairs lead one to expect as many matching persons as were found. None: too few match.
+    ``top``: all non-mated pairs at or above ``threshold``, and others; ``people`` (N,): who the rows show, from 0. If n
+    photos make n^a comparisons, the number of matching pairs predicts as many matching persons as were found. None if
+    too few match.
     """
     matching = top.only(top.score >= threshold)
     photos = np.concatenate([matching.first, matching.second])

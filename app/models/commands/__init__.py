@@ -1,4 +1,4 @@
-"""The commands below `likeness models`; here those that show packages and choose the operating points that decide."""
+"""The commands below `likeness models`. This module shows packages, and chooses the operating points that decide."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def list_models(session: Session) -> None:
 
 
 def _groups(model: answers.Model) -> str:
-    """Return for how many groups of people a stated rate was seen not to hold."""
+    """Return, in words, for how many groups of people a stated rate was seen not to hold."""
     if model.bias_card is None:
         return "not measured" if model.task == "embed" else "-"
     groups = model.bias_card.groups
@@ -103,7 +103,7 @@ def _say_bias_card(card: answers.BiasCard) -> None:
 
 @models.command("use", hidden=True, context_settings={"ignore_unknown_options": True})
 def use_model(_names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """Say how a gallery gets a model: there is no model for all."""
+    """Say how a gallery gets a model: none is set for all galleries at once."""
     raise InvalidInput(
         "Each gallery has a model of its own. For a gallery that exists: likeness reembed start GALLERY MODEL (with a "
         "way back); for a new one: likeness galleries create GALLERY --embedder MODEL; for all new ones: set "

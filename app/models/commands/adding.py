@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from app.models.presets import Crops, Stated
 
 PHOTOS_OF_FACES = 20
-"""The packaged photos in their sizes, as many as a detector is tried on."""
+"""Packaged photos, smaller copies included, that a detector is tried on."""
 SHOWN_FMR = 1e-4
 """The server's default rate."""
 TIME_LIMIT_S = 900.0
-"""Of checking a file. SFace's takes a minute on two busy cores."""
+"""Seconds for checking a file. SFace's takes a minute on two busy cores."""
 
 
 def pull(
@@ -288,7 +288,7 @@ def _add_archive(file: Path, settings: Settings, time_limit: float, *, as_json: 
 
 
 def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:
-    """Return three numbers, of one or three in the text. Raises BadParameter."""
+    """Return three numbers from a text that has one or three. Raises BadParameter."""
     try:
         numbers = [float(number) for number in text.split(",")] if text else []
     except ValueError:
@@ -354,7 +354,7 @@ def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_
 
 
 def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]:
-    """Return the detector's package, and of each packaged photo whether it finds a face."""
+    """Return the detector's package, and for each packaged photo whether it finds a face."""
     from app.models.add import add_detector  # noqa: PLC0415 - slow to import
     from app.models.commands.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
 

@@ -1,4 +1,4 @@
-"""A model package in one file: the tar of its folder, which may be anybody's."""
+"""Read a model package from one file, the tar of its folder. The file may come from anybody."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.package.manifest import DEFAULT_MAX_BYTES, FileSource, Manifest
 
 GZIP, USTAR = tar_stream.GZIP_MAGIC, b"ustar"
 USTAR_PLACE: Final = 257
-"""Where a tar's first header has USTAR (POSIX.1-1988)."""
+"""Byte at which a tar's first header has `ustar` (POSIX.1-1988)."""
 MANIFEST_BYTES: Final = 4 * 1024**2
-"""A manifest with all its cards has some 60 kB."""
+"""Most bytes of a manifest; one with all its cards has some 60 kB."""
 PIECE_BYTES: Final = 1024**2
 
 
 def is_archive(file: Path) -> bool:
-    """Return whether the file begins as a tar or tar.gz does; one that is no regular file doesn't. Raises OSError."""
+    """Return whether the file begins as a tar or tar.gz does; False if it is not a regular file. Raises OSError."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -31,7 +31,7 @@ def is_archive(file: Path) -> bool:
 
 
 def read_package(file: Path) -> tuple[Manifest, bytes]:
-    """Return a package's manifest, as one whose file lies beside it, and the content of its model file.
+    """Return a package's manifest, changed to name a model file beside it, and the content of that file.
 
     Nothing of the archive is written but the manifest, to a folder of its own. Raises InvalidInput
     (``invalid_archive``, ``payload_too_large``), Unusable (``package_manifest_invalid``, ``package_wrong_task``,

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
 CALIBRATION_PHOTOS = 2000
-"""Photos that are searched for calibration faces, at most."""
+"""Most photos that are searched for calibration faces."""
 WEIGHED_PHOTOS = 5000
-"""Photos that are weighed on, at most: pairs take 4 bytes for each member and mirror image, 12.5 million of them."""
+"""Most photos that weights are chosen on. They make 12.5 million pairs, each of 4 bytes for every member and mirror
+image."""
 
 
 def measure(

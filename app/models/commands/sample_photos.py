@@ -24,10 +24,10 @@ from app.types import Pixels
 
 SAMPLES = PROJECT / "docs" / "samples"
 WIDTHS = 640, 320, 250
-"""Of the packaged photos' smaller copies."""
+"""Widths in pixels of the packaged photos' smaller copies."""
 QUALITY = 92
 LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
-"""People whose photos tell forms of input apart, and how many of a folder's are looked at."""
+"""Fewest people whose photos can tell forms of input apart; most people of a folder that are used; photos of each."""
 
 
 def load(source: Path, count: int) -> list[bytes]:

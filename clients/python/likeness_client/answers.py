@@ -97,8 +97,8 @@ class Challenge(Answer):
 
 
 class ChallengeAnswer(Answer):
-    """The answer of the operation that the challenge was made for, on the first frame; the others are
-    null."""
+    """The answer of the operation that the challenge was made for, about the first frame; the other
+    fields are null."""
 
     operation: str
     verify: SubjectVerifyAnswer | None = None

@@ -141,7 +141,7 @@ export interface Challenge {
   expires_at: string;
 }
 
-/** The answer of the operation that the challenge was made for, on the first frame; the others are null. */
+/** The answer of the operation that the challenge was made for, about the first frame; the other fields are null. */
 export interface ChallengeAnswer {
   operation: "verify" | "identify" | "enroll";
   verify?: SubjectVerifyAnswer | null;
@@ -570,7 +570,7 @@ export interface GalleryCalibration {
    */
   calibration: CalibrationSource;
   allow_laxer: boolean;
-  /** Which one decides now, at the highest rate. */
+  /** Which calibration decides now, at the highest rate. */
   decides: DecidedBy;
   /** Null before the first measurement. */
   measured: GalleryMeasured | null;
@@ -646,24 +646,24 @@ export interface GalleryMeasured {
   /** The package whose templates were compared. */
   model: string;
   measured_at: string;
-  /** Subjects of the gallery then. */
+  /** Subjects that the gallery had then. */
   subjects: number;
   faces: number;
-  /** Those compared: all, or a random sample; at most 10 faces of each. */
+  /** Subjects that were compared: all, or a random sample; at most 10 faces of each. */
   compared_subjects: number;
   compared_faces: number;
   /** Non-mated comparisons; 0 if too few subjects are enrolled. */
   comparisons: number;
   mated: number;
-  /** Changes since, as a share of the faces; measured again above 0.2. */
+  /** Changes since the measurement, as a share of the faces; above 0.2 it is measured again. */
   changed: number;
   /** Pairs of subjects left out, since each may be one person. */
   suspicious: number;
-  /** So many would be as alike by chance, by the package's strictest operating point. */
+  /** How many pairs of subjects would be as alike by chance, at the package's strictest operating point. */
   suspicious_expected: number | null;
   /** Pairs of faces left out with them. */
   left_out: number;
-  /** Each stated rate is too low by this at most, if all pairs left out were two people. */
+  /** By how much each stated rate is too low at most: if all pairs left out were different people. */
   missed: number;
   scores: Scores | null;
 }
@@ -713,8 +713,8 @@ export interface GalleryPoint {
   threshold_low: number | null;
   threshold_high: number | null;
   /**
-   * The threshold with the gallery's calibration switched on: raised to the floor, or carried down; null: no
-   * such rate is supported.
+   * The threshold that decides if the gallery's calibration is switched on: its own, raised to the floor, or the
+   * package's at a corrected rate; null: the rate is not supported.
    */
   decides: number | null;
   /** The package's threshold. */
@@ -1186,7 +1186,7 @@ export interface PullableModel {
   licence: Licence;
   /** What was measured with it; null: nothing. */
   accuracy: string | null;
-  /** Of its files, at most. */
+  /** Most bytes of its files. */
   max_bytes: number;
   /** Where they are fetched from. */
   files: Array<PullableFile>;

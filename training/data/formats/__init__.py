@@ -40,9 +40,9 @@ class Block:
 class Listing:
     """A set that can be indexed.
 
-    ``files`` hold the images, or (``path``) are the folder that names are relative to; a text is a shard's URL, None
-    stands for a file `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose sizes and
-    times tell whether the set has changed. ``blocks`` takes the index's folder.
+    ``files`` hold the images; of the kind ``path`` they are the folder that names are relative to. A str is a shard's
+    URL, and None the file `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose
+    sizes and times tell whether the set has changed. ``blocks`` takes the index's folder.
     """
 
     kind: Kind

@@ -31,7 +31,7 @@ HEADER = struct.Struct("<IfQQ")
 AT_ONCE = 1 << 16
 """Records looked at together."""
 INDEX_BYTES = 1 << 20
-"""Of an index, parsed together."""
+"""Bytes of an index that are parsed together."""
 LARGEST_LABEL = 2**24
 """float32 holds every whole number up to here; beyond, two people may share a label."""
 

@@ -30,7 +30,7 @@ names are on it; between 0.95 and 0.97 there are pairs of different people."""
 NEAR_LIMIT = 100_000
 """Up to this many images all are compared with all; above, only those of one person."""
 LEAST_IMAGES = 3
-"""An image is doubted only where its person has two more, which agree or not."""
+"""Images that a person needs before one of them is doubted: two others to compare it with."""
 
 
 @dataclass(frozen=True, slots=True)

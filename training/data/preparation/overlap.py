@@ -28,7 +28,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Everyone in A whose mean template reaches the threshold in B, or any of whose images the threshold of pairs."""
+    """Everyone in A whose mean template reaches the threshold with somebody's in B, or one of whose images reaches the
+    threshold of pairs."""
 
     package: str
     threshold: float
@@ -55,7 +56,7 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
     matches = []
     for person in shared.tolist():
         mean, pair = float(means[person]), float(pair_score[person])
-        # whoever of B the stronger evidence names
+        # the person of B that the stronger evidence points to
         other = int(best_mean[person]) if mean >= threshold else int(b.labels[pair_image[person]])
         images = (int(own_image[person]), int(pair_image[person]))
         matches.append(Match(a.people[person], b.people[other], round(mean, 4), round(pair, 4), images))

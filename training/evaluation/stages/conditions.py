@@ -35,7 +35,7 @@ CLOTHS = ((150, 190, 222), (238, 238, 236), (38, 38, 42))
 """Colours of masks, RGB: light blue, white, black."""
 MASK = ((-0.88, 0.40), (-0.35, 0.34), (0, 0.27), (0.35, 0.34), (0.88, 0.40), (0.80, 1.05), (0.45, 1.55), (0, 1.68),
         (-0.45, 1.55), (-0.80, 1.05))  # fmt: skip
-"""Its outline: over the nose's bridge, along the cheeks, under the chin."""
+"""Outline of a mask, (across, down): over the nose's bridge, along the cheeks, under the chin."""
 FOLDS = (0.75, 1.0, 1.25)
 LENS = (0.36, 0.30)
 """Half the width and height of a dark glass, in d."""
@@ -50,31 +50,31 @@ INFRARED_GAMMA, INFRARED_BLUR, INFRARED_GRAIN = 0.75, 0.02, 5.0
 READ_NOISE = 2.0
 """Standard deviation in grey levels that a dark photo keeps however little light there is."""
 LIGHT = 0.1
-"""Of the light in a dark photo: the noise that stays is nearly half of the contrast that a face keeps."""
+"""Share of the light that is left in a dark photo: the noise is then nearly half of the contrast that a face keeps."""
 OUT_OF_FOCUS = 0.07
 """Sigma of the blur in d: 3 pixels where the eyes are 42 apart."""
 JPEG_QUALITY = 20
 
 
 def clean(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Leave it as it is: what the others are compared with."""
+    """Return the photo unchanged: the others are compared with it."""
     return photo
 
 
 def grey(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Luma of BT.601 in all channels."""
+    """Put the luma (BT.601) into all channels."""
     return _three(np.asarray(cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY), np.uint8))
 
 
 def infrared_like(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """The red channel, the nearest to infrared that a colour photo has; brightened, softened, noisy."""
+    """Return the red channel, the nearest to infrared that a colour photo has: brightened, softened, noisy."""
     bright = 255 * (photo[:, :, 0] / 255.0) ** INFRARED_GAMMA
     soft = cv2.GaussianBlur(bright.astype(np.uint8), (0, 0), INFRARED_BLUR * _Face.of(landmarks).eyes)
     return _three(_noisy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
 
 
 def masked(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """A surgical mask from the nose's bridge to under the chin, of one of three colours, with folds."""
+    """Draw a surgical mask from the nose's bridge to under the chin, in one of three colours, with folds."""
     face, cloth = _Face.of(landmarks), np.zeros_like(photo)
     cloth[:] = CLOTHS[int(rng.integers(len(CLOTHS)))]
     for down in FOLDS:
@@ -87,7 +87,7 @@ def masked(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pix
 
 
 def dark_glasses(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Sunglasses: an ellipse over each eye, their bridge and the temples."""
+    """Draw sunglasses: an ellipse over each eye, the bridge between them and the temples."""
     face, cover = _Face.of(landmarks), np.zeros(photo.shape[:2], np.uint8)
     size = (round(LENS[0] * face.eyes), round(LENS[1] * face.eyes))
     for eye in np.round(landmarks[:2]).astype(int).tolist():
@@ -98,17 +98,17 @@ def dark_glasses(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator)
 
 
 def dark(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """Little light: what is left is noisy and in few levels."""
+    """Darken the photo: what is left is noisy and has few grey levels."""
     return _noisy(photo.astype(np.float32) * LIGHT, READ_NOISE, rng)
 
 
 def out_of_focus(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Blurred in proportion to the face."""
+    """Blur the photo in proportion to the face."""
     return np.asarray(cv2.GaussianBlur(photo, (0, 0), OUT_OF_FOCUS * _Face.of(landmarks).eyes), np.uint8)
 
 
 def jpeg(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Compressed hard."""
+    """Compress the photo strongly as JPEG."""
     data = io.BytesIO()
     Image.fromarray(photo).save(data, "JPEG", quality=JPEG_QUALITY)
     return np.asarray(Image.open(data).convert("RGB"), np.uint8)
@@ -174,7 +174,8 @@ def one_photo_each(clean_templates: Templates) -> list[str]:
 
 
 def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
-    """Return a photo under a condition, drawn on the face that it is about; by chance that its name decides."""
+    """Return the photo under a condition, drawn on the face that it is about, as PNG. Its ``name`` and ``seed`` decide
+    what is random. Raises NoFace and Unalignable."""
     detected = pipeline.detect(data)
     face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))

@@ -33,9 +33,9 @@ class Turned:
     found: int
     unalignable: int
     with_itself: int
-    """Match the same photo upright."""
+    """Photos whose face matches that of the same photo upright."""
     made_up: int
-    """Found, and don't match the same photo upright."""
+    """Photos with a face that does not match the same photo upright."""
     made_up_enrolled: int
     """Of these, the ones that an enrollment takes by default."""
     mated: int
@@ -90,7 +90,7 @@ class Scores:
 
     @staticmethod
     def of(thresholds: Thresholds, people: int) -> Scores:
-        """Return those at the stated rates, the last for a gallery of everybody but oneself.
+        """Return the scores at the stated rates; the last is for a gallery of all other people.
 
         Raises OperatingPointUnavailable.
         """
