@@ -18,8 +18,8 @@ from fastapi import FastAPI
 
 from app import logs
 from app.access.grants import RequestRate, parse_rate
-from app.access.keys import Keys
-from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
+from app.access.keys import AdminKey, Guard, Keys
+from app.api import metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import PARSED_COPIES, BodyLimits
 from app.api.components import Components
 from app.api.feature import Feature
@@ -356,12 +356,12 @@ def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | Pho
     return reader
 
 
-def _guard(settings: Settings, admin_key: str, keys: Keys) -> auth.Guard:
+def _guard(settings: Settings, admin_key: str, keys: Keys) -> Guard:
     failures = _rate("failed_keys", settings.failed_keys)
     if failures is None:
         raise InvalidSetting(f"{PREFIX}FAILED_KEYS: give a rate")
-    admin = auth.AdminKey(admin_key, settings.data_dir / ADMIN_KEY_FILE)
-    return auth.Guard(admin, keys, failures, vector_rate=_rate("vector_rate", settings.vector_rate))
+    admin = AdminKey(admin_key, settings.data_dir / ADMIN_KEY_FILE)
+    return Guard(admin, keys, failures, vector_rate=_rate("vector_rate", settings.vector_rate))
 
 
 def _rate(name: str, text: str) -> RequestRate | None:

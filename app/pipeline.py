@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -84,20 +85,21 @@ class Pipeline:
         with timed(stages, "decode"):
             encoded = open_image(image, self._limits)
             factor = 1
-            if encoded.can_reduce():  # as far as the detector loses nothing
+            if encoded.reducible:  # as far as the detector loses nothing
                 finest = self._detector.finest_scale(encoded.width, encoded.height)
                 factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
-        self._check_cost(encoded, factor)
         seen = self._seen(encoded, factor, cuts, stages)
         if isinstance(seen, Photo):
             return seen
-        encoded = open_image(image, self._limits)
-        self._check_cost(encoded, 1)  # the crop of a small face needs all the pixels there are
-        return self._whole(encoded, seen, cuts, stages)
+        # The crop of a small face needs all the pixels there are.
+        return self._whole(open_image(image, self._limits), seen, cuts, stages)
 
-    def _check_cost(self, encoded: EncodedImage, factor: int) -> None:
+    def _decoded(self, encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
+        """Decode the photo. Raises TooCostly."""
         if encoded.pixels(factor) > self.most_pixels:
             raise TooCostly
+        with timed(stages, "decode"):
+            return encoded.decode(factor)
 
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
@@ -105,7 +107,7 @@ class Pipeline:
         """Return the photo's faces; where their crops need more pixels than were decoded, only what was seen of them,
         in the original's coordinates.
         """
-        decoded = _decoded(encoded, factor, stages)
+        decoded = self._decoded(encoded, factor, stages)
         with timed(stages, "detect"):
             min_face = self._detector.min_face / decoded.scale
             sights = self._detector.search(decoded.pixels, min_face=min_face)
@@ -119,7 +121,7 @@ class Pipeline:
         self, encoded: EncodedImage, sights: Sequence[Detection], cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo:
         """Return the faces, with crops from all the photo's pixels, of what was seen in it before."""
-        decoded = _decoded(encoded, 1, stages)
+        decoded = self._decoded(encoded, 1, stages)
         with timed(stages, "detect"):
             found = find_faces(decoded.pixels, sights, self._detector, self._detector.min_face)
         return self._aligned(decoded, found, cuts, stages)
@@ -142,7 +144,7 @@ class Pipeline:
             faces.append(
                 Face(original.box, None, original.score, Quality(0.0, (Reason.UNALIGNABLE,)), None, cuts=shown)
             )
-        faces.sort(key=lambda face: -face.score)
+        faces.sort(key=attrgetter("score"), reverse=True)
         rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
         return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
 
@@ -194,7 +196,7 @@ def choose_face(photo: Photo, index: int | None = None) -> Choice:
         return Choice(index, "chosen by the request", 0.0)
     boxes, size = [face.box for face in photo.faces], (photo.width, photo.height)
     prominences = [prominence(box, *size) for box in boxes]
-    first, *others = sorted(range(len(boxes)), key=lambda i: -prominences[i])
+    first, *others = sorted(range(len(boxes)), key=prominences.__getitem__, reverse=True)
     if not others:
         return Choice(first, "the only face", 0.0)
     share = prominences[others[0]] / prominences[first] if prominences[first] > 0 else 1.0
@@ -235,21 +237,14 @@ def _off_centre(box: Box, width: int, height: int) -> float:
     return math.hypot(box.x + box.width / 2 - (width - 1) / 2, box.y + box.height / 2 - (height - 1) / 2)
 
 
-def _decoded(encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
-    with timed(stages, "decode"):
-        return encoded.decode(factor)
-
-
-def _enlarged(detection: Detection, cuts: Sequence[Cut]) -> bool:
-    """Return whether the crop or a cut would have more pixels than the part of the photo it is taken from."""
-    if any(cut.enlarges(detection.box) for cut in cuts):
-        return True
-    return scale_of(similarity_transform(detection.landmarks, CANONICAL_LANDMARKS)) > 1
-
-
 def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]) -> bool:
-    """Return whether the photo was decoded smaller than the crops of these faces need."""
-    return decoded.scale != 1 and any(_enlarged(face, cuts) for face in faces)
+    """Return whether the photo was decoded smaller than these faces need: a crop or a cut would have more pixels than
+    the part of the photo that it is taken from."""
+    return decoded.scale != 1 and any(
+        any(cut.enlarges(face.box) for cut in cuts)
+        or scale_of(similarity_transform(face.landmarks, CANONICAL_LANDMARKS)) > 1
+        for face in faces
+    )
 
 
 def _scaled(detection: Detection, decoded: Decoded) -> Detection:

@@ -78,6 +78,11 @@ class Grant:
         implied = Scope.ADMIN in self.scopes and (scope not in EXPLICIT or self.key_id == ADMIN_KEY_ID)
         return scope in self.scopes or implied
 
+    def require(self, scope: Scope) -> None:
+        """Raise InvalidInput (``missing_scope``) if the key lacks the scope."""
+        if not self.has(scope):
+            raise InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
+
     @property
     def sees_exact_scores(self) -> bool:
         """Return whether answers hold exact scores of enrolled faces, enough of which show the faces' templates."""

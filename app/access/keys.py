@@ -1,4 +1,5 @@
-"""API keys, checked at every request, mostly from a cache. `app.features.issued_keys` makes and changes them.
+"""API keys, checked at every request: the admin key of the data folder, or one of the database, mostly from a cache.
+`app.features.issued_keys` makes and changes them. Failed attempts are limited per address, successful requests per key.
 
 A key is `lk_` + id + `_` + secret. The id finds its row, which holds only the SHA-256 of the secret: a secret of 256
 random bits needs no slow hash. For a key that signs requests, as AWS's clients do, the secret itself is stored too,
@@ -7,6 +8,7 @@ sealed, since checking a signature needs it; the row still decides whether the k
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -15,20 +17,26 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.grants import Grant, RequestRate, Scope, Scopes, parse_rate
+from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, RequestRate, Scope, Scopes, address_group, parse_rate
+from app.concurrency.admission import LOOKUPS, Shares
+from app.concurrency.overload import Why
+from app.db.encryption import read_admin_key
 from app.db.engine import Database
 from app.db.schema import API_KEYS
 from app.db.secrets import SecretStore
-from app.errors import InvalidInput, NotFound
+from app.errors import InvalidInput, NotFound, Unusable
 from app.timestamps import utc_seconds
+
+T = TypeVar("T")
 
 KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """Lower case letters, digits and hyphens. No underscore, which ends the id within a key, and no dot."""
@@ -65,6 +73,11 @@ CACHE_S = 1.0
 """How long a checked key is cached: a key that another process revoked works no longer than this."""
 CACHE_SIZE = 10_000
 KEPT_AS = "signing/{}"
+ALL_ADDRESSES = 100
+"""How many times as often all addresses together may fail as one alone: addresses can be rented."""
+EVERY_ADDRESS = "every address"
+FOLLOW_S = 0.5
+"""Seconds between checks whether the file of the admin key was replaced."""
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
 
 
@@ -167,6 +180,134 @@ class Keys:
                     self._cache[digest] = replace(checked, checked_at=-CACHE_S * 2 + self._monotonic())
 
 
+ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
+"""What the admin key allows: everything, in all galleries, without a rate limit."""
+
+
+class AdminKey:
+    """The admin key by its SHA-256. It follows its file within FOLLOW_S; a file without a key changes nothing.
+
+    `monotonic` returns monotonic seconds.
+    """
+
+    def __init__(self, key: str, path: Path | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._digest = digest_of(key)
+        self._path = path
+        self._monotonic = monotonic
+        self._state: tuple[int, ...] = ()
+        self._due = 0.0
+
+    def matches(self, given: str) -> bool:
+        """Return whether this is the admin key; compares in constant time."""
+        now = self._monotonic()
+        if self._path is not None and now >= self._due:
+            self._due = now + FOLLOW_S
+            self._follow(self._path)
+        return hmac.compare_digest(digest_of(given), self._digest)
+
+    def _follow(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            state = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if state != self._state:
+                self._digest = digest_of(read_admin_key(path))
+                self._state = state
+        except (OSError, Unusable):  # deleted or being written by hand: the last key stays
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Checks keys: the admin key by its SHA-256, the others through `keys`.
+
+    `failures` limits how many wrong keys an address may send; all addresses together may send ALL_ADDRESSES times as
+    many. Beyond the limit a key is answered with 429, and looked up only if it has worked before.
+    """
+
+    admin: AdminKey
+    keys: Keys
+    failures: RequestRate
+    attempts: Buckets = field(default_factory=Buckets)
+    requests: Buckets = field(default_factory=Buckets)
+    vector_rate: RequestRate | None = None
+    """How often a key may have vectors scored that its holder made; None: no limit."""
+    vectors: Buckets = field(default_factory=Buckets)
+    lookups: Shares = field(default_factory=lambda: Shares(LOOKUPS))
+    """Keys that are looked up now and have not worked before."""
+
+    async def check(self, given: str, address: str) -> Grant:
+        """Return what a key allows.
+
+        Raises InvalidInput (``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded (``too_many_failures``,
+        ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
+        """
+        if self.admin.matches(given):
+            return ADMIN
+        grant = self.keys.recall(given)
+        if grant is None:
+            known = self.keys.is_known(given)
+            grant = await self.attempt(lambda: self.keys.check(given), address, known=known)
+        self.count_request(grant)
+        return grant
+
+    def count_request(self, grant: Grant) -> None:
+        """Count a request of the key. Raises Overloaded (``rate_limited``)."""
+        if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
+            raise Why.KEY_RATE.error(wait_s)
+
+    def count_faces(self, grant: Grant, count: int) -> None:
+        """Count a photo with several searched faces as that many requests of the key; its own request is one of them.
+
+        A key in debt waits before its next request (`count_request`).
+        """
+        if grant.rate and count > 1:
+            self.requests.owe(grant.key_id, grant.rate, count - 1)
+
+    async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
+        """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
+
+        Raises Overloaded without looking up if the caller is not `known` and its address, or all together, have failed
+        too often (``too_many_failures``), or if too many unknown keys are being looked up.
+        """
+        with self._counted(address, known=known):
+            if known:
+                return await asyncio.to_thread(look_up)
+            caller = (address_group(address),)
+            self.lookups.enter(caller)
+            try:
+                return await asyncio.to_thread(look_up)
+            finally:
+                self.lookups.leave(caller)
+
+    def require_few_failures(self, address: str) -> None:
+        """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
+        if wait_s := self.attempts.wait(address_group(address), self.failures):
+            raise Why.FAILURES.error(wait_s)
+
+    @contextmanager
+    def _counted(self, address: str, *, known: bool) -> Iterator[None]:
+        """Count a failure before the block begins, so that simultaneous requests can't exceed the limit; take it back
+        unless the block raises InvalidInput."""
+        limits = {
+            address_group(address): self.failures,
+            EVERY_ADDRESS: RequestRate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),
+        }
+        taken = []
+        try:
+            for caller, rate in limits.items():
+                if not (wait_s := self.attempts.take(caller, rate)):
+                    taken.append((caller, rate))
+                elif not known:
+                    raise Why.FAILURES.error(wait_s)
+            yield
+        except InvalidInput:
+            taken.clear()
+            raise
+        finally:
+            for caller, rate in taken:
+                self.attempts.give_back(caller, rate)
+
+
 def find_key(connection: Connection, key_id: str, *, lock: bool = False) -> Key:
     """Return a key. Raises NotFound ``key_not_found``."""
     query = sa.select(API_KEYS).where(API_KEYS.c.id == key_id)
@@ -177,7 +318,7 @@ def find_key(connection: Connection, key_id: str, *, lock: bool = False) -> Key:
 
 
 def to_key(row: Row[Any]) -> Key:
-    columns = {field.name: getattr(row, field.name) for field in fields(Key)}
+    columns = {each.name: getattr(row, each.name) for each in fields(Key)}
     scopes = frozenset(Scope(scope) for scope in row.scopes.split())
     galleries = None if row.galleries is None else frozenset(json.loads(row.galleries))
     return Key(**columns | {"scopes": scopes, "galleries": galleries})

@@ -11,15 +11,13 @@ import binascii
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum, auto
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
-from python_multipart import MultipartParser
-from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
@@ -83,13 +81,16 @@ MAX_TEXT_FIELD = 4096
 MAX_TEXT_FIELDS = 16
 """Form parts beside the images; no operation has as many parameters."""
 MAX_PART_HEADER = 8 * 1024
+HEAD_END = b"\r\n\r\n"
+_HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:")
+"""Begins a line of a part's head (RFC 5322, section 2.2, with the characters of RFC 9110's tokens)."""
 QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
 thread."""
 COSTLY_BYTES = 2 * 1024**2
 """Bytes from which on bodies are parsed one at a time, at low priority; smaller bodies don't wait for them."""
 PARSED_COPIES = 2
-"""Copies of a body in memory while a form is split: each part in pieces, and whole. JSON takes less."""
+"""Copies of a body that are counted while it is parsed: a form takes one, JSON less than two."""
 MAX_ERRORS = 10
 """How many wrong fields one answer lists."""
 JSON_TYPE = "application/json"
@@ -155,8 +156,7 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         _too_large(limit)
-    if is_compressed(request):
-        raise InvalidInput("Compressed bodies are not read.", code="unsupported_media_type")
+    kind = content_type(request)
     data = io.BytesIO()  # whose value is its buffer, not a copy of it
     try:
         async with asyncio.timeout(seconds):
@@ -167,17 +167,18 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
                 data.write(chunk)
     except TimeoutError:
         raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
-    return Body(data.getvalue(), *content_type(request))
+    return Body(data.getvalue(), *kind)
 
 
 def content_type(request: Request) -> tuple[str, bytes]:
-    """Return the media type in lower case, and a form's boundary."""
+    """Return the media type in lower case, and a form's boundary.
+
+    Raises InvalidInput (``unsupported_media_type``) for a compressed body.
+    """
+    if request.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
+        raise InvalidInput("Compressed bodies are not read.", code="unsupported_media_type")
     media_type, options = parse_options_header(request.headers.get("content-type"))
     return media_type.decode("latin-1").lower(), options.get(b"boundary", b"")
-
-
-def is_compressed(request: Request) -> bool:
-    return request.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}
 
 
 def unsupported(supported: Sequence[str]) -> InvalidInput:
@@ -282,7 +283,7 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str], *, ignore: bool) -> Parts:
     parts = Parts()
-    for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
+    for name, data in form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
         if (field_name := wanted.find(name)) is not None:
             parts.images.setdefault(field_name, []).append(data)
             continue
@@ -303,116 +304,109 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
     return parts
 
 
-@contextmanager
-def _well_formed() -> Iterator[None]:
-    """Raise InvalidInput (``invalid_multipart``) in place of the parser's error."""
-    try:
-        yield
-    except FormParserError:
-        raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart") from None
+class _Place(Enum):
+    """Where a form is read."""
+
+    PREAMBLE = auto()
+    """Before the first boundary: text that nobody needs (RFC 2046, section 5.1.1)."""
+    HEAD = auto()
+    """Behind a boundary."""
+    CONTENT = auto()
+    END = auto()
+    """Behind the last boundary."""
 
 
 class FormReader:
-    """Splits a multipart form into its parts while its bytes arrive."""
+    """Splits a multipart form (RFC 2046, section 5.1) into its parts while its bytes arrive."""
 
     def __init__(self, boundary: bytes, max_parts: float = math.inf) -> None:
         if not boundary:
             raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
-        self._first = re.compile(rb"(?:\A|\n)(--" + re.escape(boundary) + b")")
-        self._preamble: bytes | None = b""
-        """What came before the first boundary; None once that was found."""
-        self._pieces: list[tuple[int, str, bytes]] = []
-        self._count = 0
+        self._first = re.compile(rb"(?:\A|\n)--" + re.escape(boundary))
+        self._delimiter = b"\r\n--" + boundary
         self._max_parts = max_parts
-        self._complete = False
-        self._header = bytearray()
-        self._value = bytearray()
-        self._disposition = b""
+        self._place = _Place.PREAMBLE
+        self._held = b""
+        """What was not read yet: the next bytes may complete it."""
+        self._count = 0
         self._name = ""
-        callbacks: Any = {
-            "on_part_begin": self._begin,
-            "on_header_field": partial(self._collect, self._header),
-            "on_header_value": partial(self._collect, self._value),
-            "on_header_end": self._end_header,
-            "on_headers_finished": self._end_headers,
-            "on_part_data": self._add,
-            "on_end": self._end,
-        }
-        with _well_formed():
-            self._parser = MultipartParser(boundary, callbacks)
 
     def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
         """Return the pieces of parts in ``data``: each with its part's index and field name.
 
         Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
         """
-        if self._preamble is not None:
-            data = self._past_preamble(data)
-        with _well_formed():
-            self._parser.write(data)
-        pieces, self._pieces = self._pieces, []
+        data, at = self._held + data if self._held else data, 0
+        pieces: list[tuple[int, str, bytes]] = []
+        while self._place is not _Place.END:
+            if self._place is _Place.CONTENT:
+                end = data.find(self._delimiter, at)
+                whole = end if end >= 0 else max(at, len(data) - len(self._delimiter) + 1)
+                pieces.append((self._count - 1, self._name, data[at:whole]))
+                at = whole
+                if end < 0:
+                    break
+                at, self._place = end + len(self._delimiter), _Place.HEAD
+            elif self._place is _Place.PREAMBLE:
+                found = self._first.search(data, 0, MAX_PART_HEADER)
+                if found is None and len(data) > MAX_PART_HEADER:
+                    raise _malformed()
+                if found is None:
+                    break
+                at, self._place = found.end(), _Place.HEAD
+            elif (begin := self._begin_part(data, at)) is None:
+                break
+            else:
+                at = begin
+        self._held = data[at:] if self._place is not _Place.END else b""
         return pieces
 
-    def finish(self) -> None:
-        """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
-        with _well_formed():
-            self._parser.finalize()
-        if not self._complete:
-            raise InvalidInput("The form is cut short.", code="invalid_multipart")
-
-    def _past_preamble(self, data: bytes) -> bytes:
-        """Return what follows the text that may stand before the first boundary (RFC 2046, section 5.1.1)."""
-        seen = (self._preamble or b"") + data
-        if found := self._first.search(seen, 0, MAX_PART_HEADER):
-            self._preamble = None
-            return seen[found.start(1) :]
-        if len(seen) > MAX_PART_HEADER:
-            raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
-        self._preamble = seen
-        return b""
-
-    def _collect(self, into: bytearray, data: bytes, start: int, end: int) -> None:
-        into += data[start:end]
-        if len(into) > MAX_PART_HEADER:
-            raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
-
-    def _begin(self) -> None:
-        self._disposition = b""
+    def _begin_part(self, data: bytes, at: int) -> int | None:
+        """Read what follows a boundary: the head of a part, or the end of the form. Return where that ends; None if not
+        all of it is there."""
+        if data.startswith(b"--", at):
+            self._place = _Place.END
+            return at
+        end = data.find(HEAD_END, at, at + MAX_PART_HEADER)
+        if end < 0:
+            if len(data) - at >= MAX_PART_HEADER:
+                raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
+            return None
         self._count += 1
         if self._count > self._max_parts:
             message = f"A form has at most {self._max_parts} parts here."
             raise InvalidInput(message, code="payload_too_large")
+        self._name, self._place = _field_of(data[at:end]), _Place.CONTENT
+        return end + len(HEAD_END)
 
-    def _end_header(self) -> None:
-        if bytes(self._header).lower() == b"content-disposition":
-            self._disposition = bytes(self._value)
-        self._header.clear()
-        self._value.clear()
-
-    def _end_headers(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        if b"name" not in options:
-            raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
-        self._name = options[b"name"].decode("utf-8", "replace")
-        self._add(b"", 0, 0)  # an empty part is a part too
-
-    def _add(self, data: bytes, start: int, end: int) -> None:
-        self._pieces.append((self._count - 1, self._name, data[start:end]))
-
-    def _end(self) -> None:
-        self._complete = True
+    def finish(self) -> None:
+        """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
+        if self._place is not _Place.END:
+            raise InvalidInput("The form is cut short.", code="invalid_multipart")
 
 
-def _form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
-    """Return the name and content of each part."""
+def _field_of(head: bytes) -> str:
+    """Return the field that a part's head names: the rest of the boundary's line, and a line for each header."""
+    padding, *lines = head.split(b"\r\n")
+    if padding.strip(b" \t") or not all(map(_HEADER.match, lines)):
+        raise _malformed()
+    headers = {name.lower(): value for name, _, value in (line.partition(b":") for line in lines)}
+    _, options = parse_options_header(headers.get(b"content-disposition", b"").strip())
+    if b"name" not in options:
+        raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
+    return options[b"name"].decode("utf-8", "replace")
+
+
+def _malformed() -> InvalidInput:
+    return InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
+
+
+def form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
+    """Return the name and content of each of a form's parts, ``limit`` at most. Raises as `FormReader` does."""
     reader = FormReader(body.boundary, limit)
-    parts: list[tuple[str, list[bytes]]] = []
-    for index, name, data in reader.feed(body.data):
-        if index == len(parts):
-            parts.append((name, []))
-        parts[index][1].append(data)
+    parts = [(name, data) for _, name, data in reader.feed(body.data)]  # fed whole, each part is one piece
     reader.finish()
-    return [(name, b"".join(pieces)) for name, pieces in parts]
+    return parts
 
 
 # ---------------------------------------------------------------- JSON

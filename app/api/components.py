@@ -15,9 +15,8 @@ from starlette.datastructures import State
 from starlette.types import Scope
 
 from app.access.audit import AuditLog
-from app.access.keys import Keys
+from app.access.keys import Guard, Keys
 from app.api import schemas
-from app.api.auth import Guard
 from app.api.body import BodyLimits
 from app.api.metrics import Metrics
 from app.concurrency.admission import Admission

@@ -23,10 +23,10 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
 from app.api import openapi
-from app.api.auth import given_key
 from app.api.middleware import CSP
 from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, File, digest_of, served_files
 from app.api.route import Router, add_operations, operations_of
+from app.api.wire import given_key
 from app.errors import NotFound
 
 PAGE_PATH = "/"

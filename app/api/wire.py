@@ -9,6 +9,8 @@ does an exception become an answer.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
 import logging
 import math
@@ -25,7 +27,6 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
-from app.api.auth import given_key, is_browser_path, key_of
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
 from app.concurrency.overload import Why
@@ -33,6 +34,9 @@ from app.error_codes import BY_CODE
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.logs import LOGGER
 
+BROWSER_PATHS = ("/docs", "/openapi.json")
+"""Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
+send Basic credentials along with requests that other sites make."""
 RETRY_AFTER_S = 1.0
 """The `Retry-After` of an error that has none."""
 
@@ -140,6 +144,34 @@ class OwnFormat(WireFormat):
 
 
 OWN = OwnFormat()
+
+
+def key_of(scope: Scope) -> str:
+    """Return the key that a request sends, or that its session stands for. Raises InvalidInput (``missing_key``)."""
+    given = scope.get("session_key") or given_key(Headers(scope=scope), scope["path"])
+    if given is None:
+        raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
+    return given
+
+
+def given_key(headers: Headers, path: str) -> str | None:
+    """Return the key that a request sends."""
+    if key := headers.get("x-api-key"):
+        return key
+    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and rest:
+        return rest.strip()
+    if scheme.lower() == "basic" and is_browser_path(path):
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+    return None
+
+
+def is_browser_path(path: str) -> bool:
+    """Return whether a browser may sign in here by HTTP Basic."""
+    return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:

@@ -72,13 +72,12 @@ class EncodedImage:
     """As the file says, before it is turned upright."""
     height: int
     _opened: ImageFile.ImageFile | None
+    reducible: bool = False
+    """Whether libjpeg can shrink it while it decodes."""
 
     def pixels(self, factor: int = 1) -> int:
         """Return how many pixels decoding takes memory for. A reduced JPEG still keeps coefficients of all of it."""
         return self.width * self.height // min(factor, MAX_SAVING) ** 2
-
-    def can_reduce(self) -> bool:
-        return self._opened is not None and self._opened.format == "JPEG"
 
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
@@ -94,7 +93,7 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
         check_size(*size, limits)
         return EncodedImage(data, limits, *size, None)
     opened = open_file(data, limits)
-    return EncodedImage(data, limits, *opened.size, opened)
+    return EncodedImage(data, limits, *opened.size, opened, reducible=opened.format == "JPEG")
 
 
 def decode(data: bytes, limits: Limits) -> Decoded:
@@ -111,34 +110,25 @@ def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
     name, size = str(image.format), image.size
     try:
         is_deep = any(";16" in str(tile.args) for tile in image.tile)
-        whole = _upright_size(image)  # decodes some PNGs
-        scale = _reduction(image, factor)
-        rgb = _read_jpeg(image, data, scale) if name == "JPEG" else None
+        scale, rgb = _read_jpeg(image, data, factor) if name == "JPEG" else (1, None)
         if rgb is not None:
-            return _upright(rgb, _orientation(image), scale, whole)
+            return _upright(rgb, _orientation(image), scale, size)
         image.load()
         if isinstance(image, WebPImageFile):
             image._decoder = image.fp = None  # its two canvases and a copy of the pixels, 12 bytes a pixel
         if name == "HEIF" and image.size != size:
             raise ValueError("the coded picture has another size than the container says")
-        # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
+        # Some formats keep orientation behind the pixels; Pillow turns TIFF by itself, and its size is upright before.
         orientation = _orientation(image)
         rgb = _to_rgb(image)
         if is_deep and 0 < rgb.max() < DARK:  # Pillow keeps the upper 8 bits of colours
             raise UnsupportedImage(f"The {name} image leaves the upper bits of its colours empty; save it with 8 bits.")
         image.close()  # its pixels are not needed while these are turned
-        return _upright(rgb, orientation, scale, whole)
+        return _upright(rgb, orientation, scale, size)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
     except (MemoryError, *READER_ERRORS) as error:
         raise failure(name, size, error) from error
-
-
-def _upright_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Return the width and height of the upright picture."""
-    width, height = image.size
-    # A TIFF's size is upright in Pillow already.
-    return (height, width) if _orientation(image) >= 5 and image.format != "TIFF" else (width, height)
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
@@ -151,39 +141,35 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _reduction(image: ImageFile.ImageFile, wanted: int) -> int:
-    """Return by how much libjpeg decodes the image smaller: ``wanted``, or as near below it as it can."""
-    if image.format != "JPEG":
-        return 1
-    return next((factor for factor in REDUCTIONS if factor <= wanted and min(image.size) >= factor), 1)
-
-
-def _read_jpeg(image: ImageFile.ImageFile, data: bytes, scale: int) -> Pixels | None:
-    """Return a JPEG's pixels, RGB; None if Pillow has to decode it, reduced then by ``scale``. Raises as
-    `jpeg.decode`."""
+def _read_jpeg(image: ImageFile.ImageFile, data: bytes, wanted: int) -> tuple[int, Pixels | None]:
+    """Return by how much a JPEG is decoded smaller, ``wanted`` or as near below it as libjpeg can, and its pixels, RGB;
+    None if Pillow has to decode it, reduced then as much. Raises as `jpeg.decode`."""
     width, height = image.size
+    scale = next((factor for factor in REDUCTIONS if factor <= wanted and min(width, height) >= factor), 1)
     cmyk = image.mode == "CMYK"
     pixels = jpeg.decode(data, width, height, scale=scale, colours="CMYK" if cmyk else "RGB")
     if pixels is not None and not cmyk:
-        return pixels
+        return scale, pixels
     image.draft(None, (width // scale, height // scale))
-    return None
+    return scale, None
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, whole: tuple[int, int]) -> Decoded:
-    """Turn by the EXIF orientation; ``whole`` is the upright width and height before the reduction by ``scale``.
+    """Turn by the EXIF orientation; ``whole`` is the width and height before that and before the reduction by
+    ``scale``.
 
     The last block of a reduced row or column may be incomplete; where it becomes the first, the grid begins before 0.
     """
     transposed, flip_x, flip_y = _TURNS[orientation]
+    width, height = whole
     if transposed:
-        pixels = pixels.transpose(1, 0, 2)
-    overhang_x = pixels.shape[1] * scale - whole[0]
-    overhang_y = pixels.shape[0] * scale - whole[1]
+        pixels, width, height = pixels.transpose(1, 0, 2), height, width
+    overhang_x = pixels.shape[1] * scale - width
+    overhang_y = pixels.shape[0] * scale - height
     pixels = pixels[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
     pixels = np.ascontiguousarray(pixels)
     pixels.flags.writeable = False
-    return Decoded(pixels, scale, -overhang_x if flip_x else 0, -overhang_y if flip_y else 0, *whole)
+    return Decoded(pixels, scale, -overhang_x if flip_x else 0, -overhang_y if flip_y else 0, width, height)
 
 
 _TURNS = {

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
-from app.api.body import FORM_TYPE, MAX_TEXT_FIELD, Body, FormReader
+from app.api.body import FORM_TYPE, MAX_TEXT_FIELD, Body, form_parts
 from app.errors import InvalidInput
 
 URLENCODED_TYPE = "application/x-www-form-urlencoded"
@@ -49,10 +49,7 @@ def _pieces(body: Body) -> list[tuple[str, bytes]]:
         return [(name.decode("utf-8", "replace"), value) for name, value in listed]
     if body.media_type != FORM_TYPE:
         return []
-    reader = FormReader(body.boundary, MAX_PARTS)
-    pieces = [(name, data) for _, name, data in reader.feed(body.data)]
-    reader.finish()
-    return pieces
+    return form_parts(body, MAX_PARTS)
 
 
 def read_again(body: Body) -> Receive:

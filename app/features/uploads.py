@@ -17,7 +17,6 @@ from app.api.body import (
     FormReader,
     content_type,
     invalid_request,
-    is_compressed,
     unsupported,
 )
 from app.concurrency.admission import Admission
@@ -63,7 +62,7 @@ async def read_upload(request: Request, upload: File, seconds: float) -> AsyncGe
     Raises InvalidInput (``unsupported_media_type``, ``body_timeout``, ``invalid_multipart``).
     """
     media_type, boundary = content_type(request)
-    if media_type not in upload.media_types or is_compressed(request):
+    if media_type not in upload.media_types:
         raise unsupported(upload.media_types)
     form = FormReader(boundary) if media_type == FORM_TYPE else None
     stream = request.stream()

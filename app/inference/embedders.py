@@ -19,7 +19,8 @@ import numpy as np
 from app.choices import Used
 from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
-from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, PackageUnavailable, Unusable
+from app.errors import DatabaseUnavailable, InvalidInput, PackageUnavailable, Unusable
+from app.inference.attempts import RETRY_S, Attempts
 from app.inference.session import FIXED_BATCH, EmbedderSession
 from app.machine import cores
 from app.package.folders import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
@@ -30,8 +31,6 @@ TASK = "embed"
 BOUND_S = 5.0
 """Seconds for which a package is taken to be the one that stored templates were made with: another server may remove
 it, add another model under its id, and make a gallery with that."""
-RETRY_S = 5.0
-"""Seconds until a package that failed to open is tried again: each attempt hashes its file, which may be large."""
 CPU_MAX_BATCH = 8
 """Chosen under load, where whole photos compete for the caches: with 8 a server of two cores identifies 5 to 9 % more
 than with 4 (docs/explanation/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms
@@ -62,8 +61,7 @@ class _Slot:
     users: int = 0
     forgotten: bool = False
     """Whether its last user closes it, since no other will come."""
-    failure: LikenessError | None = None
-    failed_at: float = 0.0
+    attempts: Attempts = field(default_factory=Attempts)
 
 
 class Embedders:
@@ -205,7 +203,9 @@ class Embedders:
         with self._lock:
             if self._closed:
                 raise Why.STOPPING.error()
-            slot = self._slots.setdefault(package_id, _Slot())
+            slot = self._slots.get(package_id)
+            if slot is None:
+                slot = self._slots[package_id] = _Slot()
             self._slots.move_to_end(package_id)
             slot.users += 1
         try:
@@ -311,17 +311,16 @@ class Embedders:
         with slot.opening:  # only callers of the same package wait here
             if slot.embedder is not None:
                 return slot.embedder
-            if slot.failure is not None and time.monotonic() - slot.failed_at < self._retry_s:
-                raise slot.failure.with_traceback(None)
+            slot.attempts.check(self._retry_s)
             package = self._package(package_id)  # one that isn't there costs little: it may be added at any moment
             try:
                 embedder = self._open_one(package)
             except Unusable as error:
-                slot.failure, slot.failed_at = error, time.monotonic()
+                slot.attempts.failed(error)
                 # its manifest is read anew at the next attempt: it may have been corrected
                 self._packages = {name: package for name, package in self._packages.items() if name != package_id}
                 raise
-            slot.failure, slot.package, slot.embedder = None, package, embedder
+            slot.package, slot.embedder = package, embedder
             return embedder
 
     def _surplus(self) -> list[Embedder]:

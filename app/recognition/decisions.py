@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 
         replace(candidate, score=candidate.template_score * thresholds.reduction(candidate.length, length))
         for candidate in ranking
     ]
-    return sorted(scored, key=lambda candidate: -candidate.score)
+    return sorted(scored, key=attrgetter("score"), reverse=True)
 
 
 def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:

@@ -290,11 +290,11 @@ class Operations:
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
             if track:
                 probes = self._fuse_track(images, quality, used, gate)
+                point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
             else:
                 (image,) = images
                 photo, embedded = self.embed_all(image, used, gate)
                 probes = Probes(photo, embedded, [template_of(photo.faces[place]) for place in embedded])
-            point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = probes.photo, probes.places
             warnings = population_warnings(used.thresholds, population, point, gallery.population)

@@ -89,21 +89,20 @@ class LocalIndex(GalleryIndex[Index]):
         self._snapshots = snapshots
         self._new = partial(Index, spec.dimension, threads=threads, gpu=gpu)
         self._kind = spec.kind
-        self._index: Index | None = None
         self._position = LogPosition(-1, 0)
         self._saved: LogPosition | None = None  # what the snapshot on disk holds, as far as this process knows
         self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
         self._erasures = 0  # erasures applied so far; a snapshot from before one may not stay
 
     def held(self) -> Indexed:
-        index = self._index
+        index = self._searchable
         return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
     def behind(self, head: LogPosition) -> int:
-        return 0 if self._index is None else max(0, head.number - self._position.number)
+        return 0 if self._searchable is None else max(0, head.number - self._position.number)
 
     def follow(self, head: LogPosition) -> bool:
-        if self._index is None or self._position == head:
+        if self._searchable is None or self._position == head:
             return True
         with self._unless_changing() as free:
             if free:
@@ -117,12 +116,12 @@ class LocalIndex(GalleryIndex[Index]):
         with self._unless_changing() as free:
             if free:
                 self._kind = kind
-                if self._index is not None:
-                    self._index.convert(kind)
+                if self._searchable is not None:
+                    self._searchable.convert(kind)
         return free
 
     def tend(self) -> None:
-        if (index := self._index) is not None:
+        if (index := self._searchable) is not None:
             index.tend()
 
     def compare(self) -> tuple[Difference, int]:
@@ -137,7 +136,7 @@ class LocalIndex(GalleryIndex[Index]):
         if self._snapshots is None:
             return
         with self._lock:
-            index, position = self._index, self._position
+            index, position = self._searchable, self._position
             if index is None or self._is_stale:
                 return
             if self._saved == position and self._snapshots.is_of(self._spec):
@@ -173,18 +172,11 @@ class LocalIndex(GalleryIndex[Index]):
             finally:
                 self._saving.release()
 
-    def _current(self) -> Index | None:
-        index = self._index  # read first: the index may be replaced before the marks are compared
-        return None if self._is_stale else index
-
     # All below is called with the lock held.
-
-    def _forget(self) -> None:
-        self._index = None
 
     def _apply_log(self, until: LogPosition | None = None) -> Index:
         """Apply the log up to `until`, or all of it."""
-        index = self._index or self._open()
+        index = self._searchable or self._open()
         try:
             while (changes := self._read(until)) is not None:
                 self._apply(index, changes)
@@ -198,7 +190,7 @@ class LocalIndex(GalleryIndex[Index]):
             raise
         except Exception:  # noqa: BLE001 - whatever failed, the index can't be trusted any more
             _log.exception("Gallery key %d: the index could not follow and is built again.", self._spec.key.gallery)
-            self._index = None
+            self._searchable = None
         return self._build()
 
     def _read(self, until: LogPosition | None) -> Changes | None:
@@ -206,7 +198,7 @@ class LocalIndex(GalleryIndex[Index]):
         changes = self._source.changes(self._spec, self._position, CHANGES_AT_ONCE, until)
         if changes is not None and changes.more and until is None:
             head = self._source.head(self._spec) or self._position
-            faces = 0 if self._index is None else self._index.faces
+            faces = 0 if self._searchable is None else self._searchable.faces
             if head.number - self._position.number > max(LAG_LIMIT, faces):
                 return None
         return changes
@@ -235,7 +227,7 @@ class LocalIndex(GalleryIndex[Index]):
             return self._build()
         index = self._new(kind=self._kind)
         index.add(snapshot.faces)
-        self._index, self._position, self._saved = index, snapshot.position, snapshot.position
+        self._searchable, self._position, self._saved = index, snapshot.position, snapshot.position
         return index
 
     def _build(self) -> Index:
@@ -243,6 +235,6 @@ class LocalIndex(GalleryIndex[Index]):
             index = self._new(kind=self._kind)
             for block in blocks:
                 index.add(block)
-        self._index, self._position = index, position
+        self._searchable, self._position = index, position
         self._drop_snapshot(wait=False)  # it may be from before an erasure that was not followed
         return index

@@ -200,7 +200,7 @@ class Index:
     def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
         """Make one pass for all probes; what is returned for each scores the rows found, on the caller's thread."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
-        if limit < 1 or not len(probes) or not self.faces:
+        if limit < 1 or not len(probes) or not self.sizes:
             return [lambda _limit: [] for _ in probes]
         view, near = self._pass(probes, self._fetch(limit))
         return [partial(self._answer, view, probe, near.of(place)) for place, probe in enumerate(probes)]

@@ -78,6 +78,7 @@ class GalleryIndex(ABC, Generic[S_co]):
         self._lock = threading.Lock()
         self._latest_mark = object()  # replaced each time that the index may have fallen behind
         self._applied_mark: object = None  # the mark that stood before the log was last applied
+        self._searchable: S_co | None = None  # what answers; None before it is built
 
     def ready(self) -> S_co:
         """Return an index with everything that this process acknowledged; build it first if necessary.
@@ -185,9 +186,10 @@ class GalleryIndex(ABC, Generic[S_co]):
     def _before_change(self) -> None:
         """Raise if the index couldn't take a change now."""
 
-    @abstractmethod
     def _current(self) -> S_co | None:
         """Return the index if it is built and not stale."""
+        searchable = self._searchable  # read first: it may be replaced before the marks are compared
+        return searchable if self._applied_mark is self._latest_mark else None
 
     @abstractmethod
     def _apply_log(self) -> S_co:
@@ -197,9 +199,9 @@ class GalleryIndex(ABC, Generic[S_co]):
     def _build(self) -> S_co:
         """Build the index from the database."""
 
-    @abstractmethod
     def _forget(self) -> None:
         """Drop the index: its gallery is gone."""
+        self._searchable = None
 
 
 class IndexBackend(Protocol):
@@ -283,8 +285,9 @@ class IndexRegistry:
 
     def ready(self, spec: IndexSpec) -> Searchable:
         """Return an index with everything that this process acknowledged."""
+        index = self._indexes.get(spec.key) or self.index(spec)
         try:
-            searchable = self.index(spec).ready()
+            searchable = index.ready()
         except GalleryNotFound:
             self._forget(spec.key.gallery)
             raise

@@ -62,6 +62,8 @@ class View:
     vectors: not on how many probes were scored together, on where the row lies, nor on the kind of search.
     """
 
+    count: int
+    """Number of rows, removed ones included."""
     faces: Keys
     subjects: Keys
     weights: NDArray[np.float32]
@@ -72,11 +74,6 @@ class View:
     rows: Rows
     renewals: int
     """The rows' own at that moment."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows, removed ones included."""
-        return len(self.faces)
 
     def block(self, start: int, end: int) -> FaceBlock:
         """Return the faces of the rows from `start` to `end`."""
@@ -151,7 +148,7 @@ class Rows:
         end, vectors = self.count, self._vectors[: self.count]
         columns = self._faces[:end], self._subjects[:end], self._weights[:end], self._there[:end]
         scan = ExactScan(vectors) if self.kind == "fp32" else ByteScan(self._codes[:end], self._error)
-        return View(*columns, vectors, scan, self, self.renewals)
+        return View(end, *columns, vectors, scan, self, self.renewals)
 
     def frozen(self) -> View:
         """Return a view in which rows removed later are not masked; they may have lost their vectors."""

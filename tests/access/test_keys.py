@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.access.grants import NO_ADDRESS, Buckets, RequestRate, Scope, address_group, parse_rate
-from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyTerms
-from app.api.auth import ADMIN, ALL_ADDRESSES, AdminKey, Guard
+from app.access.keys import ADMIN, ALL_ADDRESSES, CACHE_S, KEY_ID, AdminKey, Guard, Key, Keys, KeyTerms
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA

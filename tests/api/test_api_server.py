@@ -24,8 +24,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from app.access.keys import FOLLOW_S, AdminKey
 from app.api import schemas
-from app.api.auth import FOLLOW_S, AdminKey
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit

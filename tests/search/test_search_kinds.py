@@ -30,7 +30,7 @@ def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
     """By which kind this process's index is searched; None where it isn't made."""
     index = galleries.indexes.index(galleries.store.gallery(gallery).index_spec)
     assert isinstance(index, LocalIndex)
-    return index._index.kind if index._index else None
+    return index._searchable.kind if index._searchable else None
 
 
 def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Path) -> None:

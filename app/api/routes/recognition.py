@@ -8,8 +8,8 @@ from http import HTTPStatus
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
+from app.access.keys import Guard
 from app.api import schemas
-from app.api.auth import Guard, require_scope
 from app.api.body import IMAGE_OR_TRACK, MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
 from app.api.components import SubjectId
 from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
@@ -238,7 +238,7 @@ def enroll(
     """
     params = sent.params
     if params.on_conflict not in {None, "allow"} and gallery.on_conflict == "allow":
-        require_scope(grant, Scope.RECOGNIZE)
+        grant.require(Scope.RECOGNIZE)
     terms = Terms(
         params.expires_at or UNSET,
         UNSET if params.consent is None else Consent(params.consent, utc_now()),

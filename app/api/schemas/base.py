@@ -147,6 +147,11 @@ NextCursor: TypeAlias = Annotated[
 ]
 
 
+def is_none(value: object) -> bool:
+    """Return whether a field of an answer is left out (`Field`'s ``exclude_if``)."""
+    return value is None
+
+
 SHOWN: Mapping[str, Any] = {
     "challenge": "AQx1c3...Zg==",
     "changed": 0.02,

@@ -7,7 +7,17 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, AskedRate, Example, Params, Population, Wire, words
+from app.api.schemas.base import (
+    MAX_CANDIDATES,
+    MAX_ID_LENGTH,
+    AskedRate,
+    Example,
+    Params,
+    Population,
+    Wire,
+    is_none,
+    words,
+)
 from app.choices import (
     CalibrationSource,
     Decision,
@@ -137,7 +147,7 @@ class PopulationWarning(Wire):
 Warnings: TypeAlias = Annotated[
     list[PopulationWarning] | None,
     Field(
-        exclude_if=lambda warnings: warnings is None,
+        exclude_if=is_none,
         description="Only where a population was declared: why `fmr` does not hold for it; empty if nothing is known "
         "against it.",
     ),
@@ -310,7 +320,7 @@ class DecidedBy(Wire):
     )
     ratio: float | None = Field(
         default=None,
-        exclude_if=lambda ratio: ratio is None,
+        exclude_if=is_none,
         description="Only below the gallery's own rates: found in it over stated by the package, at the lowest rate "
         "that it supports. The package's lower rates are corrected by it.",
     )

@@ -21,6 +21,7 @@ from app.api.schemas.base import (
     Params,
     Time,
     Wire,
+    is_none,
 )
 from app.api.schemas.recognition import (
     FACE_INDEX,
@@ -173,7 +174,7 @@ class EnrolledFace(Wire):
     unlike: Resemblance | None = Field(
         default=None,
         description="The most alike of the subject's other faces, two at least, if it looks like none of them.",
-        exclude_if=lambda unlike: unlike is None,
+        exclude_if=is_none,
     )
     liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 

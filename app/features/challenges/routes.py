@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.auth import require_scope
 from app.api.body import MANY_IMAGES, Sent
 from app.api.components import Components
 from app.api.feature import Feature, Part
@@ -145,7 +144,7 @@ def answer_challenge(
 def _authorize(grant: Grant, bound: Bound) -> None:
     """Raise InvalidInput ``missing_scope`` if the key may not carry the challenge's operation out."""
     if bound.operation == "enroll":
-        require_scope(grant, Scope.ENROLL)
+        grant.require(Scope.ENROLL)
 
 
 def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bound, image: bytes) -> ChallengeAnswer:

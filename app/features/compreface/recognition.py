@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from app.access.grants import Grant, Scope
-from app.api.auth import Guard
+from app.access.keys import Guard
 from app.api.components import Components
 from app.api.route import Router
 from app.concurrency.overload import Why

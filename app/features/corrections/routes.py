@@ -9,7 +9,6 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from app.access.grants import Grant, Scope
-from app.api.auth import require_scope
 from app.api.body import ONE_IMAGE, Sent
 from app.api.components import DECODED, Components, SubjectId, path_id
 from app.api.feature import Feature, Part, Task
@@ -90,7 +89,7 @@ def add_correction(
     """
     params = sent.params
     if not params.confirm:
-        require_scope(grant, Scope.RECOGNIZE)
+        grant.require(Scope.RECOGNIZE)
     correction = correcting.correct(
         gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
     )

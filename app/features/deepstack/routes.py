@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.access.audit import fit_id
 from app.access.grants import Grant, Scope
+from app.access.keys import Guard
 from app.api import body as bodies
-from app.api.auth import Guard
 from app.api.body import Body, BodyLimits, ImageFields, Sent
 from app.api.components import components_of
 from app.api.openapi import TEXT

@@ -14,11 +14,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
-from app.api.auth import given_key
 from app.api.body import Body, is_quick, read_body
 from app.api.components import Components
 from app.api.operation import Operation
-from app.api.wire import WireFormat, address_of, answer_problem, callers_of
+from app.api.wire import WireFormat, address_of, answer_problem, callers_of, given_key
 from app.errors import InvalidInput, LikenessError
 from app.features.forms import read_again, texts
 from app.features.unproven import unproven_of

@@ -13,9 +13,8 @@ from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
 from app.access.grants import Scope as KeyScope
-from app.api.auth import given_key
 from app.api.components import Components
-from app.api.wire import WireFormat, address_of, answer_problem
+from app.api.wire import WireFormat, address_of, answer_problem, given_key
 from app.errors import LikenessError
 
 PING, PREDICT = "/ping", "/predict"

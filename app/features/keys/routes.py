@@ -11,7 +11,6 @@ from fastapi import Query
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.access.keys import Key, Keys, KeyTerms
-from app.api.auth import require_scope
 from app.api.components import path_id
 from app.api.feature import Feature
 from app.api.operation import CURSOR, NO_KEY
@@ -105,7 +104,7 @@ def revoke_key(keys: Keys, key: KeyId) -> None:
 
 def _require_templates(grant: Grant, scopes: Set[Scope]) -> None:
     if Scope.TEMPLATES in scopes:
-        require_scope(grant, Scope.TEMPLATES)
+        grant.require(Scope.TEMPLATES)
 
 
 def _answer(key: Key) -> schemas.Key:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -13,6 +12,7 @@ from app.choices import LivenessMode
 from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.features.liveness.scorer import LivenessSession, Scorer
+from app.inference.attempts import RETRY_S, Attempts
 from app.inference.session import Session
 from app.package.folders import CurrentManifests, Package, select
 from app.package.manifest import LivenessCalibration, liveness_digest
@@ -20,9 +20,6 @@ from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict
 
 _log = logging.getLogger(__name__)
-
-RETRY_S = 5.0
-"""Seconds until packages that could not be opened are tried again: each attempt hashes their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,7 @@ class LivenessGates(Gates):
         self._apcer, self._bpcer = apcer, bpcer
         self._lock = Lock()
         self._scorer: Scorer | None = None
-        self._failure: LivenessUnavailable | None = None
-        self._failed_at = 0.0
+        self._attempts = Attempts()
         self._manifests = CurrentManifests()
         self._closed = False
         try:
@@ -152,15 +148,15 @@ class LivenessGates(Gates):
                 raise Why.STOPPING.error()
             if self._scorer is not None:
                 return self._scorer
-            if self._failure is not None and time.monotonic() - self._failed_at < RETRY_S:
-                raise self._failure.with_traceback(None)
+            self._attempts.check(RETRY_S)
             try:
                 chosen = choose_packages(self._find(), self._names)
                 self._scorer = Scorer([LivenessSession(package, self._open_one(package)) for package in chosen])
             except Unusable as error:
                 reason = error.details["reason"] if isinstance(error, LivenessUnavailable) else error.code
-                self._failure, self._failed_at = LivenessUnavailable(error.message, reason=reason), time.monotonic()
-                raise self._failure from error
+                failure = LivenessUnavailable(error.message, reason=reason)
+                self._attempts.failed(failure)
+                raise failure from error
             self.devices, self.batchers = self._scorer.devices, self._scorer.batchers
             return self._scorer
 

@@ -111,7 +111,6 @@ class MilvusIndex(GalleryIndex[Searcher]):
         super().__init__(spec, source)
         self._collections = collections
         self._milvus = milvus
-        self._searcher: Searcher | None = None
         self._position = LogPosition(-1, 0)  # up to where this process has made sure that the collection holds the log
         self._due: tuple[float, LogPosition] | None = None  # when the log is to be settled, and how far
         self._settled: LogPosition | None = None
@@ -126,13 +125,13 @@ class MilvusIndex(GalleryIndex[Searcher]):
     def renew(self, lost: Searcher) -> Searcher:
         """Replace a searcher whose collection is gone."""
         with self._lock:
-            if self._searcher is lost:
-                self._searcher = None
+            if self._searchable is lost:
+                self._searchable = None
             return self._catch_up()
 
     def follow(self, head: LogPosition) -> bool:
         """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whoever wrote it."""
-        if self._settled == head or self._searcher is None:
+        if self._settled == head or self._searchable is None:
             return True
         if self._due is None:
             self._due = (time.monotonic() + SETTLE_S, head)
@@ -144,7 +143,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
     def behind(self, head: LogPosition) -> int:
         """Return how many changes this process hasn't checked yet; most likely Milvus holds them."""
         known = self._settled if self._settled and self._settled.number > self._position.number else self._position
-        return max(0, head.number - known.number) if self._searcher else 0
+        return max(0, head.number - known.number) if self._searchable else 0
 
     def compare(self) -> tuple[Difference, int]:
         """Compare with the database; changes of other servers meanwhile don't count as differences."""
@@ -152,7 +151,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             try:
                 return self._compare(self._catch_up())
             except CollectionLost:
-                self._searcher = None
+                self._searchable = None
                 return self._compare(self._catch_up())
 
     def scrub(self) -> bool:
@@ -168,7 +167,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
         A server may have written a face that another one just moved or removed, and died before it checked.
         """
-        searcher, until = self._searcher, self._sweep_until
+        searcher, until = self._searchable, self._sweep_until
         self._sweep_until = self._source.head(self._spec)
         if searcher is None or searcher.name is None or until is None or until == self._swept:
             return
@@ -183,7 +182,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def _settle(self, until: LogPosition) -> bool:
         """Make sure that Milvus holds the log (see `follow`); return False if it has to be tried again."""
-        searcher = self._searcher
+        searcher = self._searchable
         if searcher is None or searcher.name is None:
             return True
         lost, reached = self._collections.current(self._spec.key) != searcher.name, None
@@ -193,10 +192,10 @@ class MilvusIndex(GalleryIndex[Searcher]):
         except CollectionLost:
             lost = True
         with self._unless_changing() as free:
-            if not free or self._searcher is not searcher:
+            if not free or self._searchable is not searcher:
                 return free
             if lost:
-                self._searcher = None
+                self._searchable = None
                 self._catch_up()
             elif reached is None:
                 _log.warning(REBUILT, self._spec.key.gallery)
@@ -222,8 +221,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return reached
 
     def _current(self) -> Searcher | None:
-        searcher = self._searcher
-        if searcher is None or self._is_stale or self._collections.current(self._spec.key) != searcher.name:
+        searcher = super()._current()
+        if searcher is None or self._collections.current(self._spec.key) != searcher.name:
             return None
         return searcher
 
@@ -231,11 +230,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def _before_change(self) -> None:
         """Raise if Milvus can't be used, before anything is written to the database."""
-        if self._is_stale or self._searcher is None:
+        if self._is_stale or self._searchable is None:
             self._catch_up()
-
-    def _forget(self) -> None:
-        self._searcher = None
 
     def _compare(self, searcher: Searcher) -> tuple[Difference, int]:
         if searcher.name is None:
@@ -258,16 +254,16 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 searcher = self._follow_log()
             except CollectionLost:
                 _log.warning("Gallery key %d: its collection in Milvus is gone.", self._spec.key.gallery)
-                self._searcher = None
+                self._searchable = None
                 continue
             if self._collections.current(self._spec.key) == searcher.name:
                 self._count.changed(self._position)
                 return searcher
-            self._searcher = None  # another server has replaced it meanwhile
+            self._searchable = None  # another server has replaced it meanwhile
         raise DatabaseBusy("Other servers keep replacing the gallery's vectors. Try again.")
 
     def _follow_log(self) -> Searcher:
-        searcher = self._searcher or self._open()
+        searcher = self._searchable or self._open()
         if searcher.name is None:
             return searcher
         while (changes := self._source.changes(self._spec, self._position, CHANGES_AT_ONCE)) is not None:
@@ -316,8 +312,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def _use(self, name: str, position: LogPosition) -> Searcher:
         self._position, self._settled = position, None
-        self._searcher = self._searcher_of(name)
-        return self._searcher
+        self._searchable = self._searcher_of(name)
+        return self._searchable
 
     def _searcher_of(self, name: str | None) -> Searcher:
         return Searcher(self._spec, self._source, self._milvus, name, count=self._count, renew=self.renew)

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from app.access.grants import Scope
-from app.api.auth import require_scope
 from app.errors import FaceNotFound
 from app.features import transfers
 from app.features.listing import find_faces
@@ -159,7 +158,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
     for face in ids:
         refusal = _refusal(face, stored, user.id)
         if refusal is None and face in stored and is_unnamed(stored[face].subject) and user.face_count:
-            require_scope(call.grant, Scope.RECOGNIZE)  # the answer tells who it is
+            call.grant.require(Scope.RECOGNIZE)  # the answer tells who it is
             compared += 1
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:

@@ -22,8 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
-from app.access.keys import Keys
-from app.api.auth import Guard
+from app.access.keys import Guard, Keys
 from app.api.body import read_body
 from app.api.components import Components
 from app.api.operation import Operation

@@ -13,14 +13,13 @@ from starlette.types import Receive
 from starlette.types import Scope as RequestScope
 
 from app.access.grants import Grant
-from app.api.auth import key_of
 from app.api.components import Components
 from app.api.feature import Feature, Part, Task
 from app.api.route import Router, respond
 from app.api.routes.access import own_key
 from app.api.schemas import OwnKey
 from app.api.schemas.base import Params, Wire
-from app.api.wire import OwnFormat, address_of
+from app.api.wire import OwnFormat, address_of, key_of
 from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
 from app.features.sign_in.links import SIGN_IN_LINK
 
