@@ -15,14 +15,14 @@ import numpy as np
 from app.choices import Stage
 from app.concurrency.tasks import check_deadline, current_task
 from app.errors import NoFace, Unalignable
-from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform
+from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
 from app.face.confirm import Found, find_faces, quarter_of
 from app.face.detect import SCORE_THRESHOLD, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.quality import assess
 from app.inference.embedders import Embedder
-from app.types import Box, Detection, Face, Photo, Pixels, Quality, Reason
+from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Photo, Pixels, Quality, Reason
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""

@@ -19,6 +19,17 @@ Pixels: TypeAlias = NDArray[np.uint8]
 Landmarks: TypeAlias = NDArray[np.float32]
 """(5, 2) float32 x, y: the person's right eye, left eye, nose tip, right and left mouth corner, that
 is: left to right as one looks at the photo, the order of YuNet and of the canonical landmarks."""
+CANONICAL_LANDMARKS: NDArray[np.float64] = np.array(
+    [
+        [38.2946, 51.6963],  # left eye as one looks at the photo
+        [73.5318, 51.5014],  # right eye
+        [56.0252, 71.7366],  # nose tip
+        [41.5493, 92.3655],  # left mouth corner
+        [70.7299, 92.2041],  # right mouth corner
+    ]
+)
+"""(5, 2) float64 x, y of a frontal face in pixels of the 112×112 crop: the ArcFace reference points."""
+CANONICAL_LANDMARKS.flags.writeable = False
 Vector: TypeAlias = NDArray[np.float32]
 """(D,) float32 of length 1."""
 Vectors: TypeAlias = NDArray[np.float32]

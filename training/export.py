@@ -20,7 +20,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from app.errors import Unusable
-from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
 from app.inference.session import Session
 from app.models.calibration import operating_points
@@ -42,7 +41,7 @@ from app.package.manifest import (
     Rewrite,
     RunAsIs,
 )
-from app.types import Pixels, Vectors
+from app.types import CANONICAL_LANDMARKS, Pixels, Vectors
 from training import checkpoint
 from training.data.crops import Crops
 from training.evaluation import metrics

@@ -16,19 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from app.package.manifest import CROP_SIDE, LivenessCut
-from app.types import Box, Pixels
+from app.types import CANONICAL_LANDMARKS, Box, Pixels
 
-CANONICAL_LANDMARKS: NDArray[np.float64] = np.array(
-    [
-        [38.2946, 51.6963],  # left eye as one looks at the photo
-        [73.5318, 51.5014],  # right eye
-        [56.0252, 71.7366],  # nose tip
-        [41.5493, 92.3655],  # left mouth corner
-        [70.7299, 92.2041],  # right mouth corner
-    ]
-)
-"""(5, 2) float64 x, y in pixels of the crop: the ArcFace reference points."""
-CANONICAL_LANDMARKS.flags.writeable = False
 MIRROR = (1, 0, 2, 4, 3)
 """The landmarks' order in a mirror image."""
 TINY = float(np.finfo(np.float64).tiny)

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.types import Detection, Landmarks, Pixels, Quality, Reason
+from app.types import CANONICAL_LANDMARKS, Detection, Landmarks, Pixels, Quality, Reason
 
 
 class QualityLevel(StrEnum):
@@ -123,10 +123,8 @@ MIDDLE = (slice(28, 100), slice(22, 90))
 """Rows and columns of the crop that hold brows to chin and cheek to cheek, not the background."""
 NEARLY_WHITE = 250
 """Grey value from which a pixel's detail is lost in the light."""
-FRONTAL: NDArray[np.complex128] = np.array(
-    [38.2946 + 51.6963j, 73.5318 + 51.5014j, 56.0252 + 71.7366j, 41.5493 + 92.3655j, 70.7299 + 92.2041j]
-)
-"""(5,) x + iy: a frontal face's landmarks, the canonical ones of the crop."""
+FRONTAL: NDArray[np.complex128] = CANONICAL_LANDMARKS @ (1, 1j)
+"""(5,) x + iy: a frontal face's landmarks."""
 FRONTAL_CENTRE = complex(FRONTAL.mean())
 FRONTAL_SIZE = float(np.linalg.norm(FRONTAL - FRONTAL_CENTRE))
 FACE: NDArray[np.complex128] = (np.arange(22, 91, 4)[None, :] + 1j * np.arange(28, 109, 4)[:, None]).ravel()

@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from app.errors import LikenessError, Unusable
-from app.face.align import CANONICAL_LANDMARKS
 from app.files import PUBLIC, replacing, sha256_of
 from app.machine import cores, limit_memory, memory_limit
 from app.models.graph import optimised
@@ -44,6 +43,7 @@ from app.package.manifest import (
     SourceInput,
     Tensor,
 )
+from app.types import CANONICAL_LANDMARKS
 
 STATED = "as stated"
 MOST_ALIKE = 0.8

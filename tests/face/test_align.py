@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
+from app.face.align import align, scale_of, similarity_transform, view
 from app.face.confirm import VIEW_SIDE, find_faces
 from app.face.detect import OFFSET, Detector
 from app.inference.session import Session
 from app.package.manifest import CROP_SIDE
-from app.types import Pixels
+from app.types import CANONICAL_LANDMARKS, Pixels
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.errors import NoFace, Unalignable
-from app.face.align import CANONICAL_LANDMARKS, similarity_transform
+from app.face.align import similarity_transform
 from app.face.confirm import CONFIRMED, turn_back, turn_pixels
 from app.face.detect import DIRECTIONS, SURE_SCORE, Detector
 from app.face.formats import Limits
@@ -25,7 +25,7 @@ from app.inference.embedders import Embedder
 from app.models.opening import open_embedder
 from app.package.manifest import CROP_SIDE
 from app.pipeline import Pipeline, choose_face, crop_of, embed_faces, prominence
-from app.types import Box, Detection, Face, Landmarks, Photo, Pixels, Quality, Reason
+from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Landmarks, Photo, Pixels, Quality, Reason
 from tests.conftest import PROJECT
 from tests.support.images import encoded, resized
 from tests.support.packages import contract_model, package

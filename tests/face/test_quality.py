@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.face import quality
-from app.face.align import CANONICAL_LANDMARKS, align
+from app.face.align import align
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
-from app.types import Box, Detection, Face, Pixels, Quality, Reason
+from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Pixels, Quality, Reason
 from tests.support import degraded
 from tests.support.images import encoded
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from app.face.align import CANONICAL_LANDMARKS
-from app.types import Pixels
+from app.types import CANONICAL_LANDMARKS, Pixels
 from training.data.augment import (
     CHANGES,
     Augment,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.face.align import CANONICAL_LANDMARKS
+from app.types import CANONICAL_LANDMARKS
 from tests.conftest import PROJECT
 from training.commands.evaluate import app
 from training.data import open_dataset

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS
+from app.types import CANONICAL_LANDMARKS
 from training.data import drawn
 from training.data.crops import all_crops, open_pixels
 from training.data.dataset import FaceSet

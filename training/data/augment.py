@@ -14,9 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS
 from app.package.manifest import CROP_SIDE
-from app.types import Pixels
+from app.types import CANONICAL_LANDMARKS, Pixels
 from training.recipe import Augmentation, named
 
 CROP_AREA = (0.2, 1.0)

@@ -23,9 +23,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS, similarity_transform
+from app.face.align import similarity_transform
 from app.package.manifest import CROP_SIDE
-from app.types import Pixels
+from app.types import CANONICAL_LANDMARKS, Pixels
 from training.data.dataset import FaceSet
 
 SIDE = CROP_SIDE
