@@ -123,7 +123,7 @@ MIDDLE = (slice(28, 100), slice(22, 90))
 """Rows and columns of the crop that hold brows to chin and cheek to cheek, not the background."""
 NEARLY_WHITE = 250
 """Grey value from which a pixel's detail is lost in the light."""
-FRONTAL: NDArray[np.complex128] = CANONICAL_LANDMARKS @ (1, 1j)
+FRONTAL: NDArray[np.complex128] = np.asarray(CANONICAL_LANDMARKS @ (1, 1j), np.complex128)
 """(5,) x + iy: a frontal face's landmarks."""
 FRONTAL_CENTRE = complex(FRONTAL.mean())
 FRONTAL_SIZE = float(np.linalg.norm(FRONTAL - FRONTAL_CENTRE))

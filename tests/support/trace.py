@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if __name__ == "__main__":
 import httpx  # noqa: E402 - below the path, as the next ones
 
 from app.access import keys  # noqa: E402 - the same
+from app.inference import embedders  # noqa: E402
 from tests.support import ready  # noqa: E402
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running  # noqa: E402
 
@@ -46,6 +48,9 @@ class Trace:
     def __init__(self, background: tuple[str, ...] = BACKGROUND) -> None:
         """``background`` are beginnings of the names of threads that are left out."""
         self.calls: Counter[Function] = Counter()
+        self.upward: Counter[tuple[Function, Function]] = Counter()
+        """Calls from a room to one above it, against the direction of the imports: the caller, and what it called."""
+        self._layers = layers()
         self._background = background
         self._recording = False
         self._known: dict[CodeType, Function | None] = {}
@@ -81,6 +86,23 @@ class Trace:
             self._known[code] = _function_of(code)
         if (found := self._known[code]) and not threading.current_thread().name.startswith(self._background):
             self.calls[found] += 1
+            above: FrameType | None = frame.f_back
+            while above is not None and not above.f_code.co_filename.startswith(APP):
+                above = above.f_back
+            caller = above and self._known.get(above.f_code)
+            if caller and self._layers[room_of(found)] < self._layers[room_of(caller)]:
+                self.upward[caller, found] += 1
+
+
+def layers() -> dict[str, int]:
+    """Return the place of each room, or module, of `app` in the order of the imports, the uppermost first."""
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    listed = next(each["layers"] for each in contracts if each["name"] == "data flows one way")
+    return {name.strip().removeprefix("app."): place for place, line in enumerate(listed) for name in line.split("|")}
+
+
+def room_of(function: Function) -> str:
+    return function[0].partition("/")[0].removesuffix(".py")
 
 
 def _function_of(code: CodeType) -> Function | None:
@@ -112,8 +134,8 @@ REQUESTS: dict[str, Callable[[httpx.Client], httpx.Response]] = {
 def traced(name: str, data_dir: Path, **settings: Any) -> Trace:
     """Return what the second request of its kind calls, in a service with a key that is not the data folder's."""
     trace = Trace(BACKGROUND if name == "enroll" else (*BACKGROUND, AUDIT))
-    cached_s = keys.CACHE_S
-    keys.CACHE_S = 60.0  # on a slow machine too, the request's key was looked up before
+    cached_s, bound_s = keys.CACHE_S, embedders.BOUND_S
+    keys.CACHE_S = embedders.BOUND_S = 600.0  # on a slow machine too, key and package were looked up before
     threading.setprofile(trace.profile)
     try:
         with running(data_dir, **settings) as client:
@@ -126,7 +148,7 @@ def traced(name: str, data_dir: Path, **settings: Any) -> Trace:
                 REQUESTS[name](client).raise_for_status()
     finally:
         threading.setprofile(None)
-        keys.CACHE_S = cached_s
+        keys.CACHE_S, embedders.BOUND_S = cached_s, bound_s
     return trace
 
 
@@ -139,6 +161,8 @@ def main(name: str) -> None:
         ready.end()
     functions = [function for _, function in trace.calls if not function.endswith(COMPREHENSIONS)]
     more = len(trace.calls) - len(functions)
+    for (caller, called), count in trace.upward.items():
+        sys.stdout.write(f"up: {' '.join(caller)} -> {' '.join(called)} ({count} times)\n")
     sys.stdout.write(f"{trace}{name}: {len(trace.files)} files, {len(functions)} functions, {more} comprehensions\n")
 
 
