@@ -25,6 +25,7 @@ from app.access.grants import Scope
 from app.access.keys import KeyTerms, token_of
 from app.errors import InvalidInput, Unusable
 from app.features.issued_keys import MAX_GALLERIES, MIN_SECRET, check_terms
+from app.gallery.text import MAX_TEXT
 from app.timestamps import utc_text
 from app.wording import found_wrong
 
@@ -33,7 +34,7 @@ class _Declared(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    name: str | None = Field(default=None, max_length=255)
+    name: str | None = Field(default=None, max_length=MAX_TEXT)
     scopes: list[Scope] = Field(min_length=1)
     galleries: list[str] | None = Field(default=None, min_length=1, max_length=MAX_GALLERIES)
     expires_at: AwareDatetime | None = None
