@@ -229,12 +229,13 @@ def enroll(
     quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is good enough,
     nothing changes and the answer is an error.
 
-    Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is the same
-    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001; with
-    `track=true` the mean of all that are good enough has one conflict or none, which is that of each. To keys with
-    the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it has two or more and the new
-    one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. So `enroll`
-    alone tells whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too.
+    Unless `on_conflict` is `allow`, each face is first compared with those enrolled. In its row, `duplicate` is the
+    same photo, saved again or not, and `conflict` a face of another subject that it matches at an FPIR of 0.001. With
+    `track=true` the mean of all faces that are good enough is compared once, and its conflict is in each row. Keys with
+    the scope `recognize` also see `unlike`: the most alike of the subject's own faces, if it has two or more and the
+    new one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. This tells
+    a key with `enroll` alone whether a face is enrolled: in a gallery that says `allow`, asking for another policy
+    needs `recognize` too.
     """
     params = sent.params
     if params.on_conflict not in {None, "allow"} and gallery.on_conflict == "allow":

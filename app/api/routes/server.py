@@ -44,8 +44,8 @@ async def readyz(request: Request) -> Response:
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
     searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a write
-    to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one succeeds; that is tried every
-    2 seconds. `warnings` tell of what does not keep it from answering, and are renewed every minute.
+    to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one succeeds; that is tried every 2
+    seconds. `warnings` lists problems that do not keep it from answering, and is renewed every minute.
     """
     components: Components | None = request.app.state.components
     status = request.app.state.status
@@ -85,7 +85,7 @@ def list_models(components: Components) -> schemas.ModelList:
 async def show_server_key(signer: Signer) -> schemas.ServerKey:
     """Show the server's public key.
 
-    Keep it to check anywhere what this server has signed. All servers of one database have the same key.
+    Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
     """
     return schemas.ServerKey(
         key_id=signer.key_id,

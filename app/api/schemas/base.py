@@ -19,7 +19,7 @@ from app.timestamps import utc_text
 
 MAX_ID_LENGTH = MAX_TEXT
 ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-"""Of an id that callers choose: no control characters. `app.gallery.text` refuses a few more."""
+"""Pattern of ids that callers choose: no control characters. `app.gallery.text` refuses a few more characters."""
 MAX_NOTE_LENGTH = MAX_CONSENT
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
@@ -65,7 +65,8 @@ AskedRate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 def _time(value: object) -> str:
-    """Return a time given as RFC 3339 text as the database stores it; numbers, which pydantic would take, are none."""
+    """Return a time, given as RFC 3339 text, as the database stores it. Numbers, which pydantic would accept, are
+    refused."""
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
     time = datetime.fromisoformat(value)
@@ -89,7 +90,7 @@ Time: TypeAlias = Annotated[
 
 
 def words(closed_set: type[StrEnum]) -> WithJsonSchema:
-    """Return the mark of a field that lists the values of its enum in the document, not as a type of its own."""
+    """Return the annotation by which the document lists an enum's values in the field, not as a type of its own."""
     return WithJsonSchema({"enum": [word.value for word in closed_set], "type": "string"})
 
 
@@ -101,7 +102,7 @@ def _scope(word: str) -> Scope:
 
 
 ScopeWord: TypeAlias = Annotated[Scope, BeforeValidator(_scope), words(Scope)]
-"""A scope by its name: JSON that is read strictly would refuse it, since JSON has no enums."""
+"""A scope, read from its name: strict reading of JSON would refuse that, since JSON has no enums."""
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."
@@ -210,12 +211,12 @@ SHOWN: Mapping[str, Any] = {
     "version": "1.0.0",
     "write_ahead_log": "emptied",
 }
-"""What examples of answers show in a field of this name that has no example of its own."""
+"""Values that examples of answers show in a field of this name, if it has no example of its own."""
 _OF_TYPE: Mapping[Any, Any] = {str: "...", bool: False, int: 1, float: 0.5, datetime: TIME, list: [], dict: {}}
 
 
 def _shown(name: str, field: FieldInfo) -> Any:
-    """Return what an example shows in this field of an answer."""
+    """Return the value that an example shows in this field of an answer."""
     if field.examples:
         return field.examples[0]
     if not field.is_required():

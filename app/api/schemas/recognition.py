@@ -98,7 +98,7 @@ class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams, Trac
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: LivenessOf = Field(
-        default="both", description="Which photos liveness is asked of: one of them may be of a document."
+        default="both", description="Of which photos liveness is asked: one of them may show a document."
     )
 
     @model_validator(mode="after")
@@ -208,7 +208,10 @@ class Liveness(Wire):
         "`not_measured`: the packages have no operating points, so that nothing is decided.",
     )
     live_score: float = Field(
-        validation_alias="score", ge=0, le=1, description="The models' mean probability of being live; no error rate."
+        validation_alias="score",
+        ge=0,
+        le=1,
+        description="The models' mean probability of being live; it is not an error rate.",
     )
     reason: Annotated[DoubtReason, words(DoubtReason)] | None = Field(
         description="Why the face is not judged live; null if it is."
@@ -238,7 +241,8 @@ class Choice(Wire):
         description="The next most prominent face's prominence as a share of the chosen one's; null if it is alone."
     )
     track: list[int] | None = Field(
-        default=None, description="Of a track the indexes of the images that were fused; the face is the best one's."
+        default=None,
+        description="For a track: the indexes of the images that were fused; the face is that of the best one.",
     )
 
 
@@ -321,8 +325,9 @@ class DecidedBy(Wire):
     ratio: float | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Only below the gallery's own rates: found in it over stated by the package, at the lowest rate "
-        "that it supports. The package's lower rates are corrected by it.",
+        description="Only for rates below those that the gallery supports: the rate found in the gallery divided by "
+        "the one that the package states, at the lowest supported rate. The package's lower rates are corrected by "
+        "it.",
     )
 
 
@@ -334,8 +339,8 @@ Reason: TypeAlias = Annotated[
 class Verified(Wire):
     match: bool = Field(description="Whether `decision` is `known`.")
     decision: Decision = Field(
-        description="`known`: the score reaches `threshold`, and the faces the quality asked for; `uncertain`: it "
-        "reaches only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither."
+        description="`known`: the score reaches `threshold`, and the faces have the quality asked for; `uncertain`: "
+        "it reaches only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither."
     )
     reason: Reason
     score: float | None = Field(
@@ -386,9 +391,9 @@ class SubjectVerifyAnswer(Verified):
 
 class IdentifiedFace(DetectedFace):
     decision: Decision = Field(
-        description="`known`: the first candidate's score reaches `threshold`, and the face the quality asked for; "
-        "`uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither, "
-        "or the face could not be compared."
+        description="`known`: the first candidate's score reaches `threshold`, and the face has the quality asked "
+        "for; `uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: "
+        "neither, or the face could not be compared."
     )
     reason: Reason
     candidates: list[Candidate] = Field(
@@ -424,7 +429,8 @@ class IdentifyAnswer(Wire):
     fmr_asked: float | None
     fpir_asked: float | None
     limited: bool = Field(
-        description="Whether the server's default rates need one that was not measured: `fpir` is what to expect."
+        description="Whether the server's default rates need an operating point that was not measured; `fpir` is "
+        "then what to expect."
     )
     calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")

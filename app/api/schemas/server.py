@@ -89,8 +89,10 @@ class LivenessPoint(Wire):
     """The errors at one threshold (ISO/IEC 30107-3)."""
 
     threshold: float
-    apcer: LivenessRate = Field(description="Attacks judged live: of the kind of attack with the most.")
-    bpcer: LivenessRate = Field(description="Live faces not judged live.")
+    apcer: LivenessRate = Field(
+        description="Share of attacks judged live, of the kind of attack that has the highest one."
+    )
+    bpcer: LivenessRate = Field(description="Share of live faces not judged live.")
 
 
 class LivenessCalibration(Wire):
@@ -135,7 +137,8 @@ class Model(Wire):
     providers: list[str] = Field(description="ONNX Runtime's execution providers.")
     provenance: dict[str, Any] = Field(default_factory=dict, description="The package's origin and measurements.")
     warnings: list[str] = Field(
-        default_factory=list, description="What of its manifest is not used, e.g. another model's operating points."
+        default_factory=list,
+        description="Parts of its manifest that are not used, e.g. another model's operating points.",
     )
 
 

@@ -36,7 +36,7 @@ from app.api.schemas.recognition import (
 from app.choices import OnConflict, QualityName
 
 _MAX_OFFSET = 2**31 - 1
-"""More than any gallery holds, and what both databases take."""
+"""Largest offset: more than any gallery holds, and the largest integer that both databases take."""
 
 
 class Consent(Params):
@@ -134,8 +134,8 @@ class EnrollParams(DetectParams, LivenessParams):
     example: ClassVar[Example] = {"quality": "medium"}
     quality: QualityName = Field(
         default="medium",
-        description="The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned "
-        "away, beside a good photo of the request or a face of the subject that it matches.",
+        description="The least quality to accept; `none` accepts all; `low` and `medium` also accept a head that is "
+        "turned away, if it matches a good photo of the request or a face of the subject.",
     )
     expires_at: Time | None = Field(
         default=None,
@@ -173,7 +173,8 @@ class EnrolledFace(Wire):
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
     unlike: Resemblance | None = Field(
         default=None,
-        description="The most alike of the subject's other faces, two at least, if it looks like none of them.",
+        description="If it looks like none of the subject's other faces, which are two or more: the most alike of "
+        "them.",
         exclude_if=is_none,
     )
     liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")

@@ -92,8 +92,8 @@ async def group_photos(
 ) -> Job:
     """Group photos by face.
 
-    Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job that puts the faces
-    of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
+    Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that puts the faces of each
+    person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
     """
 
     def begin(home: Gallery, file: SealedWriter) -> records.Job:

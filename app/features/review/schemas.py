@@ -40,11 +40,12 @@ class FindingEvidence(Wire):
     every operating point."""
 
     score: float | None = Field(
-        description="Of the two faces; of a `corrected_face` with the wrong probe; null for an `outlier`."
+        description="The score of the two faces; for a `corrected_face`, with the wrong probe; null for an `outlier`."
     )
-    own_score: float | None = Field(description="The face's best with its own subject's other faces.")
+    own_score: float | None = Field(description="The face's best score with its own subject's other faces.")
     matching: float | None = Field(
-        description="`same_person`: the share of faces that match the other subject's, of the subject where it is less."
+        description="`same_person`: the share of a subject's faces that match the other's, the smaller of the two "
+        "shares."
     )
     threshold: float | None = Field(description="The operating point that decided.")
     fmr: float | None = Field(description="How often two strangers score this much; null outside the measured range.")
@@ -58,7 +59,7 @@ class FindingAction(Wire):
     subject: str
     face_id: str | None
     to: str | None
-    faces: list[str] = Field(default=[], description="Of `part`: one of the two people's faces.")
+    faces: list[str] = Field(default=[], description="For `part`: the faces of one of the two people.")
 
 
 class Finding(Wire):
@@ -104,7 +105,7 @@ class ReviewSummary(Wire):
     faces: int
     finished_at: datetime
     counts: dict[FindingKind, int] = Field(description="The findings to look at.")
-    dismissed: int = Field(description="Objections that were called right.")
+    dismissed: int = Field(description="Findings that were called right.")
     fmr: float = Field(description="The operating point at which FNMR was counted.")
     verify_threshold: float
     fnmr: ErrorRate | None = Field(

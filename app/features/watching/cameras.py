@@ -1,4 +1,4 @@
-"""How the cameras are: what their watchers say of them, and what was seen before them in the last hour."""
+"""The state of cameras: what their watchers report, and what was seen before them in the last hour."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HOUR = timedelta(hours=1)
 
 
 class Cameras:
-    """Keeps what watchers say of cameras. Safe to share between threads, the database between servers."""
+    """Keeps what watchers report of cameras. Safe to share between threads, the database between servers."""
 
     def __init__(self, database: Database, kept: timedelta) -> None:
-        """``kept``: how long after its last word a camera is remembered."""
+        """Remember a camera for ``kept`` after its last report."""
         self._database, self._kept = database, kept
 
     def tell(self, gallery: Gallery, reports: Iterable[CameraTold]) -> None:
@@ -35,7 +35,7 @@ class Cameras:
                 connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key", "name"], set_=values))
 
     def all(self, gallery: Gallery) -> list[CameraState]:
-        """Return the gallery's cameras by name: those that a watcher told of, and those of its sightings."""
+        """Return the gallery's cameras by name: those that a watcher reported, and those that its sightings name."""
         told = sa.select(CAMERAS).where(CAMERAS.c.gallery_key == gallery.key)
         mine = SIGHTINGS.c.gallery_key == gallery.key
         recent = SIGHTINGS.c.last_at >= utc_now(-HOUR)
@@ -57,7 +57,7 @@ class Cameras:
         return [_state(name, reports.get(name), counts.get(name), pictures) for name in sorted({*reports, *counts})]
 
     def prune(self) -> int:
-        """Forget the cameras that no watcher has told of for long; return how many."""
+        """Forget the cameras that no watcher has reported for `kept`; return how many."""
         with self._database.write(cached=False) as connection:
             old = sa.delete(CAMERAS).where(CAMERAS.c.told_at < utc_now(-self._kept))
             return connection.execute(old).rowcount

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 TOLD_S = 3600.0
-"""How long the end of a film waits until the service has taken everything."""
+"""Seconds that the end of a film waits until the service has taken everything."""
 
 
 @command(
@@ -158,7 +158,8 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: t
 
 
 def _client(session: Session, gallery: str) -> Client:
-    """Return a client that may tell of a track: fail now rather than later. Raises ApiError, Unreachable."""
+    """Return a client whose key may tell of tracks, checked now rather than at the first one. Raises ApiError,
+    Unreachable."""
     client = session.client()
     try:
         client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
@@ -169,7 +170,7 @@ def _client(session: Session, gallery: str) -> Client:
 
 
 def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str) -> None:
-    """Print ``ready``, tell the service how the source's cameras are until SIGINT or SIGTERM, and close the source."""
+    """Print ``ready``, report the source's cameras to the service until SIGINT or SIGTERM, and close the source."""
     from app.features.watching.watcher.tally import telling  # noqa: PLC0415 - slow to import
 
     stopped = threading.Event()

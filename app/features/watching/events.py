@@ -17,7 +17,7 @@ from app.gallery.change import Change
 from app.timestamps import utc_now, utc_seconds
 
 VERSION: Final = 1
-"""Of the events' form. Fields may be added to it; one that is renamed or removed makes a new version."""
+"""Version of the events' form. Fields may be added to it; renaming or removing one makes a new version."""
 Event: TypeAlias = dict[str, Any]
 """An event as `app.features.watching.schemas.Event` describes it, without its age."""
 ONLY: Final = 1
@@ -29,8 +29,8 @@ def write_event(
 ) -> None:
     """Write an event in the change's transaction; whoever else writes one waits until it ends.
 
-    ``about`` has the fields of `app.features.watching.schemas.Event` that are the sighting's, but not the subject's,
-    who may get another id and name, or be erased.
+    ``about`` has the fields of `app.features.watching.schemas.Event` that come from the sighting. The subject's fields
+    are read when the event is sent: it may have another id and name then, or be erased.
     """
     event_id, number = uuid.uuid4().hex, _next_number(change)
     head = {"version": VERSION, "id": event_id, "number": number, "event": kind, "at": utc_now()}
@@ -57,7 +57,7 @@ def _next_number(change: Change) -> int:
 
 
 def last_number(connection: Connection) -> int:
-    """Return the number of the last event that was written, even if it is deleted by now."""
+    """Return the number of the last event that was written, even if it was deleted since."""
     return int(connection.execute(sa.select(EVENT_NUMBERS.c.last)).scalar() or 0)
 
 
@@ -78,5 +78,5 @@ def read_events(
 
 
 def aged(event: Event, now: float) -> dict[str, object]:
-    """Return what is sent at ``now``, in seconds since 1970: the event with the age of what it tells, in seconds."""
+    """Return the event as it is sent at ``now`` (seconds since 1970): with the age in seconds of what it reports."""
     return event | {"age_s": round(max(0.0, now - utc_seconds(event["seen_at"])), 3)}

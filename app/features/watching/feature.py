@@ -1,4 +1,4 @@
-"""What the service knows of watching before it is on: its setting, and how it is loaded."""
+"""The part of watching that the service imports while it is off: its setting, and how it is loaded."""
 
 from __future__ import annotations
 

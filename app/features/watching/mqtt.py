@@ -1,8 +1,8 @@
-"""Events and who is where to an MQTT broker, in the form that Home Assistant discovers.
+"""Publishes events, and who is where, to an MQTT broker, in the form that Home Assistant discovers.
 
-Events are published with QoS 1 and their id; how far that has got is in SQL, so that none is lost while the broker is
-away. States are retained and follow from the sightings: that of a person, wherever, and that of a camera. Topics have
-no names in them, and a person who is deleted loses all of them.
+Events are published with QoS 1 and their id; the number of the last one is in SQL, so that none is lost while the
+broker is away. States are retained and follow from the sightings: one for each person, at any camera, and one for each
+camera. Topics have no names in them, and a person who is deleted loses all of them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ROOT: Final = "likeness"
 STATUS: Final = f"{ROOT}/status"
 DISCOVERY: Final = "homeassistant"
 NAME: Final = "mqtt"
-"""Of the cursor."""
+"""Name of the cursor in SQL."""
 TURN_S: Final = 15.0
 """Seconds after which another server publishes if this one does not renew its turn."""
 POLL_S: Final = 0.5
 ACK_S: Final = 10.0
-"""For the broker to take an event."""
+"""Seconds for the broker to take an event."""
 AT_ONCE: Final = 50
 KINDS: Final = ("person_seen", "unknown_seen", "name_changed", "left")
 ON, OFF = "ON", "OFF"
@@ -53,7 +53,7 @@ class Publisher:
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
         self._retained: dict[str, str] = {}
-        """What this process has published by topic, so that only changes are sent."""
+        """What this process has published, by topic, so that only changes are sent."""
         self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
         self._client.on_connect, self._client.on_message = self._connected, self._heard
@@ -106,7 +106,7 @@ class Publisher:
             wanted |= _camera_topics(camera, there)
         gone = [topic for topic in list(self._retained) if topic not in wanted]
         for topic in gone:
-            self._client.publish(topic, "", qos=1, retain=True)  # an empty one deletes what the broker keeps
+            self._client.publish(topic, "", qos=1, retain=True)  # an empty message deletes what the broker retains
             del self._retained[topic]
         for topic, payload in wanted.items():
             if self._retained.get(topic) != payload:
@@ -157,7 +157,7 @@ class Publisher:
 
 
 def _people(database: Database) -> list[Row[Any]]:
-    """Return each known person that has sightings: the newest one, and whether one goes on."""
+    """Return a row for each known person with sightings: the newest one, and whether any still goes on."""
     newest = sa.func.max(SIGHTINGS.c.last_at)
     present = sa.func.max(sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0))
     query = (
@@ -181,7 +181,7 @@ def _people(database: Database) -> list[Row[Any]]:
 
 
 def _cameras(database: Database) -> dict[str, list[str]]:
-    """Return who is before each camera that has sightings: names, and `unknown`."""
+    """Return who is before each camera that has sightings: their names, and `unknown`."""
     there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
     known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known")
@@ -239,5 +239,5 @@ def _entities(token: str, device: str, topic: str) -> Callable[[str, str, State]
 
 
 def _token(text: str) -> str:
-    """Return what stands for a camera or a person in topics, which may not hold every character."""
+    """Return the text that stands for a camera or a person in topics, in which not every character is allowed."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -47,7 +47,7 @@ ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
 DAYS = ("sightings_days", "unknown_days", "stranger_days", "correction_days")
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
-"""Between looks for tracks that are silent and for templates of another package, and groupings of strangers anew."""
+"""Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""
 
 
 def _hex_id(what: str, example: str) -> Any:
@@ -75,9 +75,9 @@ def tell_sighting(
 ) -> schemas.Sighting:
     """Tell of a track.
 
-    Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and tells of the same
-    track again under it, which repeats nothing. The usable faces are fused and decided once. A later decision that
-    contradicts the first one replaces it, at most once.
+    Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and uses it again for
+    later news of the same track. The usable faces are fused and decided once. A later decision that contradicts the
+    first one replaces it, at most once.
     """
     return watching.tell(gallery, sighting, sent.params, sent.images)
 
@@ -111,7 +111,7 @@ def delete_sightings(
 ) -> schemas.Deleted:
     """Delete sightings.
 
-    Those that the parameters name, without any all of the gallery, with their crops and events.
+    Deletes the sightings that the parameters select, by default all of the gallery, with their crops and events.
     """
     return schemas.Deleted(deleted=watching.sightings.delete(gallery, query))
 
@@ -165,8 +165,8 @@ def say_who(
 ) -> schemas.Sighting:
     """Say who a sighting shows.
 
-    With a subject it is that one from now on; with null it is not whom it was taken for, and a correction is recorded.
-    Nobody is enrolled from a sighting unless this says so.
+    With a subject, the sighting shows that one from now on. With null, it does not show whom it was taken for, and a
+    correction is recorded. Nobody is enrolled from a sighting unless this says so.
     """
     entry.subject = fit_id(asked.subject)
     return watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll)
@@ -176,7 +176,7 @@ def say_who(
 def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold) -> None:
     """Tell how cameras are.
 
-    Whether pictures come, and what they have shown in the last hour.
+    Whether a camera sends pictures, and what they have shown in the last hour.
     """
     watching.cameras.tell(gallery, told.cameras)
 
@@ -185,7 +185,7 @@ def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold
 def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
     """List cameras.
 
-    How each is, by what its watcher says, and what was seen before it in the last hour.
+    The state of each, as its watcher reports it, and what was seen before it in the last hour.
     """
     return schemas.CameraList(cameras=watching.cameras.all(gallery))
 
@@ -217,7 +217,7 @@ def edit_stranger(
 ) -> schemas.Stranger:
     """Ignore a stranger, or note who it may be.
 
-    Nothing is said of an ignored one: the postman is a known nobody.
+    An ignored stranger, such as the postman, causes no events.
     """
     watching.strangers.edit(gallery, stranger, ignored=asked.ignored, note=asked.note)
     return watching.strangers.find(gallery, stranger)
@@ -236,7 +236,7 @@ def forget_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) 
 def resembling_sightings(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.ResemblingList:
     """Look for a stranger in other sightings.
 
-    What naming the stranger could name too: a person chooses.
+    Lists sightings that could be named together with the stranger: a person chooses.
     """
     return schemas.ResemblingList(resembling=watching.resembling(gallery, stranger))
 
@@ -265,7 +265,7 @@ def merge_strangers(
 ) -> schemas.Stranger:
     """Merge a stranger into another one.
 
-    They are one person; no later grouping parts them.
+    The two are one person; no later grouping parts them.
     """
     watching.strangers.merge(gallery, stranger, asked.into)
     return watching.strangers.find(gallery, asked.into)
@@ -330,7 +330,7 @@ def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.Webhook
 def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
     """List webhooks.
 
-    With how far each has got, and what is wrong with it.
+    With the last event that each was sent, and what is wrong with it.
     """
     return schemas.WebhookList(webhooks=webhooks.all())
 
@@ -339,7 +339,7 @@ def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
 def get_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
     """Show a webhook.
 
-    Where it sends which events, and how that goes.
+    Where it sends which events, and whether that succeeds.
     """
     return webhooks.find(webhook)
 
@@ -357,7 +357,7 @@ def delete_webhook(webhooks: Webhooks, webhook: WebhookId) -> None:
 def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
     """Resume a webhook.
 
-    One that was set aside goes on where it stopped, as far as the events are still kept.
+    A webhook that was set aside goes on where it stopped, as far as the events are still kept.
     """
     return webhooks.resume(webhook)
 

@@ -20,11 +20,12 @@ from app.package.thresholds import fuse
 from app.types import Template, Vector
 
 LOOKS = 2
-"""Usable photos before somebody is unknown, or a stranger: a single one may be turned away or half hidden."""
+"""Usable photos that are needed before somebody is called unknown, or a stranger: a single one may show a face that is
+turned away or half hidden."""
 NOBODY = "nobody"
-"""What was said of a sighting whose person is not known; of another one, the key of its subject."""
+"""What was said of a sighting of somebody unknown; of others, it is the key of the subject."""
 TOLD = ("camera", "zone", "decision", "stranger", "score", "threshold", "fpir", "margin", "frames", "first_at")
-"""The columns that an event has as they are."""
+"""The columns that an event takes over unchanged."""
 ROWS = (
     sa.select(
         SIGHTINGS,
@@ -83,8 +84,8 @@ def to_sighting(row: Row[Any]) -> Sighting:
 
 
 def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
-    """Return a row's template, and the length of its track's mean before that was scaled: 1 for a single photo. SQL
-    keeps the mean. Raises Unusable ``sealed_unreadable``."""
+    """Return a row's template, a unit vector, and the length of its track's mean before scaling, 0-1: 1 for a single
+    photo. SQL keeps the mean. Raises Unusable ``sealed_unreadable``."""
     return fuse(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
 
 
@@ -97,7 +98,7 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
 
 
 def said_of(row: Row[Any]) -> str:
-    """Return what the row says of who it is, as the column ``said`` keeps it."""
+    """Return whom the row shows, in the form that the column ``said`` has."""
     return str(row.subject_key) if row.decision == "known" else NOBODY
 
 

@@ -1,4 +1,4 @@
-"""Sightings, strangers, events and webhooks as they are asked for and answered."""
+"""Requests and answers about sightings, strangers, events and webhooks."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class SightingHeard(Params):
 
 class FilterParams(Params):
     camera: str | None = Field(default=None, max_length=CAMERA_LENGTH, description="Of this camera alone.")
-    decision: Decision | None = Field(default=None, description="With this decision alone.")
-    subject: str | None = Field(default=None, max_length=255, description="Of this subject alone, by id.")
-    stranger: str | None = Field(default=None, max_length=32, description="Of this stranger alone, by id.")
-    since: Time | None = Field(default=None, description="That went on at this time or later.")
-    until: Time | None = Field(default=None, description="That began at this time or before.")
+    decision: Decision | None = Field(default=None, description="Only with this decision.")
+    subject: str | None = Field(default=None, max_length=255, description="Only of this subject, by id.")
+    stranger: str | None = Field(default=None, max_length=32, description="Only of this stranger, by id.")
+    since: Time | None = Field(default=None, description="Only sightings that went on at this time or later.")
+    until: Time | None = Field(default=None, description="Only sightings that began at this time or before.")
 
 
 class SightingsParams(PageParams, FilterParams):
@@ -62,15 +62,15 @@ class Sighting(Wire):
     camera: str = Field(examples=["door"])
     zone: Zone
     decision: Decision
-    subject: str | None = Field(description="Who it is, or of an uncertain decision who it may be.")
+    subject: str | None = Field(description="Who it is; if the decision is uncertain, who it may be.")
     name: str | None
     stranger: str | None = Field(description="The id of the stranger, if it is one.")
-    score: float | None = Field(description="Of the track's mean template; coarse, and null below the floor.")
-    margin: float | None = Field(description="Over the next subject's score.")
+    score: float | None = Field(description="The score of the track's mean template; coarse, and null below the floor.")
+    margin: float | None = Field(description="The score minus the next subject's.")
     threshold: float
-    fpir: float = Field(description="The rate at most that a visit of somebody not enrolled is called known.")
-    frames: int = Field(description="How many photos counted.")
-    quality: float = Field(description="Of the best photo.")
+    fpir: float = Field(description="The highest rate at which visits of people who are not enrolled are called known.")
+    frames: int = Field(description="How many photos were used.")
+    quality: float = Field(description="Quality of the best photo.")
     first_at: datetime
     last_at: datetime
     ended: bool
@@ -103,7 +103,7 @@ class Stranger(Wire):
     """An unnamed person, grouped from sightings."""
 
     id: str = Field(examples=[FACE_ID])
-    ignored: bool = Field(description="Whether nothing is said of this person.")
+    ignored: bool = Field(description="Whether this person causes no events.")
     note: str | None
     sightings: int
     first_at: datetime
@@ -139,9 +139,11 @@ class StrangerMerge(Params):
 
 class StrangerPart(Params):
     example: ClassVar[Example] = {"sightings": [FACE_ID]}
-    sightings: list[str] = Field(min_length=1, max_length=1000, description="Those of another person.")
+    sightings: list[str] = Field(min_length=1, max_length=1000, description="The sightings that show another person.")
     alike: bool = Field(
-        default=False, description="Also those that are more like these than like the one that is the least like them."
+        default=False,
+        description="Also take the sightings that are more like these than like the stranger's sighting that resembles "
+        "these least.",
     )
 
 
@@ -163,13 +165,13 @@ class Named(Wire):
 
 
 class CameraReport(BaseModel):
-    """How a camera is, and what it has shown in the last hour, as its watcher says."""
+    """The state of a camera, and what it has shown in the last hour, as its watcher reports."""
 
     problem: str | None = Field(default=None, max_length=100, description="Why there are no pictures now.")
     frames: int = Field(default=0, ge=0, description="Pictures in which faces were looked for.")
     faces: int = Field(default=0, ge=0, description="Faces in them.")
     usable: int = Field(default=0, ge=0, description="Faces that were good enough to be compared.")
-    width: float | None = Field(default=None, ge=0, description="Of a face in pixels, the median.")
+    width: float | None = Field(default=None, ge=0, description="Median width of a face in pixels.")
     reasons: dict[Annotated[str, Field(max_length=40)], int] = Field(
         default={}, max_length=20, description="Why faces were not good enough, and how many."
     )
@@ -216,7 +218,7 @@ class EventsParams(Params):
 class Event(Wire):
     """Something that happened before a camera: what webhooks, MQTT and `/v1/events` send."""
 
-    version: Literal[1] = Field(description="Of this form. Fields may be added without a new one.")
+    version: Literal[1] = Field(description="Version of this form. Fields may be added without a new version.")
     id: str = Field(description="The same however often the event is sent.", examples=[FACE_ID])
     number: int = Field(description="Rises with each event.")
     event: EventKind
@@ -267,8 +269,8 @@ class Webhook(Wire):
     state: Literal["active", "set_aside"] = Field(
         description="`set_aside`: it has failed for a day, and waits to be resumed."
     )
-    cursor: int = Field(description="The number of the last event that is settled.")
-    attempts: int = Field(description="Failed ones of the event that is due.")
+    cursor: int = Field(description="The number of the last event that was delivered, or left out for good.")
+    attempts: int = Field(description="Failed attempts to send the next event.")
     failing_since: datetime | None
     last_error: str | None
     delivered_at: datetime | None

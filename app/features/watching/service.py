@@ -1,4 +1,4 @@
-"""What watchers and people ask of the feature, put together from its parts and the core's."""
+"""The operations of the feature, for watchers and people, built from its parts and the core's."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from app.timestamps import utc_now
 from app.types import Face, Quality, Template
 
 MOST_PHOTOS = 8
-"""Of a track: fused probes were measured with so many (`app.models.calibration.fusion`)."""
+"""Most photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Crops of a stranger that are enrolled when a person names the stranger, the best first."""
 TABLES = (SIGHTINGS, STRANGERS, EVENTS)
-"""Those that hold what is about people."""
+"""The tables that hold data about people."""
 LOOKED_THROUGH = 4_000
-"""Sightings of unknown people that a search back looks through, the newest first."""
+"""Most sightings of unknown people that a search back compares, the newest first."""
 
 
 class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
     def __init__(self, core: Components, **days: float) -> None:
-        """``days``: the settings of how long each is kept after it was last heard of (`routes.DAYS`)."""
+        """Open the feature. ``days``: the settings that say how long each kind of data is kept (`routes.DAYS`)."""
         kept = {name.removesuffix("_days"): timedelta(days=number) for name, number in days.items()}
         self._core, self._corrections, sightings = core, kept["correction"], kept["sightings"]
         self.strangers = Strangers(core.store, kept["stranger"], core.operations.thresholds_in)
@@ -61,8 +61,8 @@ class Watching:
         return self.sightings.tell(gallery, sighting_id, told, found)
 
     def say_who(self, gallery: Gallery, sighting_id: str, subject: str | None, *, enroll: bool) -> Sighting:
-        """Note that the sighting shows the subject; ``enroll``: add its crop to the subject, which is made if missing.
-        None: that it does not show whom it was taken for; a correction is recorded, so that it isn't again.
+        """Note that the sighting shows the subject; with ``enroll``, add its crop to the subject, which is made if
+        missing. With None, note that it does not show whom it was taken for, and record a correction.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``; Conflict ``sighting_without_face``.
         """
@@ -115,8 +115,8 @@ class Watching:
             return self.sightings.settle(change, ids, subject)
 
     def erase_like(self, change: Change, subject_id: str) -> int:
-        """Delete what sightings show of a subject that is being erased: its own, and those of unknown people who score
-        as high with its faces as a stranger does in the most lenient operating point; return how many.
+        """Delete the sightings of a subject that is being erased, and those of unknown people whose score with its
+        faces reaches the most lenient operating point; return how many.
 
         Raises NotFound ``subject_not_found``.
         """
@@ -138,7 +138,7 @@ class Watching:
         return delete_sightings(change, doomed)
 
     def reembed(self) -> int:
-        """Make templates of sightings anew whose gallery has moved to another package; return how many."""
+        """Make new templates for sightings whose gallery has moved to another package; return how many."""
 
         def embed(package: str, crop: bytes) -> Template | None:
             try:

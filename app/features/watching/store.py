@@ -1,4 +1,4 @@
-"""Sightings in SQL: what is told of a track becomes a row, and what changes about it an event, in one transaction."""
+"""Sightings in SQL: each track is a row, and a change of who it shows is an event, written in the same transaction."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from app.timestamps import utc_now
 from app.types import Template
 
 SILENT_S: Final = 60.0
-"""Seconds after which a track has ended that no watcher tells of any more: the watcher, or the way to it, is gone."""
+"""Seconds without news after which a track has ended: its watcher, or the connection to it, is gone."""
 AT_ONCE: Final = 500
-"""Rows that one pass of the scheduler's tasks takes."""
+"""Most rows that one run of a scheduled task takes."""
 Values: TypeAlias = dict[str, Any]
 Group: TypeAlias = Callable[[Change, int], None]
-"""Gives an unknown person's sighting, by key, to a stranger."""
+"""Gives an unknown person's sighting, given by its key, to a stranger."""
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
-"""The columns that say who it is; the others tell of the track itself."""
+"""The columns that say who it is; the others describe the track itself."""
 
 
 class Sightings:
@@ -55,8 +55,8 @@ class Sightings:
     """
 
     def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Group) -> None:
-        """``kept``: how long after they were last heard of; ``unknown``: crops and templates of people who are neither
-        known nor strangers."""
+        """Keep sightings for ``kept`` after their last news; crops and templates of people who are neither known nor
+        strangers for ``unknown``."""
         self.store = store
         self._kept, self._unknown = kept, unknown
         self.database = store.database
@@ -119,7 +119,7 @@ class Sightings:
             delete_sightings(change, [find_row(change.connection, change.gallery, sighting_id).key])
 
     def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
-        """Note who these are, as a person says; None: not whom they were taken for. It stays so.
+        """Note whom these sightings show, as a person says, for good; None: not whom they were taken for.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``.
         """
@@ -142,7 +142,7 @@ class Sightings:
     # The scheduler's tasks
 
     def close_silent(self) -> int:
-        """End the tracks that no watcher tells of any more; return how many."""
+        """End the tracks without news for SILENT_S; return how many."""
         open_ = SIGHTINGS.c.ended.is_(False) & (SIGHTINGS.c.heard_at < utc_now(timedelta(seconds=-SILENT_S)))
         rows = self.database.rows(ROWS.where(open_).order_by(SIGHTINGS.c.key).limit(AT_ONCE))
         for row in rows:
@@ -243,7 +243,8 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
 
 
 def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> Sighting:
-    """Write the events that the row's state makes due, and return it; ``said`` is what was said of it before."""
+    """Write the events that follow from the row's state, and return the sighting; ``said`` is what was said of it
+    before."""
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
     now, kind = said_of(row), None
     is_ignored = row.ignored and now == NOBODY
@@ -261,7 +262,7 @@ def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> S
 
 
 def _first_event(row: Row[Any]) -> EventKind | None:
-    """Return what is said first of a sighting; None as long as it is too early for that."""
+    """Return the kind of a sighting's first event; None as long as it is too early for one."""
     if row.decision == "known":
         return "person_seen"
     sure = row.decision == "unknown" or row.ended  # the uncertain may still become known

@@ -32,9 +32,11 @@ from app.types import Vector
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
 JOIN_FMR: Final = 1e-5
-"""Of a sighting with the mean of a group (precision .999, recall .941 of pairs on CFP)."""
+"""FMR at which a sighting joins a group, by its score with the group's mean (precision .999, recall .941 of pairs on
+CFP)."""
 FAR_FMR: Final = 1e-6
-"""Of another camera on another day: between poor cameras the best nets link 6 % at an FPIR of 1 % (IJB-S)."""
+"""The same for a sighting of another camera on another day: between poor cameras the best nets link 6 % at an FPIR of 1
+% (IJB-S)."""
 NEAR_S: Final = 24 * 3600.0
 
 
@@ -42,8 +44,8 @@ class Strangers:
     """Keeps strangers. Safe to share between threads, the database between servers."""
 
     def __init__(self, store: Store, kept: timedelta, thresholds: Callable[[Gallery, str], Thresholds]) -> None:
-        """``kept``: how long after the last sighting; zero: there are none. ``thresholds`` returns the operating points
-        of a gallery for templates of a package."""
+        """Keep strangers for ``kept`` after their last sighting; zero: there are no strangers. ``thresholds`` returns
+        the operating points of a gallery for templates of a package."""
         self._store, self._kept, self._thresholds = store, kept, thresholds
 
     def group(self, change: Change, key: int) -> None:
@@ -113,8 +115,8 @@ class Strangers:
             drop_empty_strangers(change.connection, change.gallery)
 
     def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> str:
-        """Give these of the stranger's sightings to a new one; return its id. With ``alike`` those go along that are
-        more like these than like the one that is the least like them.
+        """Give these of the stranger's sightings to a new one; return its id. With ``alike``, also those that are more
+        like these than like the stranger's sighting that resembles these least.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
         """
@@ -154,8 +156,8 @@ class Strangers:
         return found
 
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
-        """Return the keys of the stranger's other sightings that are more like the parted ones than like the one that
-        is the least like them."""
+        """Return the keys of the stranger's other sightings that are more like the parted ones than like the sighting
+        that resembles these least."""
         kept = (SIGHTINGS.c.package == change.gallery.embedder) & SIGHTINGS.c.template.is_not(None)
         rows = change.connection.execute(ROWS.where(SIGHTINGS.c.stranger_key == stranger, kept))
         vectors = {row.key: template_of(row, change.blobs)[0] for row in rows}
@@ -203,7 +205,7 @@ class Strangers:
             return changed
 
     def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:
-        """Give sightings to the stranger, who is kept on from now with all sightings."""
+        """Give sightings to the stranger; the time that all of its sightings are kept begins anew."""
         _give(change, keys, stranger, by_hand=by_hand)
         ends = utc_now(self._kept)
         change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == stranger).values(expires_at=ends))
@@ -238,7 +240,7 @@ def _give(change: Change, keys: Sequence[int], stranger: int | None, *, by_hand:
 
 
 SEPARATOR: Final = "\n"
-"""Of cameras, whose names can't have it."""
+"""Separates cameras, whose names can't contain it."""
 _SEEN = SIGHTINGS.alias()
 _BEST = sa.select(_SEEN.c.id).where(_SEEN.c.stranger_key == STRANGERS.c.key).order_by(_SEEN.c.quality.desc()).limit(1)
 _SUMMARIES = (

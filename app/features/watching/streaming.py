@@ -15,12 +15,12 @@ from app.features.watching.events import Event, aged, last_number
 
 POLL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
-"""Between comments, so that nothing in between closes a silent connection."""
+"""Seconds between comments, so that no proxy closes a silent connection."""
 AT_ONCE: Final = 100
 MOST: Final = 32
-"""Listeners of one server at a time."""
+"""Most listeners of one server at a time."""
 RETRY_MS: Final = 2_000
-"""How long a listener waits before it connects again."""
+"""Milliseconds that a listener waits before it connects again."""
 
 
 class Listeners:

@@ -1,7 +1,7 @@
 """Webhooks: events sent to addresses, each at least once and in order, however long a receiver is away.
 
-How far a webhook has got is a number in SQL, written after the receiver has answered; a server that dies in between
-sends the event again, with the same id. One server at a time sends for a webhook: it takes its turn in SQL.
+The number of the last event that a webhook got is in SQL, written after the receiver has answered; a server that dies
+in between sends the event again, with the same id. One server at a time sends for a webhook: it takes its turn in SQL.
 """
 
 from __future__ import annotations
@@ -39,32 +39,33 @@ from app.features.watching.schemas import Webhook
 from app.timestamps import utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
-"""For one delivery, all of it."""
+"""Seconds for one whole delivery."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Before an event is tried again; doubled each time: a receiver that is back has what it missed within a minute."""
+"""Seconds before an event is tried again, doubled each time: a receiver that is back has what it missed within a
+minute."""
 TURN_S: Final = 60.0
-"""How long a server may take for one webhook's turn, before another takes it."""
+"""Seconds that a server may take for a webhook's turn before another server takes it over."""
 SET_ASIDE_AFTER: Final = timedelta(days=1)
 """A webhook that has failed for so long is set aside until a person resumes it."""
 REFUSED: Final = 5
-"""Attempts after which an event is left out that the receiver refuses (4xx): the next one may be fine."""
+"""Attempts after which an event that the receiver refuses (4xx) is left out: the next one may be fine."""
 TRY_AGAIN: Final = frozenset({408, 425, 429})
 """Statuses of 4xx that say nothing against the event."""
 POLL_S: Final = 0.5
-"""Between looks for events."""
+"""Seconds between looks for events."""
 AT_ONCE: Final = 20
 """Events that are read at a time."""
 MOST: Final = 50
-"""Webhooks of one server: each is a thread's work while it is sent to."""
+"""Most webhooks: each takes a thread while it is sent to."""
 REMEMBERED: Final = 10_000
-"""Kinds, cameras and people for quiet times."""
+"""Most combinations of webhook, kind, camera and person that are remembered for quiet times."""
 SECRET_BYTES: Final = 32
 PREFIX: Final = b"whsec_"
 """Begins a secret; base64 follows."""
 GIVEN_OUT: Final = ipaddress.ip_network("2000::/3")
 """The IPv6 addresses of the internet (RFC 4291, 2.4)."""
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-"""Those that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052)."""
+"""IPv6 addresses that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052)."""
 ACTIVE, ASIDE = "active", "set_aside"
 _log = logging.getLogger(__name__)
 
@@ -73,11 +74,11 @@ class Webhooks:
     """Keeps webhooks and sends to them. Safe to share between threads, the database between servers."""
 
     def __init__(self, database: Database, secrets: SecretStore, networks: Sequence[str]) -> None:
-        """``networks``: private ones that may be sent to."""
+        """Open the store; ``networks`` are private networks that may be sent to."""
         self._database, self._secrets = database, secrets
         self._allowed = [ipaddress.ip_network(network) for network in networks]
         self._sent: dict[tuple[str, ...], float] = {}
-        """When the last event of each kind was, of a camera and person, that a webhook has got."""
+        """When each webhook last got an event, by kind, camera and person."""
 
     def add(self, asked: Mapping[str, Any]) -> tuple[Webhook, str]:
         """Make a webhook for the events from now on; return it with the secret that signs what is sent.
@@ -122,7 +123,7 @@ class Webhooks:
         self._secrets.remove(_name(webhook_id))
 
     def due(self, busy: Collection[str] = ()) -> list[str]:
-        """Take a turn for each webhook that may be sent to now and has no other server's turn; return their ids.
+        """Take a turn for each webhook that may be sent to now, and for which no other server has it; return their ids.
 
         ``busy`` are those that this server sends to already: a turn that is not used would hold events back.
         """
@@ -161,8 +162,8 @@ class Webhooks:
         self._update(webhook_id, {"cursor": webhook.cursor, "not_before": utc_now()})
 
     def address_of(self, url: str) -> str:
-        """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` for none that is
-        allowed: a name may come to mean a machine of this network."""
+        """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` if none is allowed:
+        the name may since have moved to a machine of this network."""
         parts = urlsplit(url)
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -186,7 +187,7 @@ class Webhooks:
         return is_public or any(address in network for network in self._allowed)
 
     def _deliver(self, webhook: Webhook, event: Event) -> bool:
-        """Send one event and keep what came of it; return whether to go on with the next one."""
+        """Send one event and store the outcome; return whether to go on with the next one."""
         problem, is_refusal = self._post(webhook, event)
         if problem is None:
             done = {"cursor": event["number"], "attempts": 0, "failing_since": None, "last_error": None}
@@ -285,7 +286,7 @@ def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Return whom deliveries trust. Made once: reading all certificates takes longer than most deliveries."""
+    """Return the certificates that deliveries trust, read once: that takes longer than most deliveries."""
     return httpx.create_ssl_context()
 
 

@@ -171,14 +171,14 @@ def enroll(
     equally prominent ones, or of too low quality are listed in `rejected` with their reasons, and
     the others are enrolled. If no photo is good enough, nothing changes and the answer is an error.
 
-    Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in
-    its row is the same photo, saved again or not, `conflict` a face of another subject that it
-    matches at an FPIR of 0.001; with `track=true` the mean of all that are good enough has one
-    conflict or none, which is that of each. To keys with the scope `recognize`, `unlike` is the
-    most alike of the subject's own faces, where it has two or more and the new one looks like none
-    of them (FMR 0.001). Two requests at the same moment may miss each other's faces. So `enroll`
-    alone tells whether a face is there: where the gallery says `allow`, asking for more needs
-    `recognize` too."""
+    Unless `on_conflict` is `allow`, each face is first compared with those enrolled. In its row,
+    `duplicate` is the same photo, saved again or not, and `conflict` a face of another subject that
+    it matches at an FPIR of 0.001. With `track=true` the mean of all faces that are good enough is
+    compared once, and its conflict is in each row. Keys with the scope `recognize` also see
+    `unlike`: the most alike of the subject's own faces, if it has two or more and the new one looks
+    like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. This
+    tells a key with `enroll` alone whether a face is enrolled: in a gallery that says `allow`,
+    asking for another policy needs `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",
@@ -448,8 +448,8 @@ def ready() -> Call[answers.Health]:
     200 when models are warm and galleries can be searched; 503 before that, and while the server
     stops. If vectors are searched in Milvus, also 503 while Milvus can't be reached; this is
     checked every 2 seconds. Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has
-    failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` tell of
-    what does not keep it from answering, and are renewed every minute."""
+    failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` lists
+    problems that do not keep it from answering, and is renewed every minute."""
     return call("GET", "/readyz", answers.Health)
 
 
@@ -494,8 +494,8 @@ def add_model(
 def server_key() -> Call[answers.ServerKey]:
     """Show the server's public key.
 
-    Keep it to check anywhere what this server has signed. All servers of one database have the same
-    key."""
+    Keep it, to check anywhere what this server has signed. All servers of one database have the
+    same key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
 
 
@@ -943,9 +943,9 @@ def import_faces(
 def group_photos(gallery: str, tar: Tar) -> Call[answers.Job]:
     """Group photos by face.
 
-    Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job
-    that puts the faces of each person together, by the gallery's model. Nobody is enrolled: name
-    the groups, and enroll those you want."""
+    Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that
+    puts the faces of each person together, by the gallery's model. Nobody is enrolled: name the
+    groups, and enroll those you want."""
     return call("POST", "/v1/galleries/{gallery}/group", answers.Job, gallery=gallery, content=tar_of(tar))
 
 
@@ -1010,9 +1010,9 @@ def tell_sighting(
 ) -> Call[answers.Sighting]:
     """Tell of a track.
 
-    Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and
-    tells of the same track again under it, which repeats nothing. The usable faces are fused and
-    decided once. A later decision that contradicts the first one replaces it, at most once."""
+    Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and
+    uses it again for later news of the same track. The usable faces are fused and decided once. A
+    later decision that contradicts the first one replaces it, at most once."""
     return call(
         "PUT",
         "/v1/galleries/{gallery}/sightings/{sighting}",
@@ -1099,7 +1099,8 @@ def delete_sightings(
 ) -> Call[answers.Deleted]:
     """Delete sightings.
 
-    Those that the parameters name, without any all of the gallery, with their crops and events."""
+    Deletes the sightings that the parameters select, by default all of the gallery, with their
+    crops and events."""
     return call(
         "DELETE",
         "/v1/galleries/{gallery}/sightings",
@@ -1121,8 +1122,8 @@ def say_who(
 ) -> Call[answers.Sighting]:
     """Say who a sighting shows.
 
-    With a subject it is that one from now on; with null it is not whom it was taken for, and a
-    correction is recorded. Nobody is enrolled from a sighting unless this says so."""
+    With a subject, the sighting shows that one from now on. With null, it does not show whom it was
+    taken for, and a correction is recorded. Nobody is enrolled from a sighting unless this says so."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/sightings/{sighting}/who",
@@ -1136,14 +1137,14 @@ def say_who(
 def tell_cameras(gallery: str, cameras: Sequence[Mapping[str, Any]]) -> Call[None]:
     """Tell how cameras are.
 
-    Whether pictures come, and what they have shown in the last hour."""
+    Whether a camera sends pictures, and what they have shown in the last hour."""
     return call("PUT", "/v1/galleries/{gallery}/cameras", NoneType, gallery=gallery, json=given(cameras=cameras))
 
 
 def cameras(gallery: str) -> Call[answers.CameraList]:
     """List cameras.
 
-    How each is, by what its watcher says, and what was seen before it in the last hour."""
+    The state of each, as its watcher reports it, and what was seen before it in the last hour."""
     return call("GET", "/v1/galleries/{gallery}/cameras", answers.CameraList, gallery=gallery)
 
 
@@ -1175,7 +1176,7 @@ def stranger(gallery: str, stranger: str) -> Call[answers.Stranger]:
 def edit_stranger(gallery: str, stranger: str, changes: Mapping[str, Any]) -> Call[answers.Stranger]:
     """Ignore a stranger, or note who it may be.
 
-    Nothing is said of an ignored one: the postman is a known nobody."""
+    An ignored stranger, such as the postman, causes no events."""
     return call(
         "PATCH",
         "/v1/galleries/{gallery}/strangers/{stranger}",
@@ -1196,7 +1197,7 @@ def forget_stranger(gallery: str, stranger: str) -> Call[None]:
 def resembling_sightings(gallery: str, stranger: str) -> Call[answers.ResemblingList]:
     """Look for a stranger in other sightings.
 
-    What naming the stranger could name too: a person chooses."""
+    Lists sightings that could be named together with the stranger: a person chooses."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/strangers/{stranger}/resembling",
@@ -1226,7 +1227,7 @@ def name_stranger(
 def merge_strangers(gallery: str, stranger: str, into: str) -> Call[answers.Stranger]:
     """Merge a stranger into another one.
 
-    They are one person; no later grouping parts them."""
+    The two are one person; no later grouping parts them."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/strangers/{stranger}/merge",
@@ -1257,7 +1258,7 @@ def part_stranger(
 def webhooks() -> Call[answers.WebhookList]:
     """List webhooks.
 
-    With how far each has got, and what is wrong with it."""
+    With the last event that each was sent, and what is wrong with it."""
     return call("GET", "/v1/webhooks", answers.WebhookList)
 
 
@@ -1284,7 +1285,7 @@ def create_webhook(
 def webhook(webhook: str) -> Call[answers.Webhook]:
     """Show a webhook.
 
-    Where it sends which events, and how that goes."""
+    Where it sends which events, and whether that succeeds."""
     return call("GET", "/v1/webhooks/{webhook}", answers.Webhook, webhook=webhook)
 
 
@@ -1298,5 +1299,5 @@ def delete_webhook(webhook: str) -> Call[None]:
 def resume_webhook(webhook: str) -> Call[answers.Webhook]:
     """Resume a webhook.
 
-    One that was set aside goes on where it stopped, as far as the events are still kept."""
+    A webhook that was set aside goes on where it stopped, as far as the events are still kept."""
     return call("POST", "/v1/webhooks/{webhook}/resume", answers.Webhook, webhook=webhook)

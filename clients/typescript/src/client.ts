@@ -84,13 +84,13 @@ export class Client {
    * of too low quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is
    * good enough, nothing changes and the answer is an error.
    *
-   * Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is
-   * the same photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of
-   * 0.001; with `track=true` the mean of all that are good enough has one conflict or none, which is that of
-   * each. To keys with the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it
-   * has two or more and the new one looks like none of them (FMR 0.001). Two requests at the same moment may
-   * miss each other's faces. So `enroll` alone tells whether a face is there: where the gallery says `allow`,
-   * asking for more needs `recognize` too.
+   * Unless `on_conflict` is `allow`, each face is first compared with those enrolled. In its row, `duplicate` is
+   * the same photo, saved again or not, and `conflict` a face of another subject that it matches at an FPIR of
+   * 0.001. With `track=true` the mean of all faces that are good enough is compared once, and its conflict is in
+   * each row. Keys with the scope `recognize` also see `unlike`: the most alike of the subject's own faces, if
+   * it has two or more and the new one looks like none of them (FMR 0.001). Two requests at the same moment may
+   * miss each other's faces. This tells a key with `enroll` alone whether a face is enrolled: in a gallery that
+   * says `allow`, asking for another policy needs `recognize` too.
    */
   enroll(gallery: string, subject: string, images: readonly Image[], query: { liveness?: T.LivenessMode | null; explain?: boolean; quality?: T.QualityName; expires_at?: string | null; consent?: string | null; face?: number | null; on_conflict?: T.OnConflict | null; track?: boolean } = {}): Promise<T.EnrollAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), images: { images: images }, query });
@@ -302,8 +302,8 @@ export class Client {
    * 200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If
    * vectors are searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds.
    * Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one
-   * succeeds; that is tried every 2 seconds. `warnings` tell of what does not keep it from answering, and are
-   * renewed every minute.
+   * succeeds; that is tried every 2 seconds. `warnings` lists problems that do not keep it from answering, and
+   * is renewed every minute.
    */
   ready(): Promise<T.Health> {
     return this.send({ method: "GET", path: "/readyz" });
@@ -343,7 +343,7 @@ export class Client {
   /**
    * Show the server's public key.
    *
-   * Keep it to check anywhere what this server has signed. All servers of one database have the same key.
+   * Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
@@ -702,9 +702,9 @@ export class Client {
   /**
    * Group photos by face.
    *
-   * Takes a tar (or tar.gz) of photos of which nobody said who they show, and answers with the job that puts the
-   * faces of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those
-   * you want.
+   * Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that puts the faces
+   * of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you
+   * want.
    */
   groupPhotos(gallery: string, tar: Blob | ReadableStream<Uint8Array>): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/group", { gallery }), body: tar });
@@ -763,9 +763,9 @@ export class Client {
   /**
    * Tell of a track.
    *
-   * Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and tells of
-   * the same track again under it, which repeats nothing. The usable faces are fused and decided once. A later
-   * decision that contradicts the first one replaces it, at most once.
+   * Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and uses it
+   * again for later news of the same track. The usable faces are fused and decided once. A later decision that
+   * contradicts the first one replaces it, at most once.
    */
   tellSighting(gallery: string, sighting: string, images: readonly Image[], query: { camera?: string; zone?: string | null; first_at?: string | null; last_at?: string | null; ended?: boolean } = {}): Promise<T.Sighting> {
     return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), images: { images: images }, query });
@@ -815,7 +815,8 @@ export class Client {
   /**
    * Delete sightings.
    *
-   * Those that the parameters name, without any all of the gallery, with their crops and events.
+   * Deletes the sightings that the parameters select, by default all of the gallery, with their crops and
+   * events.
    */
   deleteSightings(gallery: string, query: { camera?: string | null; decision?: T.Decision | null; subject?: string | null; stranger?: string | null; since?: string | null; until?: string | null } = {}): Promise<T.Deleted> {
     return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/sightings", { gallery }), query });
@@ -833,8 +834,8 @@ export class Client {
   /**
    * Say who a sighting shows.
    *
-   * With a subject it is that one from now on; with null it is not whom it was taken for, and a correction is
-   * recorded. Nobody is enrolled from a sighting unless this says so.
+   * With a subject, the sighting shows that one from now on. With null, it does not show whom it was taken for,
+   * and a correction is recorded. Nobody is enrolled from a sighting unless this says so.
    */
   sayWho(gallery: string, sighting: string, body: T.Who = {}): Promise<T.Sighting> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/sightings/{sighting}/who", { gallery, sighting }), json: { ...body } });
@@ -843,7 +844,7 @@ export class Client {
   /**
    * Tell how cameras are.
    *
-   * Whether pictures come, and what they have shown in the last hour.
+   * Whether a camera sends pictures, and what they have shown in the last hour.
    */
   tellCameras(gallery: string, body: T.CamerasTold): Promise<void> {
     return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/cameras", { gallery }), json: { ...body }, answer: "nothing" });
@@ -852,7 +853,7 @@ export class Client {
   /**
    * List cameras.
    *
-   * How each is, by what its watcher says, and what was seen before it in the last hour.
+   * The state of each, as its watcher reports it, and what was seen before it in the last hour.
    */
   cameras(gallery: string): Promise<T.CameraList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/cameras", { gallery }) });
@@ -885,7 +886,7 @@ export class Client {
   /**
    * Ignore a stranger, or note who it may be.
    *
-   * Nothing is said of an ignored one: the postman is a known nobody.
+   * An ignored stranger, such as the postman, causes no events.
    */
   editStranger(gallery: string, stranger: string, body: T.StrangerEdit): Promise<T.Stranger> {
     return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }), json: { ...body } });
@@ -903,7 +904,7 @@ export class Client {
   /**
    * Look for a stranger in other sightings.
    *
-   * What naming the stranger could name too: a person chooses.
+   * Lists sightings that could be named together with the stranger: a person chooses.
    */
   resemblingSightings(gallery: string, stranger: string): Promise<T.ResemblingList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers/{stranger}/resembling", { gallery, stranger }) });
@@ -922,7 +923,7 @@ export class Client {
   /**
    * Merge a stranger into another one.
    *
-   * They are one person; no later grouping parts them.
+   * The two are one person; no later grouping parts them.
    */
   mergeStrangers(gallery: string, stranger: string, body: T.StrangerMerge): Promise<T.Stranger> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/merge", { gallery, stranger }), json: { ...body } });
@@ -940,7 +941,7 @@ export class Client {
   /**
    * List webhooks.
    *
-   * With how far each has got, and what is wrong with it.
+   * With the last event that each was sent, and what is wrong with it.
    */
   webhooks(): Promise<T.WebhookList> {
     return this.send({ method: "GET", path: "/v1/webhooks" });
@@ -959,7 +960,7 @@ export class Client {
   /**
    * Show a webhook.
    *
-   * Where it sends which events, and how that goes.
+   * Where it sends which events, and whether that succeeds.
    */
   webhook(webhook: string): Promise<T.Webhook> {
     return this.send({ method: "GET", path: path("/v1/webhooks/{webhook}", { webhook }) });
@@ -977,7 +978,7 @@ export class Client {
   /**
    * Resume a webhook.
    *
-   * One that was set aside goes on where it stopped, as far as the events are still kept.
+   * A webhook that was set aside goes on where it stopped, as far as the events are still kept.
    */
   resumeWebhook(webhook: string): Promise<T.Webhook> {
     return this.send({ method: "POST", path: path("/v1/webhooks/{webhook}/resume", { webhook }) });

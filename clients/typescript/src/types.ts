@@ -73,7 +73,7 @@ export interface CameraState {
   faces?: number;
   /** Faces that were good enough to be compared. */
   usable?: number;
-  /** Of a face in pixels, the median. */
+  /** Median width of a face in pixels. */
   width?: number | null;
   /** Why faces were not good enough, and how many. */
   reasons?: Record<string, number>;
@@ -99,7 +99,7 @@ export interface CameraTold {
   faces?: number;
   /** Faces that were good enough to be compared. */
   usable?: number;
-  /** Of a face in pixels, the median. */
+  /** Median width of a face in pixels. */
   width?: number | null;
   /** Why faces were not good enough, and how many. */
   reasons?: Record<string, number>;
@@ -170,7 +170,7 @@ export interface Choice {
   why: string;
   /** The next most prominent face's prominence as a share of the chosen one's; null if it is alone. */
   runner_up_share: number | null;
-  /** Of a track the indexes of the images that were fused; the face is the best one's. */
+  /** For a track: the indexes of the images that were fused; the face is that of the best one. */
   track?: Array<number> | null;
 }
 
@@ -248,8 +248,8 @@ export interface DecidedBy {
    */
   fallback?: Fallback | null;
   /**
-   * Only below the gallery's own rates: found in it over stated by the package, at the lowest rate that it
-   * supports. The package's lower rates are corrected by it.
+   * Only for rates below those that the gallery supports: the rate found in the gallery divided by the one that
+   * the package states, at the lowest supported rate. The package's lower rates are corrected by it.
    */
   ratio?: number | null;
 }
@@ -346,8 +346,8 @@ export interface EnrollRequest {
   /** Add stage timings and batch size to the answer. */
   explain?: boolean;
   /**
-   * The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned away, beside
-   * a good photo of the request or a face of the subject that it matches.
+   * The least quality to accept; `none` accepts all; `low` and `medium` also accept a head that is turned away,
+   * if it matches a good photo of the request or a face of the subject.
    */
   quality?: QualityName;
   /** When to erase the subject with all its faces; unchanged if absent. */
@@ -383,7 +383,7 @@ export interface EnrolledFace {
   duplicate?: Resemblance | null;
   /** A face of another subject that it matches. */
   conflict?: Resemblance | null;
-  /** The most alike of the subject's other faces, two at least, if it looks like none of them. */
+  /** If it looks like none of the subject's other faces, which are two or more: the most alike of them. */
   unlike?: Resemblance | null;
   /** Null unless it was asked for. */
   liveness?: Liveness | null;
@@ -503,7 +503,7 @@ export interface FindingAction {
   subject: string;
   face_id: string | null;
   to: string | null;
-  /** Of `part`: one of the two people's faces. */
+  /** For `part`: the faces of one of the two people. */
   faces?: Array<string>;
 }
 
@@ -512,11 +512,11 @@ export interface FindingAction {
  * below every operating point.
  */
 export interface FindingEvidence {
-  /** Of the two faces; of a `corrected_face` with the wrong probe; null for an `outlier`. */
+  /** The score of the two faces; for a `corrected_face`, with the wrong probe; null for an `outlier`. */
   score: number | null;
-  /** The face's best with its own subject's other faces. */
+  /** The face's best score with its own subject's other faces. */
   own_score: number | null;
-  /** `same_person`: the share of faces that match the other subject's, of the subject where it is less. */
+  /** `same_person`: the share of a subject's faces that match the other's, the smaller of the two shares. */
   matching: number | null;
   /** The operating point that decided. */
   threshold: number | null;
@@ -779,9 +779,9 @@ export interface IdentifiedFace {
   score: number;
   quality: Quality;
   /**
-   * `known`: the first candidate's score reaches `threshold`, and the face the quality asked for; `uncertain`:
-   * it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither, or the face
-   * could not be compared.
+   * `known`: the first candidate's score reaches `threshold`, and the face has the quality asked for;
+   * `uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither,
+   * or the face could not be compared.
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
@@ -821,7 +821,10 @@ export interface IdentifyAnswer {
   fpir: number;
   fmr_asked: number | null;
   fpir_asked: number | null;
-  /** Whether the server's default rates need one that was not measured: `fpir` is what to expect. */
+  /**
+   * Whether the server's default rates need an operating point that was not measured; `fpir` is then what to
+   * expect.
+   */
   limited: boolean;
   /** Whose measurement `threshold` is. */
   calibration: DecidedBy;
@@ -979,7 +982,7 @@ export interface Liveness {
    * packages have no operating points, so that nothing is decided.
    */
   live: "live" | "spoof" | "uncertain" | "not_measured";
-  /** The models' mean probability of being live; no error rate. */
+  /** The models' mean probability of being live; it is not an error rate. */
   live_score: number;
   /** Why the face is not judged live; null if it is. */
   reason: "low_score" | "between_thresholds" | "small_face" | "no_operating_points" | null;
@@ -1019,9 +1022,9 @@ export type LivenessOf = "both" | "image1" | "image2" | (string & {});
 /** The errors at one threshold (ISO/IEC 30107-3). */
 export interface LivenessPoint {
   threshold: number;
-  /** Attacks judged live: of the kind of attack with the most. */
+  /** Share of attacks judged live, of the kind of attack that has the highest one. */
   apcer: LivenessRate;
-  /** Live faces not judged live. */
+  /** Share of live faces not judged live. */
   bpcer: LivenessRate;
 }
 
@@ -1071,7 +1074,7 @@ export interface Model {
   providers: Array<string>;
   /** The package's origin and measurements. */
   provenance?: Record<string, unknown>;
-  /** What of its manifest is not used, e.g. another model's operating points. */
+  /** Parts of its manifest that are not used, e.g. another model's operating points. */
   warnings?: Array<string>;
 }
 
@@ -1337,7 +1340,7 @@ export interface ReviewSummary {
   finished_at: string;
   /** The findings to look at. */
   counts: Record<string, number>;
-  /** Objections that were called right. */
+  /** Findings that were called right. */
   dismissed: number;
   /** The operating point at which FNMR was counted. */
   fmr: number;
@@ -1394,21 +1397,21 @@ export interface Sighting {
   /** The named part of the camera's picture that the face was in last. */
   zone: string | null;
   decision: Decision;
-  /** Who it is, or of an uncertain decision who it may be. */
+  /** Who it is; if the decision is uncertain, who it may be. */
   subject: string | null;
   name: string | null;
   /** The id of the stranger, if it is one. */
   stranger: string | null;
-  /** Of the track's mean template; coarse, and null below the floor. */
+  /** The score of the track's mean template; coarse, and null below the floor. */
   score: number | null;
-  /** Over the next subject's score. */
+  /** The score minus the next subject's. */
   margin: number | null;
   threshold: number;
-  /** The rate at most that a visit of somebody not enrolled is called known. */
+  /** The highest rate at which visits of people who are not enrolled are called known. */
   fpir: number;
-  /** How many photos counted. */
+  /** How many photos were used. */
   frames: number;
-  /** Of the best photo. */
+  /** Quality of the best photo. */
   quality: number;
   first_at: string;
   last_at: string;
@@ -1489,7 +1492,7 @@ export interface StoredFace {
 /** An unnamed person, grouped from sightings. */
 export interface Stranger {
   id: string;
-  /** Whether nothing is said of this person. */
+  /** Whether this person causes no events. */
   ignored: boolean;
   note: string | null;
   sightings: number;
@@ -1530,9 +1533,12 @@ export interface StrangerPage {
 }
 
 export interface StrangerPart {
-  /** Those of another person. */
+  /** The sightings that show another person. */
   sightings: Array<string>;
-  /** Also those that are more like these than like the one that is the least like them. */
+  /**
+   * Also take the sightings that are more like these than like the stranger's sighting that resembles these
+   * least.
+   */
   alike?: boolean;
 }
 
@@ -1596,8 +1602,8 @@ export interface SubjectVerifyAnswer {
   /** Whether `decision` is `known`. */
   match: boolean;
   /**
-   * `known`: the score reaches `threshold`, and the faces the quality asked for; `uncertain`: it reaches only
-   * `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither.
+   * `known`: the score reaches `threshold`, and the faces have the quality asked for; `uncertain`: it reaches
+   * only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither.
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
@@ -1674,8 +1680,8 @@ export interface VerifyAnswer {
   /** Whether `decision` is `known`. */
   match: boolean;
   /**
-   * `known`: the score reaches `threshold`, and the faces the quality asked for; `uncertain`: it reaches only
-   * `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither.
+   * `known`: the score reaches `threshold`, and the faces have the quality asked for; `uncertain`: it reaches
+   * only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither.
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
@@ -1732,7 +1738,7 @@ export interface VerifyRequest {
    * absent.
    */
   face2?: number | null;
-  /** Which photos liveness is asked of: one of them may be of a document. */
+  /** Of which photos liveness is asked: one of them may show a document. */
   liveness_of?: LivenessOf;
   /** An image file; with `track=true` repeat the field. */
   image1: string;
@@ -1754,9 +1760,9 @@ export interface Webhook {
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
-  /** The number of the last event that is settled. */
+  /** The number of the last event that was delivered, or left out for good. */
   cursor: number;
-  /** Failed ones of the event that is due. */
+  /** Failed attempts to send the next event. */
   attempts: number;
   failing_since: string | null;
   last_error: string | null;
@@ -1791,9 +1797,9 @@ export interface WebhookMade {
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
-  /** The number of the last event that is settled. */
+  /** The number of the last event that was delivered, or left out for good. */
   cursor: number;
-  /** Failed ones of the event that is due. */
+  /** Failed attempts to send the next event. */
   attempts: number;
   failing_since: string | null;
   last_error: string | null;

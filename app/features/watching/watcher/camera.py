@@ -31,14 +31,14 @@ from app.types import Pixels
 SCHEMES: Final = frozenset({"http", "https", "rtsp", "rtsps", "rtmp", "udp", "tcp"})
 DEVICES: Final = "/dev/video"
 OPEN_S: Final = 10.0
-"""For a camera to answer, and between two frames before it has gone away."""
+"""Seconds for a camera to answer, and most seconds between two frames until it counts as gone."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Before a camera is tried again; doubled each time."""
+"""Seconds before a camera is tried again; doubled each time."""
 STEADY_S: Final = 30.0
-"""After so long the next failure is a first one again."""
+"""Seconds of frames after which the next failure counts as a first one again."""
 SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 MOST_PIXELS: Final = 3840 * 2160 * 4
-"""Of one frame: larger ones are refused before they are converted."""
+"""Most pixels of a frame: larger ones are refused before they are converted."""
 _log = logging.getLogger(__name__)
 
 
@@ -133,7 +133,7 @@ def _snapshots(source: str, fps: float) -> Iterator[Frame]:
 
 
 class Newest:
-    """One place for a frame: a newer one replaces one that nobody has taken. One thread puts, another takes."""
+    """Holds one frame: a newer one replaces one that was not taken. One thread puts, another takes."""
 
     def __init__(self) -> None:
         self._place = Queue[Frame](1)
@@ -151,7 +151,7 @@ class Newest:
 
 
 class Camera:
-    """A thread that keeps the newest frame of a camera, and connects again when it goes away."""
+    """A thread that keeps a camera's newest frame, and reconnects when the camera goes away."""
 
     def __init__(self, source: str, fps: float, read: Callable[[str, float], Iterator[Frame]] = read_camera) -> None:
         self.newest = Newest()

@@ -25,11 +25,11 @@ from app.package.thresholds import Thresholds
 from app.wording import found_wrong
 
 FPS, MIN_FACE = 5.0, 24
-"""Frames a second, and pixels: a usable face has 20 to 30 at least."""
+"""Default frames a second, and smallest face in pixels: a usable one has 20 to 30 at least."""
 SAME_FMR, OTHER_FMR = 1e-4, 3e-3
 """Operating points of the tracker: one person anywhere, and two people in one place. On eleven films: of 368 hard cuts
 from one person to another in the same place 12 are taken for one, of 138 crossings none, and of 110 films with half of
-their frames missing 3 are parted."""
+their frames missing 3 are split."""
 
 
 def _ordered(area: Area) -> Area:
@@ -96,7 +96,7 @@ def _checked(given: object, whose: str) -> list[CameraConfig]:
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """Hold what the cameras of one process share."""
+    """The detector, embedder and limits that the cameras of one process share."""
 
     detector: Any
     embedder: Embedder
@@ -107,7 +107,7 @@ class Eyes:
         return Looker(self.detector, self.embedder, min_face)
 
     def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float = 0.0) -> Watch:
-        """Return what follows people before the camera; ``began`` as `Watch` has it."""
+        """Return a `Watch` that follows people before the camera; ``began`` as there."""
         looker, tracker = self.looker(camera.min_face), Tracker(self.same, self.other)
         return Watch(label, looker, tracker, reporter, roi=camera.roi, zones=camera.zones, began=began)
 

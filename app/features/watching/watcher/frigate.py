@@ -35,21 +35,22 @@ EVENTS, FACES, STATS, AVAILABLE = TOPICS = tuple(
 SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 TIMEOUT_S: Final = 10.0
 MOST: Final = 200
-"""Visits that are remembered, and messages that wait; the oldest go first."""
+"""Most visits that are remembered, and most messages that wait; the oldest are dropped first."""
 MOST_CAMERAS: Final = 64
 NAME_LENGTH: Final = 100
-"""Characters of a camera's or a zone's name."""
+"""Most characters of a camera's or a zone's name."""
 LABEL_LENGTH: Final = 100
-"""Characters of a sub-label that Frigate takes."""
+"""Most characters of a sub-label that Frigate takes."""
 AGAIN: Final = 2
-"""Usable looks with which the decision is made again: messages come seconds apart, so more would come late."""
+"""Usable looks at which the decision is made again: messages come seconds apart, so waiting for more would take
+long."""
 HTTP: Final = frozenset({"http", "https"})
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A message's words on a person: times in seconds since 1970."""
+    """What a message says of a person; times in seconds since 1970."""
 
     event: str
     camera: str
@@ -62,7 +63,7 @@ class _Said:
 
 @dataclass(slots=True)
 class _Visit:
-    """Keep what is known of one of Frigate's persons."""
+    """What is known of one of Frigate's persons."""
 
     event: str
     camera: str
@@ -94,7 +95,7 @@ class Frigate:
         self._visits: OrderedDict[str, _Visit] = OrderedDict()
         self._due: OrderedDict[str, _Said] = OrderedDict()
         self._problems: dict[str, str | None] = {}
-        """Of each camera that Frigate has told of: why it has no pictures."""
+        """Why each camera that Frigate reported has no pictures; None if it has some."""
         self._tallies: dict[str, Tally] = defaultdict(Tally)
         self._away = False
         self._lock = threading.Lock()
@@ -200,7 +201,7 @@ class Frigate:
             looks = self._faces(visit.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
         if not looks and live and self._go2rtc and len(visit.best) < KEPT:
             found = self._faces(visit.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.camera})
-            looks = found if len(found) == 1 else []  # of several people nothing says which one it is
+            looks = found if len(found) == 1 else []  # nothing says which of several people it is
         if looks:
             visit.best = keep_best(visit.best, max(looks, key=lambda look: look.box.width * look.box.height))
 

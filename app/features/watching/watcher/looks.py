@@ -18,11 +18,11 @@ from app.types import Box, Detection, Pixels, Quality, Vector
 USABLE: Final = QualityLevel.LOW.minimum
 """Quality from which a face is compared with anybody: below it false non-matches become the rule."""
 MARGIN: Final = 0.6
-"""Of a face's width and height, on each side of it in a photo of it. The service finds the face again in it."""
+"""Share of a face's width and height that a photo of it shows on each side. The service finds the face again in it."""
 KEPT: Final = 5
-"""Looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
+"""Most looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
 ALIKE: Final = 0.9
-"""Cosine from which two looks show the same: the second one adds nothing to the mean of a track."""
+"""Cosine from which on two looks show the same: the second adds nothing to a track's mean."""
 JPEG_QUALITY: Final = 95
 
 
@@ -53,7 +53,7 @@ class Looker:
     """Finds the faces in a camera's frames. Safe to share between threads."""
 
     def __init__(self, detector: Detector, embedder: Embedder, min_face: int) -> None:
-        """``min_face``: pixels of a frame; narrower faces are not looked for."""
+        """Find faces from ``min_face`` pixels of width on."""
         self._detector = detector
         self._embedder = embedder
         self._min_face = min_face

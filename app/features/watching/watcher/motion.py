@@ -13,9 +13,11 @@ from app.types import Pixels
 WIDTH: Final = 160
 """Pixels to which a frame is shrunk before it is compared."""
 DIFFERENCE: Final = 15
-"""Of two grey values, 0-255: above a camera's noise once averaged over a block of its pixels."""
+"""Least difference of two grey values, 0-255, that counts: above a camera's noise once averaged over a block of its
+pixels."""
 SHARE: Final = 0.002
-"""Of all pixels that must differ: a face 24 pixels wide in 640 × 480 that moves by a third of itself."""
+"""Share of all pixels that must differ: that of a face 24 pixels wide in 640 × 480 that moves by a third of its
+width."""
 STAYS_S: Final = 3.0
 """Seconds that frames are looked at after the last motion: somebody may stand still."""
 SLOW: Final = 0.05

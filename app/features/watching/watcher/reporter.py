@@ -20,11 +20,11 @@ from app.features.watching.watcher.looks import Look, encode
 from app.timestamps import utc_text
 
 MOST: Final = 500
-"""Tracks that wait to be told; of more, the oldest is dropped, and the log says so. Each is some 100 kB."""
+"""Most tracks that wait to be told, of some 100 kB each. A further one replaces the oldest, and the log says so."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
-"""Before the service is tried again; doubled each time."""
+"""Seconds before the service is tried again; doubled each time."""
 BUSY: Final = 500
-"""From this status on, and for 429, the same request may be answered later."""
+"""Status from which on, as for 429, the same request may succeed later."""
 _log = logging.getLogger(__name__)
 
 
@@ -39,17 +39,17 @@ class Report:
     ended: bool
     looks: tuple[Look, ...] = ()
     zone: str | None = None
-    """The camera's, in which the face was last."""
+    """The camera's zone in which the face was last."""
 
     def after(self, other: Report) -> Report:
-        """Return this report with what an earlier one of the track has beside it."""
+        """Return this report, completed by what an earlier one of the track has in addition."""
         began, ended = min(self.began, other.began), self.ended or other.ended
         looks, zone = self.looks or other.looks, self.zone or other.zone
         return replace(self, began=began, ended=ended, looks=looks, zone=zone)
 
 
 class Reporter:
-    """A thread that tells the service what is due. Safe to share between threads."""
+    """A thread that sends waiting reports to the service. Safe to share between threads."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Reporter:
         self._service, self._gallery, self._answered = service, gallery, answered
         self._due: OrderedDict[str, Report] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
-        """The tracks that the service knows of, MOST at most: others come first, whom nobody has heard of yet."""
+        """The tracks that the service knows, MOST at most: others are told first, as nobody knows of them yet."""
         self._changed = threading.Condition()
         self._busy = False
         self._wait_s, self._not_before = FIRST_WAIT_S, 0.0
         self._worker = Worker("reporter", self._tell_next)
 
     def tell(self, report: Report) -> None:
-        """Tell of a track. What was not told yet of the same track is told along."""
+        """Tell of a track, together with what was not told yet of the same track."""
         with self._changed:
             waiting = self._due.pop(report.track, None)
             if waiting is not None:
@@ -85,7 +85,7 @@ class Reporter:
             return self._changed.wait_for(lambda: not self._due and not self._busy, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Tell what is due, if the service takes it in time, and end."""
+        """Send what still waits, if the service takes it within the time, and end."""
         self.wait(timeout_s)
         self._worker.close(timeout_s)
 

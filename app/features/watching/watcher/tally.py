@@ -19,7 +19,7 @@ from app.types import Reason
 MINUTE_S: Final = 60.0
 MINUTES: Final = 60
 WIDTHS: Final = 50
-"""Widths that are remembered of a minute: enough for a median."""
+"""Most widths that are remembered of a minute: enough for a median."""
 TELL_S: Final = 30.0
 FIRST_S: Final = 2.0
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[float, Counter[str], list[float]]] = deque(maxlen=MINUTES)
-        """When each began, the counts, and widths of faces."""
+        """For each minute: when it began, the counts, and widths of faces."""
         self._lock = threading.Lock()
 
     def add(self, looks: Sequence[Look], at: float) -> None:

@@ -12,7 +12,7 @@ from app.features.watching.watcher.reporter import Report
 from app.files import replacing
 
 COLUMNS: Final = ("film", "from_s", "to_s", "decision", "subject", "name", "stranger", "score", "frames", "sighting")
-"""Of a visit; the times are in seconds from the film's beginning."""
+"""Columns of a visit; times are in seconds from the film's beginning."""
 DECIDED: Final = ("decision", "stranger", "score", "frames")
 
 

@@ -20,16 +20,16 @@ from app.types import Box, Vector
 GAP_S: Final = 10.0
 """Seconds without the person's face after which a visit has ended: hands over the face, or back after a moment."""
 NEAR_S: Final = 1.0
-"""Seconds within which a place says who it is."""
+"""Seconds within which a face's place alone says who it is."""
 REACH: Final = 0.6
-"""Widths of the face that it may have moved at once, and again in each further 0.2 s."""
+"""Widths of the face that it may move at once, and as many more in each further 0.2 s."""
 GROWTH: Final = 1.6
-"""Most that a face grows or shrinks within NEAR_S."""
+"""Largest factor by which a face grows or shrinks within NEAR_S."""
 SURE_S: Final = 1.0
 """Seconds after a template during which a place alone says who it is, once a track has looks enough: templates take
 most of a frame's time."""
 REMEMBERED: Final = 20
-"""Usable looks that a track's mean goes back: light and pose change during a visit."""
+"""Usable looks of which a track's mean is made, the newest ones: light and pose change during a visit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,16 +44,16 @@ class Track:
     best: list[Look] = field(default_factory=list)
     """The best few looks, best first."""
     zone: str | None = None
-    """The camera's, in which the face was last."""
+    """The camera's zone in which the face was last."""
     mean: Vector | None = None
     """Mean direction of the recent usable looks' vectors."""
     sure_until: float = 0.0
-    """Until when a face alone in its place is this person's."""
+    """Time until which a face alone in its place counts as this person's."""
     told: int = 0
-    """Usable looks when the service was asked to decide."""
+    """Usable looks that there were when the service was last asked to decide."""
     told_at: float = 0.0
     settled: bool = False
-    """Whether it has decided twice."""
+    """Whether the service has decided twice."""
 
     def add(self, look: Look) -> None:
         self.last = look
@@ -76,12 +76,12 @@ class Tracker:
         self.tracks: list[Track] = []
 
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
-        """Return whether a face, one of a frame's, is a track's by its place alone: no other face or track is near."""
+        """Return whether a face of a frame belongs to a track by its place alone: no other face or track is near."""
         near = [track for track in self.tracks if _is_near(track, look)]
         return len(near) == 1 and look.at <= near[0].sure_until and sum(_is_near(near[0], one) for one in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
-        """Take the faces of a frame; return the tracks that got a face, and those that have ended by now.
+        """Take the faces of a frame; return the tracks that got a face, and those that have ended.
 
         A face that is not usable continues a track and begins none.
         """
@@ -117,7 +117,7 @@ class Tracker:
         return ended
 
     def _fit(self, track: Track, look: Look) -> float | None:
-        """Return how well the face fits the track, more is better; None if it is not the track's."""
+        """Return how well the face fits the track, higher is better; None if it does not belong to it."""
         alike = None if track.mean is None or look.vector is None else float(np.dot(track.mean, look.vector))
         near = nearness(track.last.box, look.box, look.at - track.last.at)
         if alike is None:
@@ -132,7 +132,8 @@ def _is_near(track: Track, look: Look) -> bool:
 
 
 def nearness(before: Box, now: Box, seconds: float) -> float | None:
-    """Return how near two boxes are, 1 in one place; None if one face can't be in both, so many seconds apart."""
+    """Return how near two boxes are, up to 1 for the same place; None if no face can be in both, this many seconds
+    apart."""
     if seconds > NEAR_S:
         return None
     width = math.sqrt(before.width * now.width)

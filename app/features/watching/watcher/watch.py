@@ -1,4 +1,4 @@
-"""A camera's way: frame, motion gate, faces, tracks, and what is told of them when."""
+"""From a camera's frames to reports: motion gate, faces, tracks, and when the service is told of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from app.features.watching.watcher.tracker import Track, Tracker
 from app.types import Box, Pixels
 
 AGAIN_S: Final = 1.0
-"""Seconds after the first look until the decision is made again with all good looks by then."""
+"""Seconds after the first look until the decision is made again with all good looks so far."""
 HEARD_S: Final = 15.0
-"""Seconds between two words that a track goes on."""
+"""Seconds between two reports that a track goes on."""
 IDLE_S: Final = 1.0
 NARROW: Final = 10
 NARROW_S: Final = 60.0
-"""Once in so many seconds a frame without a face is looked at for faces from NARROW pixels on: nobody is recognised by
-those, but the service can say why."""
+"""Seconds between searches of frames without a face for faces from NARROW pixels on: these are too small to be
+recognised, but the service can say so."""
 
 
 class Area(NamedTuple):
@@ -68,7 +68,7 @@ class Watch:
         zones: Mapping[str, Area] = NO_ZONES,
         began: float = 0.0,
     ) -> None:
-        """``began``: what is added to a frame's time, in seconds since 1970: a film's own begins with 0."""
+        """``began``: seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
         self.camera = camera
         self.tally = Tally()
         self.frames = 0
@@ -98,7 +98,7 @@ class Watch:
             self._end(track)
 
     def idle(self, seconds: float) -> None:
-        """End the tracks that are over, when no frame has come for so long."""
+        """End the tracks that are over, after ``seconds`` without a frame."""
         self._now += seconds
         for track in self._tracker.update([], self._now)[1]:
             self._end(track)
@@ -109,7 +109,7 @@ class Watch:
             self._end(track)
 
     def _tell(self, track: Track, at: float) -> None:
-        """Ask for a decision at the first look and once more, and say now and then that the track goes on."""
+        """Ask for a decision at the first look and once more, and report now and then that the track goes on."""
         is_due = not track.told or at - track.told_at >= AGAIN_S or len(track.best) == KEPT
         if is_due and track.usable > track.told and not track.settled:
             track.settled = track.told > 0
