@@ -58,7 +58,7 @@ PARITY = 1e-5
 FIGURES_FMR = 1e-3
 """The FMR at which variants are compared (their cost is the FNMR they add)."""
 SMALL_SET = 1000
-"""Sets of at most so many crops measure coarser rates too; larger ones have pairs enough for the fine ones."""
+"""Number of crops up to which a set measures coarser rates too; larger sets have enough pairs for the fine ones."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
 
 

@@ -179,7 +179,8 @@ class Loss(Section):
 
 
 MANY_CLASSES = 100_000
-"""From so many classes on their weights are sampled by default: about where Partial FC's paper finds it faster."""
+"""Number of classes from which on their weights are sampled by default: about where Partial FC's paper finds it
+faster."""
 
 
 class PartialFC(Section):

@@ -70,7 +70,7 @@ def becomes_ready(
 ) -> bool:
     """Wait until the server at ``url`` is ready; return False if it ends or ``patience_s`` seconds have passed."""
     end = time.monotonic() + patience_s
-    # To read all of certifi's certificates takes longer than an answer, and without TLS nobody is trusted.
+    # Reading all of certifi's certificates takes longer than an answer, and without TLS none is needed.
     with httpx.Client(verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False) as client:
         while time.monotonic() < end and process.poll() is None:
             try:

@@ -157,7 +157,7 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
     if declared.isdecimal() and int(declared) > limit:
         _too_large(limit)
     kind = content_type(request)
-    data = io.BytesIO()  # whose value is its buffer, not a copy of it
+    data = io.BytesIO()  # `getvalue` returns its buffer without a copy
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
@@ -308,7 +308,7 @@ class _Place(Enum):
     """Where a form is read."""
 
     PREAMBLE = auto()
-    """Before the first boundary: text that nobody needs (RFC 2046, section 5.1.1)."""
+    """Before the first boundary: text that is ignored (RFC 2046, section 5.1.1)."""
     HEAD = auto()
     """Behind a boundary."""
     CONTENT = auto()
@@ -327,7 +327,7 @@ class FormReader:
         self._max_parts = max_parts
         self._place = _Place.PREAMBLE
         self._held = b""
-        """What was not read yet: the next bytes may complete it."""
+        """Bytes that were not read yet: the next ones may complete them."""
         self._count = 0
         self._name = ""
 

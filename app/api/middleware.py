@@ -45,7 +45,7 @@ CORS_HEADERS = (
     "x-api-key",
     "content-type",
     "x-request-id",
-    # What AWS's clients send from a page.
+    # Headers that AWS's clients send from a page.
     "x-amz-content-sha256",
     "x-amz-date",
     "x-amz-security-token",
@@ -82,7 +82,7 @@ class RequestMiddleware:
         scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
         method = scope["method"]
         if is_head := method == HEAD:
-            scope = {**scope, "method": "GET"}  # the server keeps its own scope, by which it sends no body
+            scope = {**scope, "method": "GET"}  # a copy: by the server's own scope, which stays HEAD, it sends no body
         answer = _Answer(send, scope["request_id"], without_body=is_head)
         start = time.perf_counter()
         try:
@@ -144,7 +144,7 @@ def _check_host(scope: Scope) -> None:
 def _count_request(scope: Scope, method: str, status: int, seconds: float) -> None:
     """Log and count a request by its route's template, never by its path, which may hold people's ids."""
     route = getattr(scope.get("route"), "path", None)
-    method = method if method in METHODS else OTHER  # a client may make one up
+    method = method if method in METHODS else OTHER  # a client may send any word as its method
     metrics: Metrics = scope["app"].state.metrics
     metrics.request(method, route, status, seconds)
     level = logging.ERROR if status == _ERROR_STATUS else logging.INFO

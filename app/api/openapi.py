@@ -163,8 +163,8 @@ def document(
 _NAMED_SETS: Mapping[tuple[str, ...], str] = {
     get_args(kind): name for name, kind in vars(choices).items() if get_origin(kind) is Literal
 }
-"""Names of the closed sets of words. Each set is a schema of its own: generators would make up names, and the same one
-for two."""
+"""Names of the closed sets of words. Each set is a schema with this name: generators would otherwise invent names, the
+same one for two sets."""
 _VALUES = frozenset({"example", "examples", "default", "enum", "const", "required"})
 """Fields of a schema that hold values, not schemas."""
 

@@ -46,7 +46,7 @@ REVALIDATED = {CACHE_CONTROL: "no-cache"}
 """Headers of the start page, and of files asked for without the current digest: a browser caches them, and revalidates
 each time."""
 IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
-"""Headers of files below the digest of them all, by which the start page names them: other versions have other
+"""Headers of files whose address holds the digest of all files, as the start page gives it: other versions have other
 addresses."""
 _NOT_TAKEN = re.compile(r"q=0(\.0{0,3})?")
 _VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
@@ -66,7 +66,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
         file = files.get(versioned[2] if versioned else name)
         if file is None:
             raise NotFound("There is no such file.")
-        # Another replica may be of another version: its files are answered by ours, and not kept under its digest.
+        # The digest may be that of a replica of another version: answer with our file, but don't let it be kept.
         return _answer(request, file, IMMUTABLE if versioned and versioned[1] == digest else REVALIDATED)
 
     server.add_api_route(PAGE_PATH, show_start, methods=[*PAGE_METHODS], include_in_schema=False)

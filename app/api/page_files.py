@@ -39,7 +39,8 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
+"""Content-Security-Policy of the page: only files and calls of its own server, nothing inline; `blob:` is for photos
+that the browser already has."""
 HEADERS = {"vary": "accept-encoding"}
 DOCUMENTS = {
     CSP: POLICY,

@@ -177,7 +177,9 @@ class OperationRoute(APIRoute):
                 return
             except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
                 refusal = expected(error, scope["request_id"])
-                refusal.__traceback__ = refusal.__context__ = None  # whose frames hold the body while this waits
+                refusal.__traceback__ = refusal.__context__ = (
+                    None  # their frames would hold the body in memory during the wait
+                )
                 trail.refuse(refusal)
             else:
                 return
@@ -307,7 +309,7 @@ class _Parameters:
     made: dict[str, Any] = field(default_factory=dict)
     """Functions that make what a feature takes from a request in its own way (`Depends`)."""
     read: list[inspect.Parameter] = field(default_factory=list)
-    """Those in the path and the query, for the document."""
+    """The parameters in the path and the query, for the document."""
     query: type[BaseModel] | None = None
     query_name: str = ""
     body: str = ""

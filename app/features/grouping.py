@@ -77,7 +77,7 @@ def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:
         scores[~alive] = -np.inf
         scores[last] = -np.inf
         nearest = int(scores.argmax())
-        if scores[nearest] < threshold:  # nothing will ever be nearer to it: means only fall
+        if scores[nearest] < threshold:  # no later group will be nearer to it: merging only lowers means
             alive[last] = False
             chain.pop()
             continue

@@ -153,7 +153,7 @@ def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
     side = facts.side or stated.size
     if side is None or side == CROP_SIDE:
         return form
-    scale = side / CROP_SIDE  # whole crops
+    scale = side / CROP_SIDE  # the model sees whole crops, resized
     cutout = Cutout(side=side, scale=scale, left=(scale - 1) / 2, top=(scale - 1) / 2)
     return form.model_copy(update={"cutout": cutout})
 
@@ -260,7 +260,7 @@ def within(
 def _answer(
     sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> None:
-    signal.alarm(math.ceil(seconds) + 1)  # the parent may be gone by then
+    signal.alarm(math.ceil(seconds) + 1)  # the parent may no longer run then
     limit_memory(memory_limit())  # where memory runs out beside a server in one container, this process ends first
     try:
         outcome = work(*args, **kwargs)

@@ -148,7 +148,7 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
 def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
     """Return the nodes that these values are computed from, in their order."""
     needed, nodes_needed = set(names), []
-    for node in reversed(list(nodes)):  # nodes stand in an order in which they can run
+    for node in reversed(list(nodes)):  # nodes are listed in an order in which they can run
         if needed.intersection(node.output):
             needed.update(node.input)
             nodes_needed.append(node)

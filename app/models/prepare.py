@@ -57,7 +57,9 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     source = locate(package, cache_dir)
-    if b"location" in source.read_bytes():  # the key of each external tensor; most starts needn't import onnx
+    if (
+        b"location" in source.read_bytes()
+    ):  # the key that every external tensor has; so most starts need not import onnx
         _refuse_external_weights(package, source)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs) and target != "cuda-fp16":

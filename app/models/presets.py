@@ -63,8 +63,9 @@ PRESETS: Mapping[Preset, Stated] = {
     "unit": Stated("rgb", *_same(0.0, 255.0)),
     "opencv": Stated("bgr", *_same(0.0, 1.0)),
 }
-"""From the preprocessing in InsightFace's ArcFaceONNX, AdaFace's to_input, OpenCV's FaceRecognizerSF, facenet-pytorch's
-fixed_image_standardization and torchvision's ImageNet; `unit` is 0 to 1, `opencv` cv2.imread's pixels as they are."""
+"""Forms of input, taken from the preprocessing in InsightFace's ArcFaceONNX, AdaFace's to_input, OpenCV's
+FaceRecognizerSF, facenet-pytorch's fixed_image_standardization and torchvision's ImageNet; `unit` is 0 to 1, `opencv`
+cv2.imread's pixels as they are."""
 
 
 def input_form(stated: Stated, layout: Layout, dtype: Dtype) -> SourceInput:

@@ -104,7 +104,9 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
             sample = _sampled(x, _places(x, number))
             weight = convolution.weight[:, :, 0, 0].double()
             gram = torch.cov(sample)
-            weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]  # outputs count alike
+            weight = (
+                weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
+            )  # so that all outputs have the same weight
             kept.append(choose(weight, gram, widths[len(kept)]))
         x = each(x)
     sample = x.double().flatten(2).mean(2).T  # the head reads whole maps: their means stand for them

@@ -63,7 +63,7 @@ def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     parts = [each for each in network.modules() if isinstance(each, kinds)]
     widths = [
         each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)
-    ]  # the stem's and the pointwise ones'
+    ]  # of the stem and the pointwise convolutions
     linear = next((each for each in parts if isinstance(each, nn.Linear)), None)
     if linear is None or len(widths) != len(WIDTHS):
         raise ValueError("The network is not a MobileNet of 27 convolutions.")

@@ -18,7 +18,7 @@ SIZES: dict[str, dict[str, int]] = {
     "base": {"channels": 512, "depth": 24, "heads": 8},
     "large": {"channels": 768, "depth": 24, "heads": 8},
 }
-"""As published with the WebFace42M models."""
+"""Sizes of the transformers, as published with the WebFace42M models."""
 
 DEFAULT_PATCH = 9
 """Published: 12 x 12 tokens of 9 px, so 108 of the 112 pixels (1.5 and 5.7 GMACs). With 8 px there are 14 x 14 tokens

@@ -38,7 +38,7 @@ def decode_crop(data: bytes) -> Pixels:
         with suppress(ValueError, LookupError):  # `decode` says what is wrong
             width, height = jpeg.size_of(data)
             check_size(width, height, Limits())
-            pixels = jpeg.decode(data, width, height)  # half the time: Pillow doesn't read the header
+            pixels = jpeg.decode(data, width, height)  # without Pillow's reading of the header it takes half the time
     if pixels is None:
         pixels = decode(data, Limits()).pixels.copy()
     height, width = pixels.shape[:2]

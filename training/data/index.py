@@ -199,7 +199,7 @@ def _stamp(path: Path) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a worker that was forked has the set, too
+    if os.getpid() == owner:  # not in a forked worker, which has the set too
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -86,7 +86,7 @@ class Identification:
     match_rates: tuple[Rate, ...]
     """1 − FNIR at FPIRs, thresholds from these very strangers."""
     served: tuple[Served, ...]
-    """At the service's thresholds, which know nothing of these strangers."""
+    """The same at the service's thresholds, which were not measured on these strangers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Summary:
 
     mean: float
     deviation: float
-    """Over the draws (``ddof`` 1; NaN for one draw)."""
+    """Standard deviation over the draws (``ddof`` 1; NaN for one draw)."""
     least: float
     most: float
     interval: Interval

@@ -47,14 +47,14 @@ class Verification:
     mated: int
     nonmated: int
     accuracy: FoldAccuracy | None
-    """Over the folds, each decided by the others' threshold; None where the list has no folds."""
+    """Accuracy over the folds, each decided by the others' threshold; None where the list has no folds."""
     accuracy_interval: Interval | None
     best_accuracy: float
-    """With the threshold that suits these very pairs best: flattering, and named so."""
+    """Accuracy at the threshold that is best for these pairs themselves, and so too high."""
     equal_error_rate: float
     equal_error_rate_interval: Interval
     match_rates: tuple[Rate, ...]
-    """At each FMR that these non-mated pairs can measure."""
+    """1 − FNMR at each FMR that these non-mated pairs can measure."""
     pairs_without_face: int
     photos: int
     photos_without_face: Mapping[str, str]

@@ -88,7 +88,7 @@ def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim
     if num_classes is None:
         return
     if labels.device.type != "cpu":
-        return  # reading values back would wait for the device; it stops at an index out of range by itself
+        return  # reading the values would wait for the GPU, which itself stops at an index out of range
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= num_classes:
         raise LossError(f"labels must lie in 0…{num_classes - 1}, got {low}…{high}")

@@ -128,7 +128,9 @@ class CollapseAlarm:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._first = state["first"]
-        self._in_a_row = {problem: state.get(problem, 0) for problem in self._in_a_row}  # runs from before one counted
+        self._in_a_row = {
+            problem: state.get(problem, 0) for problem in self._in_a_row
+        }  # older runs may lack one of the counts
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -69,7 +69,7 @@ class Reporter:
         self._mark = (now, self._images)
         self._write("train", step, {**figures, "images_per_s": speed})
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        if self._progress:  # what fits into 80 columns
+        if self._progress:  # only what fits into 80 columns
             few = "  ".join(f"{name} {figures[name]:.3g}" for name in ("loss", "accuracy") if name in figures)
             self._progress.update(self._task, figures=f"{few}  {speed:.0f} img/s")
         else:

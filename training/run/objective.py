@@ -121,7 +121,7 @@ class Objective(nn.Module):
         for loss in tables:
             own = means[loss.table.first : loss.table.end].to(loss.weight)
             if loss.weight.ndim == 3:
-                loss.weight.add_(own[:, None])  # to what was drawn, or they would stay one
+                loss.weight.add_(own[:, None])  # added to the random start: equal centres would stay equal
             else:
                 loss.weight.copy_(own)
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 Precision = Literal["fp32", "bf16", "fp16"]
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""As in Micikevicius et al., Mixed precision training, 2018, and torch's GradScaler."""
+"""First scale of the loss, and steps until it grows, as in Micikevicius et al., Mixed precision training, 2018, and
+torch's GradScaler."""
 
 
 def choose(wanted: Literal["auto"] | Precision, device: torch.device, model: nn.Module) -> Precision:

@@ -159,7 +159,7 @@ class Trainer:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
-                self._evaluate(report)  # what ended the run before it had done so
+                self._evaluate(report)  # the run ended before it was evaluated
             while self.progress.step < last:
                 step = self.progress.step + 1
                 logged = step % recipe.train.log_every == 0 or step == last
@@ -319,7 +319,7 @@ class Trainer:
         if self.material.held_out is None and not self.recipe.evaluate.packs:
             return
         mine = self.evaluate() if self.world.is_first else {}
-        # Saving is a matter of all ranks: they have to agree on whether this is the best.
+        # Saving is collective: all ranks have to agree on whether this is the best.
         figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
         self.progress.figures, self.progress.evaluated = figures, self.progress.step
@@ -355,7 +355,7 @@ class Trainer:
     def save(self, name: str | None = None) -> Path:
         """Write a checkpoint under `name`, or that of the step (older ones beyond `train.keep` are deleted)."""
         path = self.out / name if name else checkpoint.step_path(self.out, self.progress.step)
-        state = self.state()  # every rank has a part in this
+        state = self.state()  # collective: every rank takes part
         if self.world.is_first:
             facts = {
                 "step": self.progress.step,

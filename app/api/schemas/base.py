@@ -131,7 +131,7 @@ def _not_removed(kind: object) -> object:
 
 
 Population: TypeAlias = Annotated[
-    str,  # as in a manifest, which is not imported here: it would double a command's start
+    str,  # the pattern of a manifest, repeated: importing that module would double a command's start
     Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100),
 ]
 Populations: TypeAlias = Annotated[list[Population], Field(max_length=20)]

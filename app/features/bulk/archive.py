@@ -165,7 +165,7 @@ def _correction_line(correction: Correction) -> dict[str, Any]:
     binary = {"template": correction.template, "crop": correction.crop}
     coded = {name: data and base64.b64encode(data).decode() for name, data in binary.items()}
     line = asdict(correction) | coded
-    del line["package"]  # the archive's own
+    del line["package"]  # the archive names its package once
     return line
 
 
@@ -255,7 +255,9 @@ def _import_lines(
 
 def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
     batch, before = Batch(), run.job.saved
-    first = int(before.get("first_subject", 0)) + before["subjects"]  # the report numbers the faces first
+    first = (
+        int(before.get("first_subject", 0)) + before["subjects"]
+    )  # in the report, faces are numbered before subjects
     for item, line in enumerate(lines, first):
         parsed = json_lines.parse(line, SubjectLine)
         consent = None if parsed.consent is None else Consent(parsed.consent.note, parsed.consent.given_at)

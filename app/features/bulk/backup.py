@@ -119,7 +119,7 @@ def _copy(source: Path, copy: Path) -> dict[str, int]:
         closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as there,
         closing(sqlite3.connect(copy, isolation_level=None)) as here,
     ):
-        there.backup(here)  # in one step, so that no write makes it begin anew
+        there.backup(here)  # in one step: a write in between would make it begin anew
         for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA secure_delete = ON", *LEFT_OUT):
             here.execute(statement)
         return {name: here.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in COUNTED}  # noqa: S608 (constants)

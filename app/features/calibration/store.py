@@ -33,7 +33,7 @@ class Measured:
     package: str
     measured_at: str
     changes: int
-    """The number of the gallery's last change then."""
+    """The number of the gallery's last change when it was measured."""
     figures: Figures
     calibration: Calibration | None
 

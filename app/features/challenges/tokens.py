@@ -84,7 +84,9 @@ class Challenges:
 
 
 def _bytes(token: str) -> bytes:
-    return base64.b64decode(token.encode(), altchars=b"-_", validate=True)  # several texts may decode to the same
+    return base64.b64decode(
+        token.encode(), altchars=b"-_", validate=True
+    )  # raises for other characters; several texts may decode to the same bytes
 
 
 def _wrong_challenge(reason: str, what: str) -> InvalidInput:

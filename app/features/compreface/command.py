@@ -201,7 +201,7 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
         has_any.add(subject)
         if image is None:
             without[subject] += 1
-        elif subject not in owners.get(image, ()):  # several models' embeddings of one photo
+        elif subject not in owners.get(image, ()):  # only once, if several models embedded the photo
             owners[image] = (*owners.get(image, ()), subject)
     unseen = {name: without[key] for key, name in subjects.items() if without[key] or key not in has_any}
     return Dump(path, names.get(chosen, ""), subjects, owners, unseen)

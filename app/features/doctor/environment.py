@@ -125,7 +125,7 @@ def check_tls(settings: Settings) -> Iterator[CheckResult]:
             for extension in certificate.extensions
             if isinstance(extension.value, x509.ExtendedKeyUsage)
         ]
-    except ValueError:  # OpenSSL, and so the server, reads more kinds of PEM
+    except ValueError:  # not a failure: OpenSSL, and so the server, reads more kinds of PEM
         message = f"{settings.tls_cert}: until when it is valid can't be read"
         yield CheckResult("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
         return

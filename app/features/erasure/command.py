@@ -48,7 +48,7 @@ def erase(
         output.say(f"receipt {receipt.id}: tables {receipt.cleared.tables}, log {receipt.cleared.write_ahead_log}")
         for place in receipt.not_reached:
             output.say(f"  not reached: {place}")
-    if save is not None:  # last: the receipt is shown even if the disk is full by now
+    if save is not None:  # after printing, so that the receipt is shown even if the disk is full
         save.write_text(as_signed(receipt) + "\n", encoding="utf-8")
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 

@@ -1,4 +1,4 @@
-"""Erasure on request: a subject for good, with a signed receipt, and the receipts of all erasures."""
+"""Erases a subject for good on request, with a signed receipt; lists the receipts of all erasures."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Lane:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._thread = ThreadPoolExecutor(1, "gpu search")
-        self._resources: Any = None  # made late: they reserve memory, which only large galleries need
+        self._resources: Any = None  # made when first used: they reserve memory, which only large galleries need
         self._indexes: dict[int, Any] = {}
         self.unused: deque[int] = deque()
         """Keys of indexes that are no longer used."""
@@ -175,9 +175,8 @@ class GpuRows:
         errors = np.full(len(probes), rounding(self._dimension))
         if self.half:
             lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-            errors += (2 * np.maximum(lengths, LENGTH) + 2) * half_error(
-                self._dimension
-            )  # the score may be rounded too
+            # Twice the probe's and the row's: the score may be rounded too.
+            errors += (2 * np.maximum(lengths, LENGTH) + 2) * half_error(self._dimension)
         return Near(scores, rows, floors, errors)
 
     def _index(self) -> Any:
@@ -214,7 +213,7 @@ class GpuCopy:
             return
         old = time.monotonic() - copy.made_at >= KEEPS_REMOVED_S and copy.rows.removed > copy.removed
         if old or copy.rows is not read().rows:
-            with suppress(GpuFailed):  # the next search says so
+            with suppress(GpuFailed):  # the next search reports it
                 self._lane.run(lambda: self._current(read(), half=half, anew=True))
 
     # On the lane's thread

@@ -47,7 +47,7 @@ class ProductIndex:
         """Number of rows."""
         self._type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
         self._place = "cuda" if provider == CUDA else "cpu"
-        self._parts: list[Any] = []  # of `part_rows` rows each, the last one of fewer
+        self._parts: list[Any] = []  # each of `part_rows` rows, the last one of as many or fewer
         self._store = _session(_store_graph(dimension, self._type), provider)
         self._whole, self._padded = (
             _session(_nearest_graph(dimension, self._type, padded=padded), provider) for padded in (False, True)

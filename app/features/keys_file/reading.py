@@ -71,7 +71,7 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
         return [(check_terms(_terms(key)), _secret(key, environ)) for key in declared]
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"cannot be read ({type(error).__name__})") from None
-    except yaml.YAMLError:  # its text would quote the file
+    except yaml.YAMLError:  # without its text, which would quote the file
         raise _invalid(path, "is not YAML") from None
     except ValidationError as error:
         first = error.errors(include_input=False)[0]

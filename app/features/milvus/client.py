@@ -109,7 +109,7 @@ class Milvus:
         except ModuleNotFoundError as error:
             message = f"Milvus needs {error.name}: pip install 'likeness-server[milvus]', and milvus-lite for a file."
             raise Unusable(message, code="index_driver_missing") from error
-        # It would log the errors raised here, with the server's messages.
+        # pymilvus would log the errors raised here, with the server's messages.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
         self.name = address.name
         self._kind = address.kind

@@ -111,10 +111,10 @@ class MilvusIndex(GalleryIndex[Searcher]):
         super().__init__(spec, source)
         self._collections = collections
         self._milvus = milvus
-        self._position = LogPosition(-1, 0)  # up to where this process has made sure that the collection holds the log
-        self._due: tuple[float, LogPosition] | None = None  # when the log is to be settled, and how far
+        self._position = LogPosition(-1, 0)  # up to here this process has checked that the collection holds the log
+        self._due: tuple[float, LogPosition] | None = None  # when to settle the log, and up to where
         self._settled: LogPosition | None = None
-        self._swept: LogPosition | None = None  # up to where removals were repeated
+        self._swept: LogPosition | None = None  # up to here removals were repeated
         self._sweep_until: LogPosition | None = None
         self._count = Count(source, spec)
 
@@ -213,7 +213,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         since = self._milvus.position(name)
         if since is None:
             return None
-        if since.number >= until.number:  # another server was here
+        if since.number >= until.number:  # another server has settled it
             return self._replay(name, since, since)
         reached = self._replay(name, since, until)
         if reached is not None:

@@ -128,7 +128,9 @@ class ModelAdder:
                 words.append("--non-commercial")
             try:
                 self._do(job, words, folder)
-            except Unusable as error:  # names the file as its sender does, not where the server keeps it
+            except (
+                Unusable
+            ) as error:  # the message must name the file as its sender does, not where the server keeps it
                 message = re.sub(re.escape(folder) + r"/(?:tmp\w+/)?", "", error.message)
                 raise Unusable(message, code=error.code) from None
 

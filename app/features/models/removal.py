@@ -49,9 +49,9 @@ class ModelRemover:
                 shutil.rmtree(gone, ignore_errors=True)
                 package.folder.rename(
                     gone
-                )  # from here on it is not found; after a kill, the next new package deletes the rest
+                )  # not found from here on; if this is killed, making the next package deletes the rest
                 try:
-                    self._check_free(package)  # a gallery made meanwhile
+                    self._check_free(package)  # again: a gallery may have been made meanwhile
                 except Conflict:
                     gone.rename(package.folder)
                     raise

@@ -163,7 +163,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:
             refused.append({"FaceId": face_id_to(face)} | refusal)
-        elif stored[face].subject != user.id:  # the user's own are skipped
+        elif stored[face].subject != user.id:  # faces that the user has already are skipped
             accepted.append(face)
     call.count_faces(compared)
     if accepted and user.face_count + len(accepted) > MOST_FACES:

@@ -86,7 +86,7 @@ class SignIns:
         purpose = self._purpose(name)
         try:
             return _own_sealer(secret).open(self._sealer.open(bytes(row.sealed), purpose), purpose).decode()
-        except SealedUnreadable:  # the server's keys were exchanged meanwhile
+        except SealedUnreadable:  # the server's keys were replaced meanwhile
             return None
 
     def _remove(self, text: str) -> bool:

@@ -114,7 +114,8 @@ class Publisher:
                 self._retained[topic] = payload
 
     def _connected(self, client: paho.Client, *_: object) -> None:
-        """Learn what the broker still keeps of us, to clear what is no more; and whether Home Assistant starts."""
+        """Subscribe to what the broker still retains of this server, to clear what no longer exists, and to Home
+        Assistant's start."""
         self._retained.clear()
         client.subscribe([(f"{ROOT}/+/+/state", 1), (f"{DISCOVERY}/+/+/config", 1), (f"{DISCOVERY}/status", 1)])
         self._stale.set()

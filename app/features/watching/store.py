@@ -193,7 +193,7 @@ class Sightings:
         last_at = told.last_at or utc_now()
         best = face.candidates[0] if face.candidates else None
         subject = None
-        if best is not None and face.decision != "unknown":  # deleted meanwhile: nobody
+        if best is not None and face.decision != "unknown":  # the best candidate was deleted meanwhile: nobody is known
             subject = brief_subjects(change.connection, change.gallery, [best.subject]).get(best.subject)
         decision = face.decision if subject is not None else "unknown"
         pixels, template = face.face.crop if change.gallery.store == "crop" else None, template_of(face.face)
@@ -248,7 +248,7 @@ def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> S
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
     now, kind = said_of(row), None
     is_ignored = row.ignored and now == NOBODY
-    if said is None and not is_ignored and not ended_before:  # too late to say it first
+    if said is None and not is_ignored and not ended_before:  # after the end, no first event is written
         kind = _first_event(row)
     elif said is not None and said != now:
         kind = "name_changed"
@@ -265,5 +265,5 @@ def _first_event(row: Row[Any]) -> EventKind | None:
     """Return the kind of a sighting's first event; None as long as it is too early for one."""
     if row.decision == "known":
         return "person_seen"
-    sure = row.decision == "unknown" or row.ended  # the uncertain may still become known
+    sure = row.decision == "unknown" or row.ended  # an uncertain one may still become known
     return "unknown_seen" if sure and row.frames >= LOOKS else None

@@ -183,7 +183,10 @@ class Strangers:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
             free = [
-                (vector * math.sqrt(points.reduction_of_two(length, length)), row)  # never laxer for two that differ
+                (
+                    vector * math.sqrt(points.reduction_of_two(length, length)),
+                    row,
+                )  # for two tracks of different lengths, never laxer than their own reduction
                 for vector, length, row in self._templates(change, points.package)
                 if row.stranger_key not in said and not row.settled
             ]

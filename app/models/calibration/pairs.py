@@ -87,7 +87,9 @@ def all_pairs(
     tops: list[Pairs] = []
     mates: list[Pairs] = []
     for start in range(0, len(templates), block):
-        scores = templates[start : start + block] @ templates[start:].T  # the rows with all from the first of them on
+        scores = (
+            templates[start : start + block] @ templates[start:].T
+        )  # these rows with all rows from the first of them on
         rows, columns = scores.shape
         once = np.arange(columns) > np.arange(rows)[:, None]
         mate = who[start : start + rows, None] == who[start:]
@@ -146,7 +148,7 @@ def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | 
     persons_matched = len(np.unique(photos[several] * len(count) + persons[several]))
     if persons_matched < LEAST_MATCHES:
         return None
-    pairs = np.bincount(count[persons[several]], minlength=MOST_PHOTOS + 1)[1:]  # by n, from 1
+    pairs = np.bincount(count[persons[several]], minlength=MOST_PHOTOS + 1)[1:]  # by number of photos, from 1
     n = np.arange(1, MOST_PHOTOS + 1)
     low, high = 0.0, 1.0
     for _ in range(STEPS):

@@ -130,7 +130,7 @@ def list_records(rec: Path) -> Listing:
 
 
 def _blocks(rec: Path) -> Iterator[Block]:
-    last = None  # key of the last image and one, where record 0 says so
+    last = None  # one past the key of the last image, if record 0 tells it
     for number, (all_keys, all_offsets) in enumerate(read_index(rec)):
         if number == 0 and len(all_keys) and all_keys[0] == 0:
             last = _last_image(rec, int(all_offsets[0]))

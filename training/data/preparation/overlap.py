@@ -87,7 +87,7 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
         part = rows[start : start + ROWS]
         block = a.vectors[part] @ b.vectors[columns].T
         best = block.max(1)
-        order = np.argsort(best, kind="stable")  # the best of a person is written last
+        order = np.argsort(best, kind="stable")  # so that a person's best image is written last
         people = a.labels[part][order]
         better = best[order] > score[people]
         people, chosen = people[better], order[better]

@@ -207,7 +207,7 @@ def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
     for rate in RATES:
         if all(rate * len(sample.scores) >= 1 for sample in attacks.values()):
             passed = max(metrics.threshold_at_fmr(sample.scores, rate) for sample in attacks.values())
-            if passed <= 1:  # else live faces cannot reach it either
+            if passed <= 1:  # otherwise live faces could not reach it either
                 yield passed
 
 

@@ -116,7 +116,7 @@ class Frigate:
         self._http.close()
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return how each camera is, as `app.features.watching.schemas.CameraTold` has it."""
+        """Return each camera's state, in the form of `app.features.watching.schemas.CameraTold`."""
         now, away = time.time(), "Frigate is offline" if self._away else None
         with self._lock:
             problems = dict(self._problems)

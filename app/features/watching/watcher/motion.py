@@ -21,7 +21,7 @@ width."""
 STAYS_S: Final = 3.0
 """Seconds that frames are looked at after the last motion: somebody may stand still."""
 SLOW: Final = 0.05
-"""Share of each frame in the background, so that daylight is no motion."""
+"""Weight of each new frame in the background, so that changing daylight does not count as motion."""
 
 
 class MotionGate:

@@ -147,5 +147,7 @@ def _is_final(error: Exception, report: Report) -> bool:
     if not isinstance(error, ApiError) or error.status >= BUSY:
         return False
     if error.status == HTTPStatus.NOT_FOUND:
-        return not report.looks  # otherwise the gallery is missing, or watching is off: a person may mend that
+        return (
+            not report.looks
+        )  # with looks, the gallery is missing or watching is off, which a person may still correct
     return error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}

@@ -30,7 +30,7 @@ class Timeline:
     def answered(self, report: Report, sighting: Any) -> None:
         """Take the service's answer to a report; the last one of a track counts."""
         began = self._began.get(report.camera)
-        if began is None:  # a camera's
+        if began is None:  # a camera's track, not a film's
             return
         known = sighting.decision == "known"
         self._visits[report.track] = {

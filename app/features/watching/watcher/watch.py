@@ -159,7 +159,7 @@ class Watcher:
         return [watch for _, watch, _ in self._cameras]
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return how each camera is, as `app.features.watching.schemas.CameraTold` has it."""
+        """Return each camera's state, in the form of `app.features.watching.schemas.CameraTold`."""
         now = time.time()
         return [
             {"name": watch.camera, "problem": camera.problem} | watch.tally.report(now)
