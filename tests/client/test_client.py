@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TypeAlias
+from unittest.mock import patch
 
 import generate
 import pytest
@@ -137,6 +139,16 @@ def test_no_server_is_an_error_of_its_own(port: int) -> None:
     with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(Unreachable) as caught:
         client.version()
     assert isinstance(caught.value, ClientError)
+
+
+def test_certificates_are_read_for_https_alone() -> None:
+    """Reading them takes longer than most calls."""
+    with patch.object(ssl, "create_default_context", wraps=ssl.create_default_context) as read:
+        Client("http://127.0.0.1:9").close()
+        asyncio.run(AsyncClient("http://127.0.0.1:9").close())
+        read.assert_not_called()
+        Client("https://127.0.0.1:9").close()
+        read.assert_called()
 
 
 def test_ids_of_any_script_travel_in_paths() -> None:

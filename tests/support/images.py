@@ -253,7 +253,7 @@ def every_kind(side: int) -> dict[str, Callable[[], bytes]]:
         "tiff lab": lambda: encoded(lab(colour()), "TIFF"),
         "tiff jpeg": lambda: encoded(colour(), "TIFF", compression="jpeg"),
         "heic": lambda: heic(colour()),
-        "heic of tiles": lambda: heic(colour(), tile_size=512),
+        "heic of tiles": lambda: heic(colour(), tile_size=min(512, side // 2)),
         "heic 4:4:4 transparent": lambda: heic(seen_through(), 6, chroma=444),
         "heic 10 bit": lambda: deep_heic("RGBA;16", seen_through()),
         "avif": lambda: encoded(colour(), "AVIF", speed=10),

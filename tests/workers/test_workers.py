@@ -42,8 +42,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers a
 LIMITS, MEMORY = Limits(max_bytes=1 << 30), 2**31
 COSTLY = (1100, 1000)
 CUTS = (Cut(80, LivenessCut(scale=2.7)),)
-PHOTOS = every_kind(1024)
-"""Costly ones, by `_photos_soon_count_as_costly`."""
+PHOTOS = every_kind(512)
 BOTH = (PROJECT / "docs" / "samples" / "both.jpg").read_bytes()
 
 
