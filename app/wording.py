@@ -12,6 +12,10 @@ RATES = ("fmr", "fpir")
 _RATE_WORDS = ("threshold", "score", "similarity", "confidence", "distance", "probability")
 """Words in the names of parameters by which other services take a threshold."""
 
+_NO_SUCH = "There is no such {}"
+_DICTIONARY = re.compile("a valid dictionary(?: or instance of [A-Za-z]+)?")
+_IS_TEXT = re.compile("Value should have at (?:least|most) ").match
+"""Of lists pydantic says that a "List should have" so many items."""
 _ADDRESS = re.compile(rb"\s*(?:https?|ftp|file|s3|gs|rtsp)://\S+\s*", re.IGNORECASE)
 _FILE_NAME = re.compile(rb"\s*[@~\w ./\\-]{1,255}\.(?:jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)\s*", re.IGNORECASE)
 _LONGEST_NAME = 2048
@@ -19,11 +23,16 @@ _LONGEST_NAME = 2048
 
 
 def found_wrong(problem: Mapping[str, Any]) -> str:
-    """Return the message of one of pydantic's errors without its words about itself.
+    """Return the message of one of pydantic's errors without its words about itself and about Python.
 
-    "Value error, " is how it introduces another's message, ", unable to …" what it has tried.
+    "Value error, " is how it introduces another's message, ", unable to …" what it has tried, " after validation" what
+    it has done. A dictionary is an object in JSON, and a text's "items" are characters.
     """
-    return str(problem["msg"]).removeprefix("Value error, ").partition(", unable to ")[0]
+    if problem.get("type") == "extra_forbidden":
+        return _NO_SUCH.format("field")
+    said = str(problem["msg"]).removeprefix("Value error, ").partition(", unable to ")[0]
+    said = _DICTIONARY.sub("an object", said.partition(" after validation, ")[0])
+    return said.replace("Value should", "Text should").replace(" item", " character") if _IS_TEXT(said) else said
 
 
 def unknown_name(name: str, known: Collection[str], what: str, image: str | None = None) -> str:
@@ -31,14 +40,21 @@ def unknown_name(name: str, known: Collection[str], what: str, image: str | None
 
     ``what`` it is: "field" or "parameter". ``image`` is the field of the photo, if a photo is wanted and not given.
     """
-    there_is_none = f"There is no such {what}"
-    rates = [rate for rate in RATES if rate in known]
-    if rates and any(word in name.lower() for word in _RATE_WORDS):
-        return f"{there_is_none}: a threshold is asked for by its error rate, as {' or '.join(rates)}"
+    there_is_none = _NO_SUCH.format(what)
+    if by_rate := meant_rate(name, known):
+        return f"{there_is_none}: {by_rate}"
     if image is not None:
         return f"{there_is_none}: the photo goes into {image}"
     nearest = near(name, known)
     return f"{there_is_none}. Did you mean {nearest}?" if nearest else there_is_none
+
+
+def meant_rate(name: str, known: Collection[str]) -> str | None:
+    """Return how to ask for what ``name`` asks for, if that is a threshold, and error rates are among the ``known``."""
+    rates = [one for rate in RATES for one in known if one.lstrip("-") == rate]
+    if not rates or not any(word in name.lower() for word in _RATE_WORDS):
+        return None
+    return f"a threshold is asked for by its error rate, as {' or '.join(rates)}"
 
 
 def near(name: str, known: Collection[str]) -> str | None:

@@ -219,7 +219,9 @@ def rest_pages(document: Mapping[str, Any]) -> dict[str, str]:
 def _operation(
     document: Mapping[str, Any], method: str, path: str, operation: Mapping[str, Any], general: Sequence[str]
 ) -> list[str]:
-    lines = [f"## {method} {path}", "", f"**{operation['summary']}.** {operation.get('description', '')}", ""]
+    summary = operation["summary"]
+    end = "" if summary.endswith("?") else "."
+    lines = [f"## {method} {path}", "", f"**{summary}{end}** {operation.get('description', '')}", ""]
     lines += [f"Scope: {_scope(operation)}.", ""]
     wanted = [_resolved(document, one) for one in operation.get("parameters", ())]
     if wanted:

@@ -182,7 +182,8 @@ def content_type(request: Request) -> tuple[str, bytes]:
 
 
 def unsupported(supported: Sequence[str]) -> InvalidInput:
-    message = f"Send one of {', '.join(supported)}." if len(supported) > 1 else f"Send {supported[0]}."
+    kinds = f"one of {', '.join(supported)}" if len(supported) > 1 else supported[0]
+    message = f"Send {kinds}, and name it in the header Content-Type."
     return InvalidInput(message, code="unsupported_media_type", supported=list(supported))
 
 
@@ -264,7 +265,8 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
         ]
         for problem in problems:
             if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
-                problem["msg"] = unknown_name(str(problem["loc"][0]), model.model_fields, "field")
+                said = unknown_name(str(problem["loc"][0]), model.model_fields, "field")
+                problem.update(type="unknown_field", msg=said)
         raise invalid_request(problems, where) from None
 
 

@@ -239,10 +239,10 @@ async def _refuse_unrouted(request: Request, error: Exception) -> Response:
     refusal: LikenessError = InvalidInput(str(error.detail))
     headers: dict[str, str] = dict(error.headers or {})
     if error.status_code == 404:
-        refusal = NotFound("There is no such route.")
+        refusal = NotFound("There is no such route. /docs shows those that there are; what is switched off has none.")
     elif error.status_code == 405:
-        refusal = InvalidInput("The route does not take this method.", code="method_not_allowed")
         headers["allow"] = ", ".join(_allowed(request.scope))
+        refusal = InvalidInput(f"The route takes {headers['allow']}.", code="method_not_allowed")
     if "grant" in request.scope:
         raise refusal
     wire = wire_of(request.scope)

@@ -6,6 +6,7 @@ A command's module is imported when that command runs, so that help and short co
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -20,7 +21,7 @@ from typer.main import get_group
 from app.cli import output
 from app.errors import LikenessError, Unusable
 from app.version import VERSION
-from app.wording import found_wrong
+from app.wording import found_wrong, meant_rate
 
 COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
@@ -130,6 +131,15 @@ ENTRIES = {
 ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry.where)}
 
 
+MEANT = {
+    "help": "--help", "version": "--version", "start": "serve", "run": "serve", "up": "serve",
+    "add": "enroll", "register": "enroll", "recognize": "identify", "recognise": "identify", "search": "identify",
+    "compare": "verify", "match": "verify", "login": "keys link", "url": "keys link",
+}  # fmt: skip
+"""What other programs call the same."""
+_NO_COMMAND = re.compile("No such command '(.*?)'\\.")
+
+
 class _Commands(TyperGroup):
     """The commands of ENTRIES. Lists show their one line of help; the command that is called is loaded."""
 
@@ -147,8 +157,25 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.TyperException as error:
-            error.message = found_wrong({"msg": error.message})  # Typer has pydantic check values
+            error.message = _said(error)
             raise
+
+
+def _said(error: Any) -> str:
+    """Return what is wrong with the command line, and what was probably meant."""
+    message = found_wrong({"msg": error.message})  # Typer has pydantic check values
+    command = error.ctx.command if getattr(error, "ctx", None) else None
+    if found := _NO_COMMAND.match(message):
+        if found[1] in MEANT:
+            return f"{found[0]} Did you mean {MEANT[found[1]]!r}?"
+        if message == found[0] and isinstance(command, TyperGroup):
+            known = (name for name, one in command.commands.items() if not one.hidden)
+            return f"{message} There are {', '.join(known)}."
+    if (option := getattr(error, "option_name", None)) and command:
+        options = [name for parameter in command.params for name in parameter.opts]
+        if by_rate := meant_rate(option, options):
+            return f"No such option: {option}: {by_rate}"
+    return message
 
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -209,9 +210,19 @@ def _hints(session: Session, error: LikenessError | ClientError, *, creates: boo
 
 
 def confirm(question: str, yes: Yes) -> None:
-    """Ask, unless ``yes``. Raises Abort where the answer is no."""
-    if not yes:
-        typer.confirm(question, abort=True)
+    """Ask, unless ``yes``. Raises Abort where the answer is no, BadParameter where nobody is there to answer."""
+    if yes:
+        return
+    try:
+        agreed = typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise typer.BadParameter(
+            "nobody is there to answer, and without it this is asked", param_hint="--yes"
+        ) from None
+    if not agreed:
+        raise typer.Abort
 
 
 def utc(time: datetime | None) -> datetime | None:

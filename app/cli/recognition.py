@@ -264,7 +264,7 @@ def _enrollments(
 ) -> tuple[list[tuple[str, list[Path]]], int]:
     """Return subject and photos of each request, and how many of ``paths`` are missing."""
     if (people is None) == (subject is None) or (subject is not None and not paths):
-        raise typer.BadParameter("give either SUBJECT and PATHS, or --people FOLDER")
+        raise typer.BadParameter("after the gallery give the person's id and photos, or --people FOLDER")
     missing = 0
     if people is not None:
         everyone = photos.people(people)

@@ -185,7 +185,8 @@ def select(packages: Mapping[str, Package], name: str) -> Package:
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        message = f"There is no model package {name!r}; there are {', '.join(sorted(packages)) or 'none'}."
+        there = ", ".join(sorted(packages)) or "none"
+        message = f"There is no model package {name!r}; there are {there}. `likeness models pull` lists more."
         raise Unusable(message, code="package_unknown", package=name, known=sorted(packages))
     versions = sorted(package.id for package in matching)
     message = f"{name!r} may be {' or '.join(versions)}: name one of them."

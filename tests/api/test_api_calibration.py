@@ -40,6 +40,7 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(api: httpx.C
     assert sum(measured["scores"]["nonmated"]) == measured["comparisons"] + measured["left_out"]
     [pair] = found["pairs"]
     assert {pair["first"]["subject"], pair["second"]["subject"]} == {"twice", "p199"}
+    assert (pair["first"]["name"], pair["second"]["name"]) == (None, None)
     points = {point["fmr"]: point for point in found["points"]}
     assert points[1e-3]["threshold"] < points[1e-3]["package"], "random vectors are less alike than faces"
     assert points[1e-3]["decides"] >= max(points[1e-3]["threshold"], points[1e-2]["package"])

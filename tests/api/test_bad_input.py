@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -362,3 +363,57 @@ def test_messages_say_what_to_do(api: httpx.Client, people: str, what: str) -> N
     assert words in message
     assert "Value error" not in message
     assert "unable to" not in message
+
+
+LIBRARIES = re.compile("Value error|unable to|instance of|dictionary|after validation|Extra inputs|Traceback|pydantic")
+"""Words of pydantic and of Python, which say nothing to whoever sent the request."""
+WRONG = ("abc", "", "-1", "1e999", "\0")
+WRONG_JSON: tuple[Any, ...] = (None, 1, "", "x" * 2000, [1], [[]], {"a": 1})
+
+
+def test_no_message_has_words_of_a_library(api: httpx.Client) -> None:
+    """Wrong values of every parameter and every field of JSON, one at a time."""
+    api.post("/v1/galleries", json={"id": "wording"}).raise_for_status()
+    api.post("/v1/galleries/wording/subjects", json={"id": "eileen"}).raise_for_status()
+    document = api.get("/openapi.json").json()
+    refused = []
+    for path, methods in document["paths"].items():
+        where = re.sub(r"\{\w+\}", "0", path.replace("{gallery}", "wording").replace("{subject}", "eileen"))
+        for method, operation in methods.items():
+            streams = "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+            if method == "delete" or streams:
+                continue
+            content = operation.get("requestBody", {}).get("content", {})
+            files = {"image": HOPPER} if "multipart/form-data" in content else None
+            named = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+            answers = [
+                api.request(method, where, params={name: value}, files=files) for name in named for value in WRONG
+            ]
+            schema = content.get("application/json", {}).get("schema", {})
+            fields = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+            bodies = [{name: value} for name in fields.get("properties", ()) for value in WRONG_JSON]
+            answers += [api.request(method, where, json=body) for body in bodies if content.get("application/json")]
+            refused += [(method, path, answer.text) for answer in answers if answer.is_client_error]
+            assert not [answer.text for answer in answers if answer.is_server_error]
+    api.delete("/v1/galleries/wording").raise_for_status()
+    assert len(refused) > 500
+    assert not [one for one in refused if LIBRARIES.search(one[2])]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "words"),
+    [
+        ("/galleries", "GET", "/docs shows those that there are"),
+        ("/v1/galleries", "PUT", "The route takes GET, HEAD, POST."),
+    ],
+)
+def test_a_route_that_is_none_says_where_they_are(api: httpx.Client, path: str, method: str, words: str) -> None:
+    assert words in api.request(method, path).json()["error"]["message"]
+
+
+def test_json_without_its_content_type_is_told_to_name_it(api: httpx.Client) -> None:
+    answer = api.post(
+        "/v1/galleries", content=b'{"id": "x"}', headers={"content-type": "application/x-www-form-urlencoded"}
+    )
+    error_of(answer, 415, "unsupported_media_type")
+    assert "name it in the header Content-Type" in answer.json()["error"]["message"]

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -286,8 +287,17 @@ class TestErrors:
             (("identify", "{gallery}", "https://example.org/a.jpg"), "nothing is fetched"),
             (("models", "use", "best"), "likeness reembed start"),
             (("verify", COLLINS, COLLINS, "--fmr", "often"), "Input should be a valid number"),
+            (("identify", "{gallery}", COLLINS, "--threshold", "0.8"), "by its error rate, as --fmr or --fpir"),
+            (("start",), "Did you mean 'serve'?"),
+            (("faces", "show"), "There are list, delete"),
+            (("keys", "create"), "read, recognize, enroll"),
+            (("import", "{gallery}", COLLINS), "likeness enroll GALLERY PERSON PHOTO"),
+            (("galleries", "delete", "{gallery}"), "nobody is there to answer"),
         ],
-        ids=["almost", "create", "list", "address", "use", "number"],
+        ids=[
+            *("almost", "create", "list", "address", "use", "number", "threshold", "start", "no-command", "scopes"),
+            *("photo", "yes"),
+        ],
     )
     def test_messages_say_what_to_do(
         self, shared_server: LiveServer, gallery: str, words: tuple[str, ...], said: str
@@ -298,6 +308,20 @@ class TestErrors:
         assert done.returncode in {2, 5}
         assert said.format(**names) in message
         assert "unable to" not in message
+
+    def test_what_is_not_there_says_how_to_get_it(
+        self, shared_server: LiveServer, gallery: str, tmp_path: Path
+    ) -> None:
+        pulled = likeness(shared_server.data_dir, "models", "pull", "bestt")
+        assert (pulled.returncode, "Did you mean best?" in pulled.stderr) == (4, True)
+        moved = likeness(shared_server.data_dir, "reembed", "start", gallery, "best")
+        assert (moved.returncode, "`likeness models pull` lists more" in moved.stderr) == (2, True)
+        with zipfile.ZipFile(tmp_path / "people.zip", "w") as archive:
+            archive.write(COLLINS, "ann/1.jpg")
+        imported = likeness(shared_server.data_dir, "import", gallery, tmp_path / "people.zip")
+        assert (imported.returncode, "unpack it" in imported.stderr) == (2, True)
+        watched = likeness(shared_server.data_dir, "watch", COLLINS, "--gallery", gallery)
+        assert (watched.returncode, "LIKENESS_WATCHING=on" in watched.stderr) == (4, True)
 
     def test_an_import_prints_what_was_refused(self, shared_server: LiveServer, gallery: str, tmp_path: Path) -> None:
         (tmp_path / "people" / "bob").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The page on clients: its Python is run against a real server."""
+"""The page on Python is run against a real server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import PROJECT
 from tests.support.live import serving
 
 pytestmark = pytest.mark.long
-PAGE = (PROJECT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
 
 
 def test_its_python_runs_from_top_to_bottom_and_prints_what_a_reader_expects(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document
                 assert f"Scope: `{scope}`" in section if scope else f"Scope: {other}." in section
 
 
+def test_a_question_ends_as_one(pages: dict[str, str]) -> None:
+    assert "**Is the process alive?** " in pages["rest/server.md"]
+    assert [name for name, text in pages.items() if re.search(r"\?\.(?!\w)", text)] == []
+
+
 def test_every_metric_is_listed(pages: dict[str, str], api: httpx.Client) -> None:
     answer = api.get("/metrics").raise_for_status().text
     names = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,7 @@ from app.features.bulk.photo_import import PEOPLE
 from app.features.bulk.template_import import IDS
 from app.features.writable import check_writable
 from app.files import delimiter_of
+from app.photo_folders import SUFFIXES
 
 REFUSALS_SHOWN = 10
 """Refused items that are printed when a job ends; its report has all of them."""
@@ -212,10 +214,19 @@ def _content(path: Path) -> str:
         entries = tar_stream.entries(lambda: _file(path), sys.maxsize)
         names = [entry.name.removeprefix("./") for entry in islice(entries, 3)]
     except InvalidInput as error:
-        raise InvalidSource(f"{path}: not a tar, and no other format that can be imported") from error
+        raise InvalidSource(f"{path}: {_no_source(path)}") from error
     if names[:1] == [MANIFEST]:
         return "archive"
     return "templates" if {TEMPLATES, FACES, IDS} & set(names) else "photos"
+
+
+def _no_source(path: Path) -> str:
+    """Return what to do with a file that is nothing to import."""
+    if zipfile.is_zipfile(path):
+        return "a zip is not read: unpack it, and name the folder"
+    if path.suffix.lower() in SUFFIXES:
+        return "a single photo: `likeness enroll GALLERY PERSON PHOTO` enrolls it"
+    return "no folder, tar, exported gallery, table (.csv, .parquet) or array (.npy)"
 
 
 def _file(path: Path) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ database = typer.Typer(no_args_is_help=True, epilog="Example: likeness database 
 
 @commands.command(epilog="Example: likeness backup /backups/likeness.tar")
 def backup(
-    path: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.")],
+    path: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.", dir_okay=False)],
     as_json: options.AsJson = False,
 ) -> None:
     """Write a SQLite database and the data folder's keys into one signed file. Servers may keep running.

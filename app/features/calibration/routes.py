@@ -48,6 +48,7 @@ class GalleryPoint(Wire):
 
 class SuspiciousFace(Wire):
     subject: str
+    name: str | None = Field(description="The subject's name.")
     face_id: str
 
 

@@ -41,6 +41,7 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class SuspiciousFace:
     subject: str
+    name: str | None
     face_id: str
 
 
@@ -116,8 +117,8 @@ class Calibrations:
         rows = self._database.rows(_PAIRS.where(CALIBRATION_PAIRS.c.gallery_key == gallery.key))
         return [
             SuspiciousPair(
-                SuspiciousFace(row.first_subject, row.first_face),
-                SuspiciousFace(row.second_subject, row.second_face),
+                SuspiciousFace(row.first_subject, row.first_name, row.first_face),
+                SuspiciousFace(row.second_subject, row.second_name, row.second_face),
                 row.score,
             )
             for row in rows
@@ -177,8 +178,10 @@ _ONE, _OTHER = SUBJECTS.alias("one"), SUBJECTS.alias("other")
 _PAIRS = (
     sa.select(
         _ONE.c.id.label("first_subject"),
+        _ONE.c.name.label("first_name"),
         _FIRST.c.face_id.label("first_face"),
         _OTHER.c.id.label("second_subject"),
+        _OTHER.c.name.label("second_name"),
         _SECOND.c.face_id.label("second_face"),
         CALIBRATION_PAIRS.c.score,
     )

@@ -66,7 +66,7 @@ def create(
 ) -> None:
     """Create a key. The secret is printed only this once."""
     if not scopes and not aws:
-        raise typer.BadParameter("say what the key allows", param_hint="--scope")
+        raise typer.BadParameter(f"say what the key allows: {', '.join(Scope)}", param_hint="--scope")
     made = session.client(Data.CREATED).create_key(
         [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
         key_id=key_id,

@@ -164,6 +164,8 @@ def _client(session: Session, gallery: str) -> Client:
     try:
         client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
     except ApiError as error:
+        if error.code == "not_found":
+            raise Unusable("The server does not watch cameras: start it with LIKENESS_WATCHING=on.") from None
         if error.code != "sighting_not_found":
             raise
     return client

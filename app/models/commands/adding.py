@@ -18,6 +18,7 @@ from app.models.commands import archives
 from app.models.commands.measuring import NOT_MEASURED
 from app.package.folders import OWN_FOLDER, Package, find_packages, select
 from app.package.manifest import Licence, LivenessContract
+from app.wording import near
 
 if TYPE_CHECKING:
     from app.models.add import NewPackage
@@ -75,6 +76,11 @@ def pull(
             _add(new, form, TIME_LIMIT_S, as_json=as_json)
         else:
             _add_liveness(new, known.liveness, form, TIME_LIMIT_S, as_json=as_json)
+    elif is_new and name not in packages:
+        nearest = near(name, [model.name for model in _pullable()])
+        meant = f" Did you mean {nearest}?" if nearest else ""
+        message = f"There is no model {name!r} to pull.{meant} `likeness models pull` lists those that there are."
+        raise Unusable(message, code="package_unknown", package=name)
     else:
         chosen = select(packages, name)
         cache = settings.data_dir / "models"

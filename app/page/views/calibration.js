@@ -5,7 +5,7 @@ import { field, h, put, select, toast } from "../dom.js";
 import { backTo, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
-import { aboutOneIn, count, decidedBy, oneIn, score, when } from "../words.js";
+import { aboutOneIn, count, decidedBy, nameOf, oneIn, score, when } from "../words.js";
 import { histogram } from "./models.js";
 
 const EVERY_MS = 1000;
@@ -174,8 +174,8 @@ function figures({ gallery, measured, points }) {
 /** @param {{gallery: string} & Record<string, any>} shown */
 function suspicious({ gallery, measured, pairs }) {
   const expected = measured?.suspicious_expected;
-  const person = (/** @type {{subject: string}} */ { subject }) =>
-    h("a", { href: link("galleries", gallery, "people", subject) }, subject);
+  const person = (/** @type {{subject: string, name: string | null}} */ who) =>
+    h("a", { href: link("galleries", gallery, "people", who.subject) }, nameOf(who));
   const number = expected < 0.1 ? "less than 0.1" : expected?.toFixed(1);
   const byChance = expected === null ? "" : `; ${number} would be by chance`;
   return h(

@@ -942,6 +942,7 @@ class SubjectVerifyAnswer(Answer):
 
 class SuspiciousFace(Answer):
     subject: str
+    name: str | None
     face_id: str
 
 

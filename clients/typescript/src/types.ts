@@ -1666,6 +1666,8 @@ export interface SubjectVerifyRequest {
 
 export interface SuspiciousFace {
   subject: string;
+  /** The subject's name. */
+  name: string | null;
   face_id: string;
 }
 

@@ -80,6 +80,17 @@ def test_today_is_first_and_shows_people_as_they_come(guard: Visitor, api: httpx
     assert api.get(f"{HOME}/subjects/eileen/corrections").json()["corrections"]
 
 
+def test_a_person_has_their_name_in_the_filter_and_beside_a_sighting(guard: Visitor, api: httpx.Client) -> None:
+    api.patch(f"{HOME}/subjects/eileen", json={"name": "Eileen Collins"}).raise_for_status()
+    told(api, AGAIN, ended=True)
+    open_page(guard, "#/galleries/home/people/eileen", "Eileen Collins")
+    page = guard.page
+    guard.go("#/today?gallery=home&subject=eileen")
+    expect(page.get_by_label("Person")).to_have_value("Eileen Collins")
+    page.get_by_role("button", name="Eileen Collins door").click()
+    expect(page.get_by_role("dialog").get_by_role("link", name="Eileen Collins")).to_be_visible()
+
+
 def test_an_unknown_person_gets_a_name_with_all_that_is_alike(guard: Visitor, api: httpx.Client) -> None:
     told(api, HOPPER, ended=True)
     told(api, HOPPER, HOPPER, ended=True)

@@ -107,7 +107,9 @@ function aboutOf(gallery, sighting) {
     ["Kept until", when(sighting.expires_at)],
     [
       "Person",
-      decision === "known" && subject && h("a", { href: link("galleries", gallery, "people", subject) }, subject),
+      decision === "known" &&
+        subject &&
+        h("a", { href: link("galleries", gallery, "people", subject) }, nameOf(sighting)),
     ],
   ]);
 }
