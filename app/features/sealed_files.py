@@ -36,6 +36,7 @@ class SealedWriter:
         return self._digest.hexdigest()
 
     def write(self, data: bytes) -> None:
+        """Encrypt and write the data. Raises as the class says."""
         self.size += len(data)
         if self._limit is not None and self.size > self._limit:
             message = f"The upload is larger than {self._limit} bytes."

@@ -45,7 +45,8 @@ def locate(package: Package, cache_dir: Path) -> Path:
 
 
 def source_path(package: Package, cache_dir: Path) -> Path:
-    """Return where the package's model file is, or will be once it is downloaded."""
+    """Return where the package's model file is, or will be once it is downloaded. Raises Unusable
+    ``package_file_missing`` if it is in a Python package that is not installed."""
     source = package.manifest.source
     if isinstance(source, FileSource):
         return package.folder / source.path

@@ -33,7 +33,8 @@ class Photographed:
 
     @classmethod
     def of(cls, photos: Sequence[tuple[str, Path, Vector]]) -> Photographed:
-        """Return photos given with the name of their person. Raises InvalidInput ``too_few_people``."""
+        """Return photos given as name of the person, path and (D,) unit vector. Raises InvalidInput
+        ``too_few_people``."""
         names = [name for name, _, _ in photos]
         if len(set(names)) < 2:
             raise InvalidInput(

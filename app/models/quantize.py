@@ -74,7 +74,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
 
 def spread(crops: Pixels, count: int) -> Pixels:
-    """Return up to ``count`` of the crops, spread over all of them."""
+    """Return up to ``count`` of (N, 112, 112, 3) crops, spread over all of them."""
     chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
     return chosen
 
@@ -140,7 +140,7 @@ class _Calibration:
 
 def outside_network(model: ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes before the first convolution (conversion of pixels) and after the last layer with weights
-    (normalisation)."""
+    (normalisation). Raises Unusable ``package_not_preparable``."""
     nodes = list(model.graph.node)
     for position, node in enumerate(nodes):
         node.name = node.name or f"node_{position}"

@@ -150,7 +150,7 @@ def covers(draw: Draw, side: int) -> Tensor:
 
 
 def uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
-    """Draw evenly from low to high, on the generator's device."""
+    """Draw float32 of this shape, evenly from low to high, on the generator's device."""
     return torch.rand(*shape, generator=generator, device=generator.device) * (high - low) + low
 
 
@@ -174,7 +174,8 @@ class Views:
     # ------------------------------------------------------------------------------------------- shared views
 
     def fresh(self, first: Tensor, second: Tensor, config: ViewConfig, generator: torch.Generator) -> Tensor:
-        """Return a view of each first crop, some blended with the second; rounded to levels of 0-255."""
+        """Return a view of each first crop, some blended with the second, (B, 3, S, S) each; rounded to levels of
+        0-255."""
         count = len(first)
         blended = happens(generator, config.blend, count)
         x = torch.where(blended, self.blend(first, second, generator), first)

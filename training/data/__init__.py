@@ -121,7 +121,8 @@ def _procedural(spec: str) -> FaceSet:
 
 
 def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
-    """Return the indices of the images that a list leaves, all without one; see `read_drop_list`."""
+    """Return the (n,) indices of the images that are not on the list ``drop``, all without one; see
+    `read_drop_list`."""
     if drop is None:
         return np.arange(len(faces))
     people, images = read_drop_list(drop)

@@ -115,7 +115,7 @@ class Crops:
         return self.pixels[self.rows[np.asarray(indices, np.int64)]]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Crops:
-        """Return some of the crops; people without any drop out and labels close the gaps."""
+        """Return some of the crops, by place; people without any are left out, and labels are numbered anew."""
         chosen = np.asarray(indices, np.int64)
         kept, labels = np.unique(self.labels[chosen], return_inverse=True)
         return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
@@ -185,8 +185,8 @@ def _decode(pixels: Pixels, faces: FaceSet, progress: Callable[[int], None]) -> 
 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of the crops to train on and of those held out: `share` of the people, at least two if any,
-    chosen by `seed` among those with two crops or more."""
+    """Return the indices, int64, of the crops to train on and of those held out, from (N,) labels: `share` of the
+    people, at least two if any, chosen by `seed` among those with two crops or more."""
     people, counts = np.unique(labels, return_counts=True)
     several = people[counts > 1]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
@@ -196,8 +196,8 @@ def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[ND
 
 
 def whole_people(labels: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
-    """Return the indices of at most `limit` crops of people with two or more, whole people in an order chosen by
-    `seed`."""
+    """Return the indices, int64, of at most `limit` crops of people with two or more, from (N,) labels: whole people in
+    an order chosen by `seed`."""
     order = np.argsort(labels, kind="stable")
     people, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
     chosen: list[NDArray[np.int64]] = []

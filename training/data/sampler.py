@@ -299,8 +299,8 @@ def names() -> list[str]:
 
 
 def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shared: Unpack[Shared]) -> BatchSampler:
-    """Build the sampler of that name, ours or `module:Class`. `batch_size` is over all ranks; `pk` takes
-    batch_size / images people in each."""
+    """Build the sampler of that name, ours or `module:Class`. `batch_size` is over all ranks; `pk` takes batch_size /
+    images people in each. Raises SamplerError."""
     if name == "pk":
         require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")
         people = batch_size // images

@@ -57,7 +57,8 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
 def match_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, fmr: float, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round."""
+    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round. Arrays as for
+    `equal_error_rate_interval`."""
     descending, is_mated, sides = (each[::-1] for each in _ascending(scores, mated, people))
     value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(descending[~is_mated], fmr), descending[is_mated])
     counted = _pair_counts(is_mated, sides, rounds, seed)
@@ -68,8 +69,8 @@ def match_rate_interval(
 def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again,
-    from the other folds' pairs as they were drawn."""
+    """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again, from
+    the other folds' pairs as they were drawn. ``folds`` is (P,), the others as for `equal_error_rate_interval`."""
     value = metrics.fold_accuracy(scores, mated, folds).mean
     ascending, is_mated, sides, fold_of = _ascending(scores, mated, people, folds)
     counted = _pair_counts(is_mated, sides, rounds, seed)

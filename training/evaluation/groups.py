@@ -186,6 +186,7 @@ def measure_groups(
     """Measure each group of ``rows`` of (N, D) unit ``vectors``; ``people`` (N,) says who each row shows.
 
     ``thresholds``: by stated FMR. Pairs that score ``same_above`` or more count neither as mated nor as non-mated.
+    Raises ValueError if a group has no other pair.
     """
     floor = min(thresholds.values())
     figures = []

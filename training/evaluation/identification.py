@@ -245,7 +245,7 @@ def _mean(of_draws: Sequence[_Sampled]) -> Interval:
 
 
 def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]:
-    """Return the mates' ranking, and each stranger's highest score."""
+    """Return the mates' ranking, and each stranger's highest score, (S,)."""
     enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
     strangers = templates.rows(draw.strangers)
     ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.array(draw.columns, np.int64))

@@ -28,7 +28,8 @@ def fnmr_at(threshold: float, mated: ArrayLike) -> float:
 def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
     """Return the lowest threshold whose FMR on these non-mated scores does not exceed ``fmr``.
 
-    Tied scores are all kept out or all let in. Infinite where even the highest score may not pass.
+    Tied scores are all kept out or all let in. Infinite where even the highest score may not pass. Raises ValueError
+    without scores.
     """
     scores = np.asarray(nonmated, np.float64)
     if scores.size == 0:
@@ -51,7 +52,8 @@ class Curve:
 
 
 def error_curve(mated: ArrayLike, nonmated: ArrayLike) -> Curve:
-    """Return the DET curve (1 − FNMR over FMR is the ROC), from "all match" (FMR 1, FNMR 0) to "none does" (0, 1)."""
+    """Return the DET curve (1 − FNMR over FMR is the ROC), from "all match" (FMR 1, FNMR 0) to "none does" (0, 1).
+    Raises ValueError without mated or non-mated scores."""
     mated = np.sort(np.asarray(mated, np.float64))
     nonmated = np.sort(np.asarray(nonmated, np.float64))
     if mated.size == 0 or nonmated.size == 0:
@@ -108,8 +110,9 @@ class FoldAccuracy:
 
 
 def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> FoldAccuracy:
-    """Return accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the
-    threshold that is best on all the other folds. ``folds`` (N,) names each pair's fold."""
+    """Return accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the threshold
+    that is best on all the other folds. ``folds`` (N,) names each pair's fold. Raises ValueError for fewer than two
+    folds."""
     scores = np.asarray(scores, np.float64)
     labels = np.asarray(mated, bool)
     fold_of = np.asarray(folds)
@@ -201,8 +204,8 @@ class Retrieval:
 def retrieval(
     templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
 ) -> Retrieval:
-    """Search for each of (N, D) unit ``templates`` among all others. Images alone with their label are searched
-    among, but not searched for. Equal scores keep the order of the set."""
+    """Search for each of (N, D) unit ``templates`` among all others. Images alone with their label are searched among,
+    but not searched for. Equal scores keep the order of the set. Raises ValueError if no image has a mate."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
     depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))

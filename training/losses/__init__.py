@@ -144,6 +144,7 @@ def check_hyper(name: str, kind: type, hyper: Iterable[str]) -> None:
 
 
 def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
+    """Raise `LossError`, naming the nearest known word, unless ``choice`` is one of ``known``."""
     known = list(known)
     if choice in known:
         return

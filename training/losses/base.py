@@ -95,6 +95,7 @@ def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim
 
 
 def check_embeddings(embeddings: Tensor, dim: int | None) -> None:
+    """Raise `LossError` unless these are (B, D) floats, B > 0, with D equal to ``dim`` if that is given."""
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise LossError(f"embeddings must be (B, D) floats, got {tuple(embeddings.shape)} of {embeddings.dtype}")
     if len(embeddings) == 0:

@@ -115,7 +115,7 @@ class PairLoss(nn.Module):
             return self.of(unit(upcast(embeddings)), labels, triplets, **further)
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
-        """x (B, D) of unit length → scalar."""
+        """Return the loss, a scalar, of x (B, D) of unit length."""
         raise NotImplementedError
 
 
@@ -207,7 +207,8 @@ class Margin(PairLoss):
         return self.between(distances(x), self.boundaries(labels, image_ids).to(x.dtype), triplets)
 
     def boundaries(self, labels: Tensor, image_ids: Tensor | None = None) -> Tensor:
-        """(B,) → (B,) β of each anchor."""
+        """Return (B,) β of each anchor, from (B,) labels. Raises `LossError` for image ids that the loss was not built
+        for."""
         beta = self.beta.expand(len(labels))
         if self.beta_class is not None:
             beta = beta + self.beta_class[labels.long()]

@@ -330,7 +330,8 @@ class Trainer:
         self.save()  # the step's checkpoint with its figures
 
     def evaluate(self) -> dict[str, float]:
-        """Return verification figures over all pairs of the held-out crops, and the accuracy on each pack."""
+        """Return verification figures over all pairs of the held-out crops, and the accuracy on each pack. Raises
+        InvalidInput (`nothing_to_evaluate`) without either."""
         held_out, packs = self.material.held_out, [Path(name) for name in self.recipe.evaluate.packs]
         if held_out is None and not packs:
             raise InvalidInput("There are no unseen people to evaluate on.", code="nothing_to_evaluate")

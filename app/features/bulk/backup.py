@@ -172,7 +172,7 @@ def restore(
 
 def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Write the database to `draft`, packages and calibrations below `own`. Return what `backup.json` says, and the
-    keys."""
+    keys. Raises FileMissing, and InvalidInput ``invalid_backup``."""
     small: dict[str, bytes] = {}
     sums: dict[str, str] = {}
     try:

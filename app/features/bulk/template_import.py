@@ -27,7 +27,8 @@ AT_ONCE = 2_000
 
 
 def import_templates(core: Components, job: Running) -> None:
-    """Enroll the templates of an upload; templates not of length 1 are rejected, or normalized if the job says so."""
+    """Enroll the templates of an upload; templates not of length 1 are rejected, or normalized if the job says so.
+    Raises Conflict ``package_mismatch`` and InvalidInput ``invalid_archive``."""
     run = Import(core, job)
     package = str(job.params["package"])
     if package != run.gallery.embedder:

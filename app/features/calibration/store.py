@@ -107,6 +107,7 @@ class Calibrations:
         return deciding(package, measured.calibration, allow_laxer=gallery.allow_laxer)
 
     def standing(self, gallery: Gallery) -> Standing:
+        """Return the gallery's standing. Raises NotFound ``gallery_not_found``."""
         standings = self._standings(GALLERIES.c.key == gallery.key)
         if not standings:
             raise GalleryNotFound.of(gallery.id)

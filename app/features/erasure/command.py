@@ -116,7 +116,8 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def read_public_key(file: Path) -> bytes:
-    """Return the public key in a file: the answer of `GET /v1/server-key`, or PEM."""
+    """Return the public key in a file: the answer of `GET /v1/server-key`, or PEM. Raises FileMissing, InvalidInput
+    ``invalid_json`` and Unusable ``signature_wrong``."""
     from app.features import signatures  # noqa: PLC0415 - slow to import
 
     try:

@@ -167,7 +167,8 @@ class GpuRows:
         self.count = view.count
 
     def nearest(self, probes: Vectors, fetch: int) -> Near:
-        """Return the `fetch` highest scores, as `Scan.nearest` does. With float16 the probes are rounded too."""
+        """Return the `fetch` highest scores of each probe, (Q, D) float32, as `Scan.nearest` does. With float16 the
+        probes are rounded too."""
         width = min(fetch, self.count, MAX_FETCH)
         scores, rows = self._index().search(probes, width)
         scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)
@@ -195,8 +196,8 @@ class GpuCopy:
     def search(
         self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
     ) -> tuple[View, int, Near] | None:
-        """Return the rows as they are now, which `read` returns, how many of them were searched, and what was found
-        among these; None where the CPU has to search."""
+        """Search for the `fetch` nearest rows of each probe, (Q, D) float32. Return the rows that `read` gives now, how
+        many of them were searched, and what was found among these; None where the CPU has to search."""
         if time.monotonic() < self._again_at:
             return None
         try:

@@ -145,7 +145,8 @@ def faces_of(operations: Operations, image: bytes, least: float) -> Json:
 
 
 def padded(vector: Vector, package: str) -> Vector:
-    """Return the vector with zeros up to DIMENSION, which change no cosine. Raises Unusable if it is longer."""
+    """Return the (D,) vector with zeros up to DIMENSION numbers, which change no cosine. Raises Unusable if it is
+    longer."""
     if len(vector) > DIMENSION:
         raise Unusable(f"Immich stores {DIMENSION} numbers a face; {package} has {len(vector)}.")
     return np.pad(vector, (0, DIMENSION - len(vector)))

@@ -81,7 +81,8 @@ class Scorer:
         ]
 
     def score(self, faces: Sequence[Sequence[Pixels]]) -> list[float]:
-        """Return the mean probability of being live, 0-1, of each face. A face has one picture for each of ``cuts``.
+        """Return the mean probability of being live, 0-1, of each face. A face has one picture, (S, S, 3) uint8 RGB,
+        for each of ``cuts``.
 
         Raises Overloaded if a queue is full.
         """

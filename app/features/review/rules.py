@@ -92,7 +92,7 @@ def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
 def find_corrected(own: Own, wrong: Scores, points: Points) -> Mask:
     """Return which faces match a probe that was recorded as not their subject, more than they match its other faces.
 
-    `wrong` is `nearest_wrong`'s.
+    `wrong` is (N,), from `nearest_wrong`; the answer is (N,) bool.
     """
     return np.asarray((wrong >= points.verify.threshold) & (wrong > own.best))
 
@@ -105,8 +105,9 @@ def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
 
 
 def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
-    """Return which faces, good enough to match, look like none of their subject's other faces: `strangers` is
-    `Points.strangers` for this number of faces. A face of unknown quality is none: it may be turned away."""
+    """Return which faces, (N,) bool, are good enough to match and look like none of their subject's other faces;
+    `qualities` is (N,), 0-100; `strangers` is `Points.strangers` for this number of faces. A face of unknown quality is
+    none: it may be turned away."""
     good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
     return np.asarray(np.isfinite(own.best) & (own.best < strangers) & good)
 
@@ -130,8 +131,8 @@ def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
 
 
 def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
-    """Return which poor faces could be confused with another subject while none of the subject's other faces needs them
-    to be recognised."""
+    """Return which poor faces, (N,) bool, could be confused with another subject while none of their subject's other
+    faces needs them to be recognised. `other` is (N,) the best score with another subject, `qualities` (N,) 0-100."""
     needed = np.zeros(len(other), bool)
     threshold = points.verify.threshold
     needed[own.at[(own.best >= threshold) & (own.second < threshold)]] = True

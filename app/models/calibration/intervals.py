@@ -40,7 +40,7 @@ def wilson(events: int, trials: int) -> Interval:
 
 
 def percentile_interval(value: float, samples: ArrayLike) -> Interval:
-    """Return ``value`` with the bootstrap's percentile interval."""
+    """Return ``value`` with the 95 % percentile interval of the bootstrap's ``samples``, (rounds,)."""
     low, high = np.nanquantile(np.asarray(samples, np.float64), [TAIL, 1 - TAIL])
     return Interval(value, float(low), float(high))
 
@@ -62,7 +62,8 @@ def weighted_pairs(weight: Ints, faces: Ints) -> int:
 
 
 def allowed_errors(rate: float, trials: int) -> int:
-    """Return how many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999…"""
+    """Return how many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999… Raises ValueError
+    for a rate outside 0-1."""
     if not 0 <= rate <= 1:
         raise ValueError("an error rate lies between 0 and 1")
     return math.floor(rate * trials * (1 + 1e-12) + 1e-12)

@@ -268,7 +268,7 @@ def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
 
 
 def rows_of_people(people: Ints) -> list[Ints]:
-    """Return the rows of each person, who are numbered from 0."""
+    """Return the rows of each person from an (N,) array of people, numbered from 0."""
     return np.split(np.argsort(people, kind="stable"), np.cumsum(np.bincount(people))[:-1])
 
 
@@ -296,7 +296,8 @@ def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, abo
 
 
 def pair_keys(rows: Ints, others: Ints, count: int) -> Ints:
-    """Return a key for every pair of a row with one of ``others``, as in `SamePeople.keys`."""
+    """Return an int64 key for every pair of one of ``rows`` with one of ``others``, as in `SamePeople.keys`, flat and
+    unsorted; ``count`` is the number of all rows."""
     first, second = np.meshgrid(rows, others)
     keys: Ints = (np.minimum(first, second) * count + np.maximum(first, second)).ravel().astype(np.int64)
     return keys

@@ -32,7 +32,7 @@ class Pairs:
     second: Ints
 
     def only(self, which: Bools | Ints) -> Pairs:
-        """Return these of the pairs, by a mask or in this order."""
+        """Return some of the pairs: those of a (P,) bool mask, or of (n,) places in their order."""
         return Pairs(self.score[which], self.first[which], self.second[which])
 
 

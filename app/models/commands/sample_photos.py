@@ -83,7 +83,8 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
 
 
 def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
-    """Return the aligned crop of the face that a photo is about; None, with a remark, where there is none."""
+    """Return the aligned crop, (112, 112, 3) uint8 RGB, of the face that a photo is about; None, with a remark, where
+    there is none."""
     try:
         return main_crop(pipeline.detect(path.read_bytes()))
     except InvalidInput as error:
@@ -92,7 +93,8 @@ def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
 
 
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
-    """Return aligned crops of the people in a folder: the face that each photo is about."""
+    """Return aligned crops of the people in a folder: the face that each photo is about. Raises InvalidInput
+    ``too_few_people``."""
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
     for files in photo_folders.people(folder, photos.skipped).values() if folder.is_dir() else []:

@@ -81,8 +81,8 @@ def detector_file(models: Path, cache: Path) -> Path:
 
 
 def list_jobs(source: Path) -> list[Job]:
-    """List every photo below ``source``, by path. Crops keep the folders and take ``.jpg``, after the whole name
-    where two photos differ only in their extension."""
+    """List every photo below ``source``, by path. Crops keep the folders and take ``.jpg``, after the whole name where
+    two photos differ only in their extension. Raises InvalidInput ``dataset_not_found``."""
     if not source.is_dir():
         raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
     photos = [path.relative_to(source) for path in walk(source)]

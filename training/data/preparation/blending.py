@@ -74,7 +74,8 @@ def write_blends(
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
-    """Pick two crops of different people, every crop equally likely; of one person if there is no other."""
+    """Pick the places of two crops of different people from (N,) labels, every crop equally likely; of one person if
+    there is no other."""
     first = int(generator.integers(len(labels)))
     others = np.flatnonzero(labels != labels[first])
     return first, int(generator.choice(others)) if len(others) else first

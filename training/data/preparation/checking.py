@@ -148,7 +148,8 @@ def group_equal(digests: dict[int, bytes]) -> list[list[int]]:
 def near_duplicates(
     thumbnails: NDArray[np.float32], indices: NDArray[np.int64], labels: NDArray[np.int64], limit: int = NEAR_LIMIT
 ) -> list[list[int]]:
-    """Return groups of ``indices`` whose thumbnails correlate by ``NEAR``, linked pair by pair."""
+    """Return groups of ``indices`` (N,) whose thumbnails, (N, 576) float32, correlate by ``NEAR`` or more, linked pair
+    by pair."""
     pairs: list[tuple[int, int]] = []
     parts = (
         [np.arange(len(indices))] if len(indices) <= limit else [np.flatnonzero(labels == p) for p in np.unique(labels)]

@@ -93,7 +93,7 @@ def keep_best(looks: list[Look], new: Look) -> list[Look]:
 
 
 def encode(photo: Pixels) -> bytes:
-    """Return a photo as JPEG."""
+    """Return a photo, (H, W, 3) uint8 RGB, as JPEG. Raises ValueError if it can't be encoded."""
     done, data = cv2.imencode(".jpg", cv2.cvtColor(photo, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     if not done:
         raise ValueError("the photo could not be encoded")
