@@ -60,7 +60,8 @@ class Data(Section):
 
 
 def _known(known: Sequence[str], name: str) -> str:
-    """Return a name of ours, or of something of one's own as `module:Class`."""
+    """Return the name if it is one of ``known``, or names a class of the user's as `module:Class`. Raises
+    ValueError."""
     if name not in known and ":" not in name:
         raise ValueError(f"no {name!r}; {did_you_mean(name, known)} There are: {', '.join(known)}, or module:Class")
     return name

@@ -41,7 +41,7 @@ TOTAL_S = 3600.0
 """Seconds for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
 PIECE_BYTES = 1024 * 1024
 ENCRYPTED = 0x1
-"""Bit of a member's flags (APPNOTE.TXT 4.4.4)."""
+"""Bit in the flags of an archive's member that marks it as encrypted (APPNOTE.TXT 4.4.4)."""
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 

@@ -341,7 +341,7 @@ def resize_tables(side: int) -> Tensor:
         down = area_matrix(n, side)
         tables[0, n, :n] = down
         tables[0, n, n:] = down[-1]
-        for way, mode in ((1, "bilinear"), (2, "bicubic")):  # of each column of the unit matrix, along the rows
+        for way, mode in ((1, "bilinear"), (2, "bicubic")):  # enlarges each column of the unit matrix along its rows
             square = unit[None, None, :n, :n]
             tables[way, n, :, :n] = F.interpolate(square, size=(side, n), mode=mode, align_corners=False)[0, 0]
     return tables

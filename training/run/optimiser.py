@@ -14,7 +14,7 @@ from training.losses.row_optimizer import RowAdamW, RowSGD
 from training.recipe import Optimizer, Schedule, named
 
 ADAM_BETA2 = 0.999
-"""Kingma and Ba, Adam, 2015."""
+"""β2 of Adam, its authors' default (Kingma and Ba, Adam, 2015)."""
 POSITIONS = "positions"
 """The name of a transformer's position embeddings."""
 

@@ -97,7 +97,7 @@ def _send(handle: int, content: bytes, wait_s: float) -> int:
             break
         try:
             sent += os.write(handle, content[sent : sent + select.PIPE_BUF])
-        except BlockingIOError:  # there is some room, but less
+        except BlockingIOError:  # there is room, but not enough
             if time.monotonic() >= until:
                 break
             time.sleep(_PAUSE_S)

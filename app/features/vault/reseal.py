@@ -69,7 +69,7 @@ def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -
             rows = connection.execute(query.where(key > last)).all()
         if not rows and not made:
             return
-        if not rows:  # once more: a pass skips rows that others have locked
+        if not rows:  # one more pass from the beginning, as a pass skips rows that others have locked
             last = made = 0
             continue
         last = rows[-1].key
