@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -251,7 +252,7 @@ def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int,
 def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:
     """Convert the entries; consecutive additions become one block, and so do moves."""
     steps: list[Step] = []
-    for kind, group in groupby(rows, key=lambda row: row.kind):
+    for kind, group in groupby(rows, key=attrgetter("kind")):
         if kind == ADD:
             there = [
                 (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))

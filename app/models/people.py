@@ -16,7 +16,6 @@ from app.models.calibration.fusion import measure_fusion
 from app.models.calibration.intervals import Ints
 from app.models.calibration.operating_points import NOBODY, Measurement, OperatingPoint
 from app.package.manifest import SCORE_BINS, Calibration, Scores
-from app.recognition.decisions import comparisons_for
 from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
@@ -118,7 +117,7 @@ def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> 
         more = people_for(lower, people, measured.measurement.comparisons)
         lines.append(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
     lines.append(
-        f"FPIR {fpir:g}, the server's default, is supported up to {comparisons_for(fpir, lowest):,} subjects of one "
+        f"FPIR {fpir:g}, the server's default, is supported up to {_comparisons_for(fpir, lowest):,} subjects of one "
         f"photo. If these decide, `identify` keeps to it and to FMR {max(fmr, lowest):g}; in a larger gallery it "
         f"decides at FMR {lowest:g}, and its answer says which FPIR to expect."
     )
@@ -220,3 +219,8 @@ def _frame(across: Sequence[tuple[float, str]], upwards: Sequence[tuple[float, s
 
 def _words(x: float, y: float, text: str, colour: str) -> str:
     return f'<text x="{x}" y="{y}" fill="{colour}">{text}</text>'
+
+
+def _comparisons_for(fpir: float, fmr: float) -> int:
+    """Return the largest number of comparisons at which ``fmr``, the lowest measured rate, still gives ``fpir``."""
+    return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))

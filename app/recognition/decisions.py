@@ -206,11 +206,6 @@ def fpir_of(fmr: float, comparisons: float) -> float:
     return fmr if comparisons <= 1 else -math.expm1(math.log1p(-fmr) * comparisons)
 
 
-def comparisons_for(fpir: float, fmr: float) -> int:
-    """Return the largest number of comparisons at which ``fmr``, the lowest measured rate, still gives ``fpir``."""
-    return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
-
-
 @dataclass(frozen=True, slots=True)
 class AnsweredCandidate:
     """A candidate as it is answered. ``exact`` is the score that orders and decides; it never leaves the service."""

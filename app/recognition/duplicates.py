@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,9 +137,8 @@ def check_faces(
         ]
     if not tell:
         return [objection.mapped(lambda _: Resemblance()) for objection in objections]
-    return [
-        objection if objection == NOTHING else _answered(objection, measured, conflict_at) for objection in objections
-    ]
+    scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
+    return [objection.mapped(partial(_answered, scores)) for objection in objections]
 
 
 def find_unlike(
@@ -209,12 +209,9 @@ def matches_good(
     ]
 
 
-def _answered(objections: Objections, measured: Thresholds, conflict_at: float | None) -> Objections:
-    """Return the objections with scores rounded as they are answered; without scores if no points were measured."""
-    scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
-    return objections.mapped(
-        lambda face: replace(face, score=None if scores is None else scores.answered(_score(face)))
-    )
+def _answered(scores: AnsweredScores | None, face: Resemblance) -> Resemblance:
+    """Return the face with its score rounded as it is answered; without one if no points were measured."""
+    return replace(face, score=None if scores is None else scores.answered(_score(face)))
 
 
 def named(objections: Objections, ids: Mapping[int, tuple[int, str]]) -> Objections:
