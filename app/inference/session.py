@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -17,19 +18,20 @@ from app.choices import Device, GpuMath, Used
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import cuda
 from app.inference.libraries import missing
-from app.machine import cpuinfo
+from app.machine import cores, cpuinfo
 from app.package import golden
 from app.package.folders import Package
 from app.types import UNIT_TOLERANCE, Pixels, Vectors
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
 PROVIDERS: Mapping[Used, list[str]] = {
     "cpu": [CPU],
     "cuda": [CUDA, CPU],
     "tensorrt": ["TensorrtExecutionProvider", CUDA, CPU],
     "rocm": ["MIGraphXExecutionProvider", CPU],
-    "openvino": ["OpenVINOExecutionProvider", CPU],
+    "openvino": [OPENVINO, CPU],
     "coreml": ["CoreMLExecutionProvider", CPU],
 }
 """ONNX Runtime's providers of each device, in the order in which they take a graph's nodes."""
@@ -62,6 +64,10 @@ EXACT_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni"})
 """Linux's names of the instructions that sum such products in 32 bits. ONNX Runtime would apply the option to them too,
 and halve their speed."""
 
+BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
+"""Linux's names of the instructions that multiply bfloat16 numbers. With them OpenVINO takes 0.4 of the processor time
+for SFace's templates, whose cosine to the others is 0.9999 in the median (docs/explanation/performance.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class OnGpu:
@@ -91,11 +97,13 @@ class Session:
         sizes_vary: bool = False,
         shape: tuple[int, ...] | None = None,
         gpu: OnGpu = OnGpu(),
+        bf16: bool = False,
     ) -> None:
         """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one.
-        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH."""
+        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH. ``bf16`` lets OpenVINO compute with
+        numbers of 16 bits, where the processor does."""
         chosen = resolve_device(device)
-        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu=gpu)
+        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu=gpu, bf16=bf16)
         used = self._session.get_providers()
         if device == chosen == "cuda" and CUDA not in used:
             lacking = ", ".join(map(str, missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
@@ -186,7 +194,23 @@ def _giving_back() -> Any:
     return options
 
 
-def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, gpu: OnGpu) -> Any:
+def _openvino(threads: int, *, bf16: bool) -> dict[str, object]:
+    """Return the options of OpenVINO's provider: one call a core at once, each by so many threads, on any core.
+
+    By default all calls wait for one thread, which is bound to a core that other processes want too.
+    """
+    config: dict[str, object] = {
+        "NUM_STREAMS": cores(),
+        "INFERENCE_NUM_THREADS": cores() * threads,
+        "ENABLE_CPU_PINNING": False,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    if bf16 and not BF16_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
+        config["INFERENCE_PRECISION_HINT"] = "bf16"
+    return {"device_type": "CPU", "load_config": json.dumps({"CPU": config})}
+
+
+def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, gpu: OnGpu, bf16: bool) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -206,7 +230,8 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
         ort.set_default_logger_severity(FATAL_ONLY)  # it would tell of missing libraries in four lines of its own
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
         cuda.sleep_while_waiting()
-    providers = [(name, of_cuda) if name == CUDA else name for name in PROVIDERS[device]]
+    given = {CUDA: of_cuda, OPENVINO: _openvino(threads, bf16=bf16)}
+    providers = [(name, given[name]) if name in given else name for name in PROVIDERS[device]]
     try:
         return ort.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=providers)
     except Exception as error:

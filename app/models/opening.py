@@ -34,9 +34,10 @@ def open_prepared(
     def opened(wanted: Device, used: Used) -> Session:
         side = package.manifest.input.shape[1]
         shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None
-        half = used == "cuda" and gpu.math == "fp16" and package.manifest.task == "embed"
+        embeds = package.manifest.task == "embed"
+        half = used == "cuda" and gpu.math == "fp16" and embeds
         model = prepared(package, cache_dir, "cuda-fp16" if half else target_of(used))
-        return Session(model, wanted, threads, shape=shape, gpu=gpu)
+        return Session(model, wanted, threads, shape=shape, gpu=gpu, bf16=embeds)
 
     used = resolve_device(device)
     session = opened(device, used)

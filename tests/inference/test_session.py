@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,16 @@ from onnx import ModelProto, TensorProto, helper
 
 from app.choices import Used
 from app.errors import Unusable
-from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, OnGpu, Session, resolve_device
+from app.inference.session import (
+    CUDA,
+    INSTALLED_BY,
+    OPENVINO,
+    PROVIDERS,
+    EmbedderSession,
+    OnGpu,
+    Session,
+    resolve_device,
+)
 from app.models.opening import open_embedder
 from app.package.folders import find_packages, select
 from app.types import Pixels
@@ -91,6 +102,34 @@ def test_memory_on_a_gpu_is_limited_and_grows_by_what_is_needed(monkeypatch: pyt
     options = {"arena_extend_strategy": "kSameAsRequested"}
     limited, channels_last = options | {"gpu_mem_limit": 512 * 2**20}, options | {"prefer_nhwc": "1"}
     assert asked == [[(CUDA, each), "CPUExecutionProvider"] for each in (limited, channels_last)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "embeds", "precision"),
+    [("avx2 amx_bf16", True, "bf16"), ("avx512_bf16", True, "bf16"), ("avx2", True, "f32"), ("amx_bf16", False, "f32")],
+)
+def test_openvino_makes_templates_with_small_numbers_where_the_processor_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, embeds: bool, precision: str
+) -> None:
+    """Other models keep their numbers, and as many calls run at once as there are cores."""
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def made(_model: object, _options: object, providers: list[tuple[str, dict[str, str]]]) -> object:
+        asked.append(providers[0])
+        raise RuntimeError("no OpenVINO here")
+
+    monkeypatch.setattr(ort, "InferenceSession", made)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [OPENVINO, "CPUExecutionProvider"])
+    monkeypatch.setattr("app.inference.session.cpuinfo", lambda _field: flags)
+    monkeypatch.setattr("app.inference.session.cores", lambda: 3)
+    package = packages.package(tmp_path)
+    opening = partial(open_embedder, package, tmp_path) if embeds else partial(Session, b"model")
+    with pytest.raises(Unusable, match="no OpenVINO here"):
+        opening("openvino", 2)
+    [(name, options)] = asked
+    given = json.loads(options["load_config"])["CPU"]
+    assert (name, options["device_type"], given["INFERENCE_PRECISION_HINT"]) == (OPENVINO, "CPU", precision)
+    assert (given["NUM_STREAMS"], given["INFERENCE_NUM_THREADS"], given["ENABLE_CPU_PINNING"]) == (3, 6, False)
 
 
 @no_cuda_here
