@@ -128,9 +128,13 @@ class GalleryNotFound(NotFound):
     code = "gallery_not_found"
 
     @classmethod
-    def of(cls, gallery_id: str) -> Self:
-        """Return the error for a gallery that there is not, or that the key may not see."""
-        return cls(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
+    def of(cls, gallery_id: str, nearest: str | None = None) -> Self:
+        """Return the error for a gallery that there is not, or that the key may not see; ``nearest`` is one that it may
+        see, and that is probably meant."""
+        message = f"There is no gallery {gallery_id!r}."
+        if nearest is None:
+            return cls(message, gallery=gallery_id)
+        return cls(f"{message} Did you mean {nearest}?", gallery=gallery_id, nearest=nearest)
 
 
 class SubjectNotFound(NotFound):

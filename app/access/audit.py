@@ -2,8 +2,9 @@
 
 An operation that changes something waits for its entry (`write`): it is in the database before the work begins, and
 gets its outcome before the answer goes out, so that a killed process leaves no change without an entry. An enrollment's
-outcome is written with its change (`AuditEntry.finish`), which saves a commit. The entry of an operation that only
-reads is queued (`note`) and written within FLUSH_S; a killed process may lose it.
+outcome is written with its change (`AuditEntry.finish`), which saves a commit; a sign-in's whole entry is
+(`AuditEntry.insert`), which saves two. The entry of an operation that only reads is queued (`note`) and written within
+FLUSH_S; a killed process may lose it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class AuditEntry:
         """Write the status in the transaction of the change itself; an answer of another status corrects it."""
         self.status = status
         connection.execute(_UPDATE, {"of": self.row, **_values(self)})
+
+    def insert(self, status: int, connection: Connection) -> int:
+        """Write the entry, with its status, in the transaction of the change itself. Return its ``row``, for when that
+        is committed."""
+        row: int = connection.execute(_INSERT, {**_values(self), "status": status}).scalar_one()
+        return row
 
 
 def fit_id(text: str | None) -> str | None:

@@ -90,6 +90,8 @@ class Operation:
     """Whether it changes something: the audit log then records it before it begins."""
     unrestricted: bool = False
     """Whether keys that are restricted to galleries may not call it."""
+    one_commit: bool = False
+    """Whether its handler writes the audit log's entry with the change (`AuditEntry.insert`), and none is before."""
     status: int = 200
     query: type[BaseModel] | None = None
     """Its parameters in the query."""

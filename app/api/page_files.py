@@ -18,14 +18,15 @@ MAIN = "main.js"
 STYLES = "styles.css"
 """All style sheets that START names, in their order, as one file: a browser draws nothing before it has them all."""
 PAGE_FILES = "/page/"
-BEGIN = f'    <script type="module" src="{PAGE_FILES}{MAIN}"></script>\n'
+BEGIN = f'    <script type="module" blocking="render" src="{PAGE_FILES}{MAIN}"></script>\n'
+"""It runs before the browser lays anything out, so that the server is asked first: a first layout waits for fonts."""
 ADDED = """\
     <link rel="stylesheet" href="/page/{name}/style.css">
-    <script type="module" src="/page/{name}/start.js"></script>
+    <script type="module" blocking="render" src="/page/{name}/start.js"></script>
 """
 """Inserted before BEGIN for each feature that has a part of the page."""
 _SHEET = re.compile(r' *<link rel="stylesheet" href="/page/(?P<name>[^"]+)">\n')
-_SCRIPT = re.compile(r' *<script type="module" src="/page/(?P<name>[^"]+)"></script>\n')
+_SCRIPT = re.compile(r' *<script type="module" blocking="render" src="/page/(?P<name>[^"]+)"></script>\n')
 TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",

@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.access.audit import AuditEntry, AuditLog, fit_id
 from app.access.grants import Grant
+from app.access.grants import Scope as KeyScope
 from app.api import openapi
 from app.api.body import (
     COSTLY_BYTES,
@@ -43,8 +44,10 @@ from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
 from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
-from app.wording import unknown_name
+from app.wording import near, unknown_name
 
+LOOKED_THROUGH = 100
+"""Galleries among which one of almost the same id is looked for."""
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
 """Statuses that the audit log leaves out: such a request did nothing and is tried again, and a flood of requests must
@@ -56,8 +59,9 @@ PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
 class AuditTrail:
     """Records a request and sends its answer on.
 
-    An operation that changes something is written before it begins, and again before the answer goes out; any other is
-    noted at its end. Refusals are noted too if the key is known or was wrong. Monitoring is not recorded.
+    An operation that changes something is written before it begins, or by its handler with the change (`one_commit`),
+    and again before the answer goes out; any other is noted at its end. Refusals are noted too if the key is known or
+    was wrong. Monitoring is not recorded.
     """
 
     def __init__(
@@ -70,21 +74,19 @@ class AuditTrail:
         self.status = CLIENT_GONE
         self._audit = audit
         self._send = send
-        self._begun = False
         self._finished = operation.monitoring
 
     async def begin(self) -> None:
         """Write the entry of a change; raise what the database raises, so that no change goes unrecorded."""
         await asyncio.wrap_future(self._audit.write(self.entry))
-        self._begun = True
 
     def refuse(self, error: LikenessError) -> None:
         """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
         if error.code in _BAD_KEY:
             self.entry.key = str(error.details["key"])
-        is_try_again = (
-            isinstance(error, Overloaded) and not self._begun
-        )  # by type, since the status differs between wire formats
+        has_begun = self.entry.row is not None
+        # By type, since the status differs between wire formats.
+        is_try_again = isinstance(error, Overloaded) and not has_begun
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     async def send(self, message: Message) -> None:
@@ -94,7 +96,7 @@ class AuditTrail:
         """
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._begun and not self._finished:
+            if self.entry.row is not None and not self._finished:  # it has begun
                 written, self.entry.status = self.entry.status == self.status, self.status
                 self._finished = True
                 if written and self._audit.sink is None:
@@ -169,7 +171,7 @@ class OperationRoute(APIRoute):
                     nullcontext() if operation.monitoring or operation.streams else components.admission.admit(*callers)
                 ):
                     scope["audit"] = trail.entry
-                    if operation.changes:
+                    if operation.changes and not operation.one_commit:
                         await trail.begin()
                     response = await self.endpoint(Request(scope, receive, trail.send))
                     await response(scope, receive, trail.send)
@@ -181,6 +183,8 @@ class OperationRoute(APIRoute):
                     None  # their frames would hold the body in memory during the wait
                 )
                 trail.refuse(refusal)
+                if isinstance(refusal, GalleryNotFound) and operation.wire.name is None:
+                    refusal = await _naming_nearest(refusal, components, scope["grant"])
             else:
                 return
             if refusal.code in PAUSED:
@@ -188,6 +192,20 @@ class OperationRoute(APIRoute):
             await send_error(refusal, operation.wire, scope, receive, trail)
         finally:
             trail.end()
+
+
+async def _naming_nearest(error: GalleryNotFound, components: Components, grant: Grant) -> GalleryNotFound:
+    """Return the error with the gallery of almost the same id, if there is one among those that the key may list."""
+    if not grant.has(KeyScope.READ):
+        return error
+    gallery = str(error.details["gallery"])
+    try:
+        some = await components.workers.run(
+            lambda: components.store.galleries(limit=LOOKED_THROUGH, only=grant.galleries)
+        )
+    except LikenessError:  # the database is busy: the error is right without
+        return error
+    return GalleryNotFound.of(gallery, near(gallery, [one.id for one in some.items]))
 
 
 def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:

@@ -24,7 +24,6 @@ from app import choices
 from app.cli import output
 from app.cli.connect import Data, connect, find_server
 from app.errors import GalleryNotFound, LikenessError
-from app.wording import near
 
 NAMED = 5
 """Galleries that a message names at most."""
@@ -196,14 +195,12 @@ def command(
 
 
 def _hints(session: Session, error: LikenessError | ClientError, *, creates: bool) -> Iterator[str]:
-    """Yield what to do about a gallery that there is not."""
+    """Yield what to do about a gallery that there is not, beside the one that the server has named."""
     try:
         known = [gallery.id for gallery in session.client().galleries(limit=COMPLETED).galleries]
     except (LikenessError, ClientError):  # the key may do something else only
         known = []
-    if nearest := near(str(error.details.get("gallery", "")), known):
-        yield f"Did you mean {nearest}?"
-    elif known:
+    if known and "nearest" not in error.details:
         yield f"There {'are' if len(known) > 1 else 'is'} {', '.join(known[:NAMED])}{', ...' * (len(known) > NAMED)}."
     if creates:
         yield "With --create it is made."

@@ -38,7 +38,8 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
  */
 
 /**
- * Return what the server answers. Throws Refusal, and an AbortError if the session that asked has ended meanwhile.
+ * Return what the server answers, and say by the event `changed` that what is at the path may be another now. Throws
+ * Refusal, and an AbortError if the session that asked has ended meanwhile.
  * @param {string} method
  * @param {string} where a path
  * @param {Call} [options]
@@ -74,6 +75,7 @@ export async function call(method, where, { query, json, body, type, signal, sec
   const trying = secret !== undefined;
   const answer = response.ok ? await read(response, as) : await refusal(response);
   if (!trying && session.who() !== asking) throw new DOMException("Signed out meanwhile.", "AbortError");
+  if (response.ok && method !== "GET") dispatchEvent(new CustomEvent("changed", { detail: where }));
   if (response.ok) return answer;
   if (response.status === 401 && !trying) dispatchEvent(new CustomEvent("signed-out", { detail: answer.code }));
   throw answer;

@@ -19,14 +19,9 @@ const shell = byId("shell");
 let leave = () => {};
 let shown = 0;
 
-theme.apply();
-document.querySelector(".skip")?.addEventListener("click", (event) => {
-  event.preventDefault();
-  byId("main").focus();
-});
 addEventListener("hashchange", (event) => {
-  const code = session.fromLink(event.oldURL);
-  if (code) void follow(code);
+  const code = session.fromLink();
+  if (code) void follow(exchange(code, event.oldURL));
   else if (session.who()) void show();
 });
 addEventListener(
@@ -34,14 +29,24 @@ addEventListener(
   (event) => session.who() && event instanceof CustomEvent && end(event.detail), // the first of several says why
 );
 void begin();
+// The server has been asked by now: the browser's storage takes a while.
+theme.apply();
+for (const kind of ["storage", "pageshow"]) addEventListener(kind, followDevice); // another tab's, or one of long ago
 
 async function begin() {
   const code = session.fromLink();
+  const exchanged = code ? exchange(code) : null;
   const own = session.key();
   if (own) await enter(own);
   else if (session.stays()) await resume();
-  else if (!code) showSignIn();
-  if (code) await follow(code);
+  else if (!exchanged) showSignIn();
+  if (exchanged) await follow(exchanged);
+}
+
+/** @param {Event} event */
+function skip(event) {
+  event.preventDefault();
+  byId("main").focus();
 }
 
 /** Goes on with this device's session. */
@@ -75,7 +80,7 @@ async function enter(secret, stay = false) {
 async function open() {
   frame();
   await show();
-  fetchOtherViews();
+  requestAnimationFrame(() => setTimeout(fetchOtherViews)); // once it is drawn
 }
 
 /** Has the browser fetch the modules of the other views, which it then has when they are first looked at. */
@@ -96,12 +101,24 @@ async function keep() {
 }
 
 /**
- * Signs in by a link's code. Who is signed in already stays so, unless they agree to change.
+ * Begins to exchange a link's code for its key, and leaves the link. Whoever awaits it says what was wrong.
  * @param {string} code
+ * @param {string} [before] the address that the link was opened from
  */
-async function follow(code) {
+function exchange(code, before) {
+  const answer = call("POST", path("sign-in"), { secret: code });
+  answer.catch(() => {});
+  session.leaveLink(before);
+  return answer;
+}
+
+/**
+ * Signs in by a link. Who is signed in already stays so, unless they agree to change.
+ * @param {Promise<any>} exchanged
+ */
+async function follow(exchanged) {
   try {
-    const found = await call("POST", path("sign-in"), { secret: code });
+    const found = await exchanged;
     if (session.who() && !(await agrees(session.who(), found))) return;
     forget();
     session.begin(found.secret, found);
@@ -142,10 +159,11 @@ function showSignIn(error = null) {
   put(shell, signIn(enter, error));
 }
 
+/** @param {string | null} [code] why, as a code of errors */
 function end(code = null) {
   session.end();
   forget();
-  showSignIn(code && { code });
+  showSignIn(code === null ? null : { code });
 }
 
 /** Forgets all that the last key has shown: the next one may see less. */
@@ -154,6 +172,15 @@ function forget() {
   crops.forget();
   memory.forget();
   discardAll();
+}
+
+/** Shows nothing more of a session that another tab has ended; goes on with the one that it has begun in its place. */
+function followDevice() {
+  if (!session.isOver()) return;
+  if (!session.stays()) return end("session_ended");
+  forget();
+  sessionStorage.clear(); // what views noted
+  location.reload();
 }
 
 async function signOut() {
@@ -196,6 +223,7 @@ function frame() {
     h(
       "div.frame",
       {},
+      h("a.skip", { href: "#main", onclick: skip }, "Skip to the content"),
       h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu),
       h("main", { id: "main", tabindex: "-1" }),
       underWay(),

@@ -10,14 +10,16 @@ const IN_LINK = /^#code=([^&]+)/;
 /** @type {Api.OwnKey | null} */
 let own = null;
 
-/** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in
- * their history all the same. */
-export function fromLink(before = location.pathname) {
-  const found = IN_LINK.exec(location.hash);
-  if (!found) return null;
+/** The code of a link such as `/#code=…`, or null. */
+export const fromLink = () => IN_LINK.exec(location.hash)?.[1] ?? null;
+
+/**
+ * Makes the address that of `before` again. Browsers keep the link in their history all the same.
+ * @param {string} [before]
+ */
+export function leaveLink(before = location.pathname) {
   const { pathname, hash } = new URL(before, location.href);
   history.replaceState(null, "", pathname + (IN_LINK.test(hash) ? "" : hash));
-  return found[1];
 }
 
 export const key = () => sessionStorage.getItem(PLACE);
@@ -30,13 +32,16 @@ export const key = () => sessionStorage.getItem(PLACE);
 export function begin(secret, allowed) {
   if (secret === null) {
     sessionStorage.removeItem(PLACE);
-    localStorage.setItem(STAYS, "yes");
+    localStorage.setItem(STAYS, allowed.id);
   } else sessionStorage.setItem(PLACE, secret);
   own = allowed;
 }
 
 /** Whether this device, and not one tab alone, was signed in and not signed out again. */
 export const stays = () => localStorage.getItem(STAYS) !== null;
+
+/** Whether this tab goes by a session of the device that another tab has ended, or begun anew for another key. */
+export const isOver = () => own !== null && key() === null && localStorage.getItem(STAYS) !== own.id;
 
 export function end() {
   if (key() === null) localStorage.removeItem(STAYS);

@@ -145,11 +145,18 @@ export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 export const list = (words) =>
   words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 /**
+ * Return a whole number as people write it: 12,345. `toLocaleString` reads the browser's tables of languages first,
+ * which takes longer than all other scripts of the first view.
+ * @param {number} n
+ */
+export const whole = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+
+/**
  * @param {number} n
  * @param {string} one
  * @param {any} [many]
  */
-export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+export const count = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
 /** @param {number} value */
 export const score = (value) => value.toFixed(3).replace("-", "−");
 
@@ -157,7 +164,7 @@ export const score = (value) => value.toFixed(3).replace("-", "−");
  * 1e-4 as "1 in 10,000".
  * @param {number} rate
  */
-export const oneIn = (rate) => `1 in ${Math.round(1 / rate).toLocaleString("en")}`;
+export const oneIn = (rate) => `1 in ${whole(Math.round(1 / rate))}`;
 
 /**
  * A measured rate as "1 in 4,300", to two digits.

@@ -34,7 +34,7 @@ from tests.support.access import (
     keys,
     token,
 )
-from tests.support.service import error_of, running
+from tests.support.service import COLLINS, error_of, running
 
 NEEDS: dict[str, str] = {
     "POST /v1/detect": "recognize",
@@ -247,6 +247,31 @@ def test_another_gallery_looks_as_if_it_were_not_there(ground: Ground) -> None:
     assert error_of(there, 404, "gallery_not_found") == {"gallery": OTHER}
     assert error_of(nowhere, 404, "gallery_not_found") == {"gallery": "nowhere"}
     assert there.json()["error"]["message"].replace(OTHER, "nowhere") == nowhere.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "where", "asked", "nearest"),
+    [
+        ("read", "unrestricted", "elsewere", OTHER),
+        ("read", "unrestricted", "nowhere at all", None),
+        ("read", "own gallery", "owm", OWN),
+        ("read", "own gallery", "elsewere", None),
+        ("recognize", "unrestricted", "elsewere", None),
+    ],
+)
+def test_a_gallery_of_almost_the_same_id_is_named_to_keys_that_may_list_it(
+    ground: Ground, scope: str, where: str, asked: str, nearest: str | None
+) -> None:
+    ground.inhabit()
+    headers = {"x-api-key": token(scope, where)}
+    path = f"/v1/galleries/{asked}"
+    if scope == "read":
+        answer = ground.client.get(path, headers=headers)
+    else:
+        answer = ground.client.post(f"{path}/identify", headers=headers, files={"image": COLLINS})
+    told = {} if nearest is None else {"nearest": nearest}
+    assert error_of(answer, 404, "gallery_not_found") == {"gallery": asked} | told
+    assert ("Did you mean" in answer.json()["error"]["message"]) is bool(nearest)
 
 
 @pytest.mark.parametrize(

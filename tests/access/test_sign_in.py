@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
+from app.access.audit import AuditEntry, AuditStore
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
-from app.errors import InvalidInput
+from app.errors import DatabaseUnavailable, InvalidInput
 from app.features.sign_in.codes import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
 from app.features.sign_in.routes import SESSION_COOKIE, SESSION_HEADER
 from app.server.data_folder import load_key
@@ -23,6 +24,7 @@ from tests.support.live import LiveServer
 from tests.support.ready import give_database
 from tests.support.refusals import refused
 from tests.support.service import error_of, running
+from tests.support.waiting import until
 
 KEY = "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk"
 NOW = 1_800_000_000.0
@@ -183,6 +185,65 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
         error_of(sign_in(client, revoked), 401, "revoked_key")
         text = client.get("/v1/audit?limit=1000").text
         assert not any(secret[-20:] in text for secret in (first, kept, revoked, door, admin))
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commits that requests wait for: "the change", and the operations of what the audit log writes by itself."""
+    made: list[str] = []
+    write, log = Database.write, AuditStore.write
+
+    @contextmanager
+    def counted(self: Database, *, cached: bool = True) -> Iterator[sa.engine.Connection]:
+        with write(self, cached=cached) as connection:
+            yield connection
+        if not threading.current_thread().name.startswith(("scheduler", "audit")):
+            made.append("the change")
+
+    def logged(self: AuditStore, entries: Sequence[AuditEntry]) -> None:
+        made.extend(entry.operation for entry in entries)
+        log(self, entries)
+
+    monkeypatch.setattr(Database, "write", counted)
+    monkeypatch.setattr(AuditStore, "write", logged)
+    return made
+
+
+def entries_of(client: httpx.Client, operation: str) -> list[tuple[str, int]]:
+    listed = client.get("/v1/audit", params={"limit": 1000, "operation": operation}).raise_for_status().json()
+    return [(entry["key"], entry["status"]) for entry in listed["entries"]]
+
+
+def test_signing_in_and_staying_are_a_commit_each_with_its_entry(tmp_path: Path, commits: list[str]) -> None:
+    with running(tmp_path / "data") as client:
+        door = client.post("/v1/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
+
+        def post(path: str, key: str, operation: str) -> dict[str, str]:
+            del commits[:]
+            answer = client.post(path, headers={"x-api-key": key}).raise_for_status()
+            assert [one for one in commits if one in {"the change", operation}] == ["the change"], operation
+            assert entries_of(client, operation) == [("door", answer.status_code)], "in the log before the answer"
+            made: dict[str, str] = answer.json()
+            return made
+
+        code = post("/v1/sign-in-codes", door, "create_sign_in_code")["code"]
+        assert post("/v1/sign-in", code, "sign_in")["secret"] == door
+        post("/v1/session", door, "begin_session")
+
+
+def test_a_code_whose_entry_cannot_be_written_is_not_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise DatabaseUnavailable("The disk is full.")
+
+    with running(tmp_path / "data") as client:
+        code = make_code(client)
+        with monkeypatch.context() as lost:
+            lost.setattr(AuditEntry, "insert", full)
+            error_of(sign_in(client, code), 503, "database_unavailable")
+        assert sign_in(client, code).is_success
+        error_of(sign_in(client, code), 401, "wrong_sign_in_code")
+        until(lambda: len(entries_of(client, "sign_in")) == 3)
+        assert sorted(status for _, status in entries_of(client, "sign_in")) == [200, 401, 503]
 
 
 def test_the_command_prints_a_new_link_each_time(shared_server: LiveServer) -> None:

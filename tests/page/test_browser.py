@@ -70,10 +70,35 @@ def test_a_device_stays_signed_in_until_somebody_signs_out(visitor: Visitor) -> 
     second.get_by_role("heading", name="Galleries", level=1).wait_for()
     page.get_by_role("button", name="Sign out").click()
     visitor.heading("Sign in").wait_for()
+    second.get_by_role("heading", name="Sign in", level=1).wait_for()  # nobody has touched this tab
     second.reload()
     second.get_by_role("heading", name="Sign in", level=1).wait_for()
     second.close()
     page.reload()
+    visitor.heading("Sign in").wait_for()
+
+
+def test_a_tab_follows_who_stays_signed_in_on_this_device(visitor: Visitor, api: httpx.Client) -> None:
+    """Its session is another's now, who may see less: nothing is left of what it showed."""
+    make_gallery(api, "first-tab", eileen="collins")
+    page, foot = visitor.page, visitor.page.locator(".foot")
+    visitor.sign_in()
+    page.get_by_role("button", name="Stay signed in").click()
+    expect(page.get_by_role("button", name="Stay signed in")).to_have_count(0)
+    visitor.go("#/galleries/first-tab")
+    page.get_by_role("link", name="eileen").wait_for()
+    second = visitor.context.new_page()
+    door = make_key(visitor.server, "recognize")
+    second.goto(visitor.link(door))
+    second.get_by_role("dialog").get_by_role("button", name="Sign in as").click()
+    second.get_by_role("button", name="Stay signed in").wait_for()
+    expect(foot, "the other tab goes by a key of its own").to_contain_text("Signed in as admin.key")
+    second.get_by_role("button", name="Stay signed in").click()
+    expect(foot).to_contain_text(f"Signed in as {door.split('_')[1]}")
+    expect(page.get_by_role("link", name="eileen")).to_have_count(0)
+    assert not visitor.shows("eileen")
+    second.close()
+    page.get_by_role("button", name="Sign out").click()
     visitor.heading("Sign in").wait_for()
 
 

@@ -274,6 +274,60 @@ def test_the_way_back_from_a_person_leads_to_the_same_people(visitor: Visitor, c
     expect(page.get_by_role("link", name=f"{name} ")).to_have_count(0)
 
 
+def test_the_way_back_shows_nobody_who_was_changed_here_before_the_server_has(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    """Everybody else is there at once; who was deleted is not, nor anybody of a gallery that is gone."""
+    listed = re.compile(r"/galleries/waiting/subjects\?")
+    make_gallery(api, "waiting")
+    for subject in ("lovelace", "bell", "curie"):
+        api.post("/galleries/waiting/subjects", json={"id": subject}).raise_for_status()
+    visitor.sign_in(where="#/galleries/waiting")
+    page = visitor.page
+    people = page.get_by_role("list", name="People").get_by_role("link")
+    expect(people).to_have_count(3)
+    people.filter(has_text="bell").click()
+    visitor.heading("bell").wait_for()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    answer = visitor.hold_back(listed, page.get_by_role("button", name="Delete the person").click)
+    expect(people.filter(has_text="lovelace")).to_be_visible()
+    assert not people.filter(has_text="bell").count()
+    answer.continue_()
+    expect(people).to_have_count(2)
+    visitor.see("#/galleries", "Galleries")
+    api.delete("/galleries/waiting").raise_for_status()
+    make_gallery(api, "waiting")
+    api.post("/galleries/waiting/subjects", json={"id": "noether"}).raise_for_status()
+    answer = visitor.hold_back(listed, lambda: visitor.go("#/galleries/waiting"))
+    page.get_by_text("1 person, 0 faces").wait_for()
+    assert not visitor.shows("lovelace")
+    answer.continue_()
+    people.filter(has_text="noether").wait_for()
+
+
+@pytest.mark.parametrize("link", [True, False], ids=["by a link", "signed out before"])
+def test_the_way_back_shows_nobody_whom_another_key_has_seen(visitor: Visitor, api: httpx.Client, link: bool) -> None:
+    gallery = f"theirs-{link}"
+    make_gallery(api, gallery)
+    api.post(f"/galleries/{gallery}/subjects", json={"id": "secret-guest"}).raise_for_status()
+    key = api.post("/keys", json={"scopes": ["read"], "galleries": ["others"]}).raise_for_status().json()
+    visitor.sign_in(where=f"#/galleries/{gallery}")
+    page = visitor.page
+    page.get_by_role("link", name="secret-guest").wait_for()
+    visitor.see("#/galleries", "Galleries")
+    if link:
+        page.evaluate("link => { location.href = link }", visitor.link(key["secret"]))
+        page.get_by_role("dialog").get_by_role("button", name="Sign in as").click()
+    else:
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Key", exact=True).fill(key["secret"])
+        page.keyboard.press("Enter")
+    expect(page.locator(".foot")).to_contain_text(f"Signed in as {key['id']}")
+    visitor.go(f"#/galleries/{gallery}")
+    expect(page.get_by_role("alert").filter(has_text="This gallery doesn't exist")).to_be_visible()
+    assert not visitor.shows("secret-guest")
+
+
 def test_photos_are_there_again_until_they_are_removed_or_somebody_signs_out(
     visitor: Visitor, api: httpx.Client
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ class Visitor:
         self.page.get_by_label("Gallery").select_option(gallery)
         self.page.locator("main input[type=file]").set_input_files(photo)
 
-    def hold_back(self, where: str, act: Callable[[], object]) -> Route:
+    def hold_back(self, where: str | re.Pattern[str], act: Callable[[], object]) -> Route:
         """Acts, and returns the first request to ``where`` that follows; it waits for its ``continue_``."""
         held: list[Route] = []
         self.page.route(where, lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken

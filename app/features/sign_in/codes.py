@@ -2,7 +2,8 @@
 
 Each is a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
 the server's secrets, so that neither the database nor the server's files alone show a key. All servers of a database
-share them.
+share them. What makes or spends one is a single commit, with its entry of the audit log: people wait for it. No cache
+keeps anything of them, so these commits leave the caches as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
+from app.access.audit import AuditEntry
 from app.access.keys import digest_of
 from app.db.encryption import Sealer
 from app.db.engine import Database
@@ -26,6 +28,8 @@ from app.errors import InvalidInput, SealedUnreadable
 from app.timestamps import SKEW_S, utc_text
 
 CODE_VALID_S = 60.0
+CREATED, OK = 201, 200
+"""HTTP statuses."""
 ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
 """Seconds for which a session's key is reused without looking it up; so an ended session works no longer than that."""
@@ -59,14 +63,17 @@ class SignIns:
         self._sealer = sealer
         self._clock = clock
 
-    def make(self, key: str) -> SignIn:
+    def make(self, key: str, entry: AuditEntry | None = None) -> SignIn:
+        """Return a new one, which stands for the key; it is committed with the entry of the audit log."""
         name, secret, now = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES), self._clock()
         purpose = self._purpose(name)
         sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
         values = {"id": name, "kind": self.kind, "digest": digest_of(secret), "sealed": sealed, "made_at": now}
-        with self._database.write() as connection:
+        with self._database.write(cached=False) as connection:
             connection.execute(sa.delete(SIGN_INS).where(self._mine(), ~self._valid()))
             connection.execute(sa.insert(SIGN_INS).values(values))
+            row = entry.insert(CREATED, connection) if entry else None
+        _written(entry, row, CREATED)
         return SignIn(f"{self.prefix}{name}_{secret}", utc_text(now + self.valid_s))
 
     def prune(self) -> None:
@@ -89,18 +96,19 @@ class SignIns:
         except SealedUnreadable:  # the server's keys were replaced meanwhile
             return None
 
-    def _remove(self, text: str) -> bool:
-        """Delete the entry of a checked text; of simultaneous calls, one returns True."""
-        name = text.removeprefix(self.prefix).partition("_")[0]
-        return self._delete(SIGN_INS.c.id == name, self._valid()) > 0
-
-    def _delete(self, *which: sa.ColumnElement[bool]) -> int:
+    def _delete(self, *which: sa.ColumnElement[bool], entry: AuditEntry | None = None) -> bool:
+        """Delete those, with the entry of the audit log; return False, and change nothing, if there are none."""
         query = sa.delete(SIGN_INS).where(self._mine(), *which).returning(SIGN_INS.c.id)
-        with self._database.write() as connection:
-            deleted = len(connection.execute(query).all())
-        if deleted:
-            self._database.request_scrub()
-        return deleted
+        with self._database.write(cached=False) as connection:
+            if not connection.execute(query).all():
+                return False
+            row = entry.insert(OK, connection) if entry else None
+        _written(entry, row, OK)
+        self._database.request_scrub()
+        return True
+
+    def _named(self, text: str) -> sa.ColumnElement[bool]:
+        return SIGN_INS.c.id == text.removeprefix(self.prefix).partition("_")[0]
 
     def _mine(self) -> sa.ColumnElement[bool]:
         return SIGN_INS.c.kind == self.kind
@@ -124,15 +132,21 @@ class SignInCodes(SignIns):
     def __init__(self, database: Database, sealer: Sealer, clock: Callable[[], float] = time.time) -> None:
         super().__init__(database, sealer, self.valid_for_s, clock)
 
-    def spend(self, code: str) -> str:
+    def key(self, code: str) -> str:
+        """Return the key that the code stands for. Raises InvalidInput ``wrong_sign_in_code``."""
+        key = self._open(code)
+        if key is None:
+            raise _wrong_code()
+        return key
+
+    def spend(self, code: str, entry: AuditEntry | None = None) -> str:
         """Return the key that the code stands for, and delete the code: of simultaneous calls one succeeds.
 
-        Raises InvalidInput ``wrong_sign_in_code``.
+        The deletion is committed with the entry of the audit log. Raises InvalidInput ``wrong_sign_in_code``.
         """
-        key = self._open(code)
-        if key is None or not self._remove(code):
-            message = "The sign-in code was used, or is too old. `likeness keys link` prints a new link."
-            raise InvalidInput(message, code="wrong_sign_in_code")
+        key = self.key(code)
+        if not self._delete(self._named(code), self._valid(), entry=entry):
+            raise _wrong_code()
         return key
 
 
@@ -164,13 +178,13 @@ class Sessions(SignIns):
         self._lock = threading.Lock()
         self._cache: dict[bytes, tuple[str, float]] = {}  # a session's digest -> its key, and when it was looked up
 
-    def make(self, key: str) -> SignIn:
+    def make(self, key: str, entry: AuditEntry | None = None) -> SignIn:
         """Return a new session of a key. Raises InvalidInput ``sessions_not_allowed``."""
         if not self.valid_s:
             raise InvalidInput(
                 "This server keeps nobody signed in: LIKENESS_SESSION_DAYS is 0.", code="sessions_not_allowed"
             )
-        return super().make(key)
+        return super().make(key, entry)
 
     def recall(self, session: str) -> str | None:
         """Return the key of a session that was looked up in the last CACHE_S seconds, None for others."""
@@ -193,7 +207,18 @@ class Sessions(SignIns):
         with self._lock:
             self._cache.pop(digest_of(session), None)
         if self._open(session) is not None:
-            self._remove(session)
+            self._delete(self._named(session), self._valid())
+
+
+def _wrong_code() -> InvalidInput:
+    message = "The sign-in code was used, or is too old. `likeness keys link` prints a new link."
+    return InvalidInput(message, code="wrong_sign_in_code")
+
+
+def _written(entry: AuditEntry | None, row: int | None, status: int) -> None:
+    """Note that the entry's transaction is committed."""
+    if entry:
+        entry.row, entry.status = row, status
 
 
 def _own_sealer(secret: str) -> Sealer:

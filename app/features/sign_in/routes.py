@@ -12,6 +12,7 @@ from starlette.requests import cookie_parser
 from starlette.types import Receive
 from starlette.types import Scope as RequestScope
 
+from app.access.audit import AuditEntry
 from app.access.grants import Grant
 from app.api.components import Components
 from app.api.feature import Feature, Part, Task
@@ -66,17 +67,23 @@ class ByCode(OwnFormat):
     async def authenticate(
         self, scope: RequestScope, receive: Receive, components: Components
     ) -> tuple[Grant, Receive]:
-        """Return what the key of the code allows. A wrong code counts as a wrong key of the address."""
+        """Return what the key of the code allows, which is spent later. A wrong code counts as a wrong key of the
+        address."""
         code, address = key_of(scope), address_of(scope)
-        codes = components.parts["invitations" if code.startswith(Invitations.prefix) else "codes"]
-        key = await components.guard.attempt(lambda: codes.spend(code), address)
-        scope["signed_in_key"] = key
+        codes = _codes_of(code, components)
+        key = await components.guard.attempt(lambda: codes.key(code), address)
         return await components.guard.check(key, address), receive
 
 
-@router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, status=201)
+def _codes_of(code: str, components: Components) -> SignInCodes:
+    kind: SignInCodes = components.parts["invitations" if code.startswith(Invitations.prefix) else "codes"]
+    return kind
+
+
+@router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, one_commit=True, status=201)
 def create_sign_in_code(
     request: Request,
+    entry: AuditEntry,
     codes: SignInCodes,
     invitations: Invitations,
     query: Annotated[SignInCodeParams, Query()],
@@ -87,30 +94,46 @@ def create_sign_in_code(
     within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its history is of
     no use afterwards.
     """
-    made = (invitations if query.valid == "day" else codes).make(key_of(request.scope))
+    made = (invitations if query.valid == "day" else codes).make(key_of(request.scope), entry)
     return SignInCode.of(made, code=made.text)
 
 
-@router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), wire=ByCode())
-async def sign_in(request: Request, grant: Grant) -> SignedIn:
+@router.operation(
+    "POST",
+    "/v1/sign-in",
+    scope=None,
+    changes=True,
+    one_commit=True,
+    codes=("wrong_sign_in_code",),
+    wire=ByCode(),
+)
+def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Components) -> SignedIn:
     """Exchange a sign-in code for its key.
 
     Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
     """
-    return SignedIn(**dict(own_key(grant)), secret=request.scope["signed_in_key"])
+    code = key_of(request.scope)
+    return SignedIn(**dict(own_key(grant)), secret=_codes_of(code, components).spend(code, entry))
 
 
 @router.operation(
-    "POST", SESSION, scope=None, answer=Session, changes=True, status=201, codes=("sessions_not_allowed",)
+    "POST",
+    SESSION,
+    scope=None,
+    answer=Session,
+    changes=True,
+    one_commit=True,
+    status=201,
+    codes=("sessions_not_allowed",),
 )
-def begin_session(request: Request, sessions: Sessions) -> Response:
+def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Response:
     """Stay signed in.
 
     Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the header
     `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with its key, or by
     signing out.
     """
-    made = sessions.make(key_of(request.scope))
+    made = sessions.make(key_of(request.scope), entry)
     return _keeping(request, respond(Session.of(made), 201), made.text, int(sessions.valid_s))
 
 

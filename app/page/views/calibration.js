@@ -5,7 +5,7 @@ import { field, h, put, select, toast } from "../dom.js";
 import { backTo, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
-import { aboutOneIn, count, decidedBy, nameOf, oneIn, score, when } from "../words.js";
+import { aboutOneIn, count, decidedBy, nameOf, oneIn, score, when, whole } from "../words.js";
 import { histogram } from "./models.js";
 
 const EVERY_MS = 1000;
@@ -116,8 +116,8 @@ function summary(measured) {
       `(${when(measured.measured_at)}${changed}).`
     );
   return (
-    `${measured.comparisons.toLocaleString("en")} pairs of ` +
-    `${count(measured.compared_subjects, "person", "people")} of ${measured.subjects.toLocaleString("en")}, ` +
+    `${whole(measured.comparisons)} pairs of ` +
+    `${count(measured.compared_subjects, "person", "people")} of ${whole(measured.subjects)}, ` +
     `${when(measured.measured_at)}${changed}.`
   );
 }

@@ -5,7 +5,7 @@ import { everyGallery } from "../choosing.js";
 import { h, put } from "../dom.js";
 import { head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
-import { count } from "../words.js";
+import { count, whole } from "../words.js";
 
 export function check() {
   const place = problemPlace();
@@ -84,7 +84,7 @@ function said(report) {
       "p",
       {},
       h("span.pill.bad", {}, "disagree"),
-      ` ${count(report.faces, "face")} in the database, ${report.indexed.toLocaleString("en")} in the index.`,
+      ` ${count(report.faces, "face")} in the database, ${whole(report.indexed)} in the index.`,
     ),
     h(
       "ul",

@@ -8,7 +8,7 @@ import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
-import { count } from "../words.js";
+import { count, whole } from "../words.js";
 import { begin, runOf } from "./enrolling.js";
 import { importPanel } from "./importing.js";
 import { discard } from "./underway.js";
@@ -221,12 +221,7 @@ function preview(state, groups) {
         h("span.small", {}, count(photos.length, "photo")),
       ),
     );
-  return [
-    rows,
-    groups.size > PEOPLE_SHOWN
-      ? h("li.small", {}, `and ${(groups.size - PEOPLE_SHOWN).toLocaleString("en")} more`)
-      : null,
-  ];
+  return [rows, groups.size > PEOPLE_SHOWN ? h("li.small", {}, `and ${whole(groups.size - PEOPLE_SHOWN)} more`) : null];
 }
 
 /**

@@ -8,7 +8,7 @@ import { adviceLink } from "../parts.js";
 import { fitted, thumbnail } from "../picture.js";
 import { isLasting, problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
-import { count, explain } from "../words.js";
+import { count, explain, whole } from "../words.js";
 import { afterwards, choices, finding, said, sides } from "./conflicts.js";
 import { remedies } from "./remedies.js";
 import { runs, showUnderWay, soFar } from "./underway.js";
@@ -62,8 +62,8 @@ async function work(run) {
   if (run.view.element.isConnected) run.onend?.(run.tally);
   else if (runs.has(run))
     toast(
-      `Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ` +
-        `${run.tally.refused.toLocaleString("en")} refused.`,
+      `Enrolling into ${run.gallery} has ended: ${whole(run.tally.enrolled)} enrolled, ` +
+        `${whole(run.tally.refused)} refused.`,
     );
   showUnderWay();
 }
@@ -148,7 +148,7 @@ function viewOf(run) {
       put(
         told,
         `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ` +
-          `${tally.refused.toLocaleString("en")} refused.`,
+          `${whole(tally.refused)} refused.`,
       );
       if (!run.subject && tally.people.size)
         told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));

@@ -8,7 +8,7 @@ import { problem, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { tar } from "../tar.js";
-import { count } from "../words.js";
+import { count, whole } from "../words.js";
 
 const EVERY_MS = 500;
 const FACES_SHOWN = 8;
@@ -37,7 +37,7 @@ export function grouping(state, onnamed) {
     if (!found) return;
     bar.max = state.photos.length;
     bar.value = found.job.done;
-    put(told, `${found.job.done.toLocaleString("en")} of ${count(state.photos.length, "photo")} looked at`);
+    put(told, `${whole(found.job.done)} of ${count(state.photos.length, "photo")} looked at`);
     if (isOpen(found.job)) {
       next.set(() => read(job), EVERY_MS);
       return;

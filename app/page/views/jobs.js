@@ -6,7 +6,7 @@ import { save } from "../files.js";
 import { head, isOpen, later, orLeave, progress } from "../parts.js";
 import { busy, isLasting, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
-import { count, refused, when } from "../words.js";
+import { count, refused, when, whole } from "../words.js";
 
 /** Counts that are words in the plural; others, such as "enrolled", are the same for one. */
 const PLURAL = /(subject|face|finding|point|photo|template)s$/;
@@ -52,12 +52,10 @@ export function jobs() {
  * @param {Page.Place} place
  */
 function card(job, again, place) {
-  const far = job.total
-    ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`
-    : `${job.done.toLocaleString("en")} done`;
+  const far = job.total ? `${whole(job.done)} of ${whole(job.total)}` : `${whole(job.done)} done`;
   const counts = Object.entries(job.counts).map(([name, number]) => {
     const word = name.replaceAll("_", " ");
-    return `${number.toLocaleString("en")} ${number === 1 ? word.replace(PLURAL, "$1") : word}`;
+    return `${whole(number)} ${number === 1 ? word.replace(PLURAL, "$1") : word}`;
   });
   return h(
     "li.card",

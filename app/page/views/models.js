@@ -10,7 +10,7 @@ import { facts, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import * as session from "../session.js";
-import { list, oneIn, percent, power, score } from "../words.js";
+import { list, oneIn, percent, power, score, whole } from "../words.js";
 import { newGallery } from "./newgallery.js";
 import { moveGallery } from "./settings.js";
 
@@ -258,8 +258,8 @@ function points(calibration) {
     h(
       "p.small",
       {},
-      `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different ` +
-        `people, ${calibration.mated.toLocaleString("en")} of the same.`,
+      `${calibration.measured_on}. ${whole(calibration.comparisons)} pairs of different ` +
+        `people, ${whole(calibration.mated)} of the same.`,
     ),
     histogram(calibration),
     h(

@@ -10,13 +10,37 @@ import { keep, recall } from "../memory.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { go, link, remember } from "../router.js";
 import * as session from "../session.js";
-import { count, nameOf } from "../words.js";
+import { count, nameOf, whole } from "../words.js";
 import { enrollPanel } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { merge } from "./merging.js";
 
 const CELL = { width: 148, more: 60 };
 const DEBOUNCE_MS = 100;
+const SUBJECT = /^\/v1\/galleries\/([^/]+)\/subjects\/([^/]+)/;
+
+addEventListener("changed", (event) => event instanceof CustomEvent && withdraw(event.detail));
+
+/**
+ * Takes the person that a call has changed out of what the way back shows, until the server has said who is there.
+ * @param {string} where the path that was called
+ */
+function withdraw(where) {
+  const [, gallery, subject] = (SUBJECT.exec(where) ?? []).map(decodeURIComponent);
+  const kept = recall(`people ${gallery}`);
+  for (const [index, item] of kept?.items ?? []) if (item.id === subject) kept.items.delete(index);
+}
+
+/**
+ * Return the people that were shown last, for the way back to them; null for those of another search, or of a gallery
+ * of the same id that is gone.
+ * @param {any} gallery
+ * @param {string} search
+ */
+function remembered(gallery, search) {
+  const kept = recall(`people ${gallery.id}`);
+  return kept?.search === search && kept.since === gallery.created_at ? kept.items : null;
+}
 
 /**
  * The view of one gallery; `query.get("search")` is what to search for.
@@ -185,14 +209,12 @@ function empty(gallery, state) {
  */
 function gridOf(gallery, state, search, shown, place, home) {
   const total = search ? null : gallery.subjects;
-  const name = `people ${gallery.id}`;
-  const kept = recall(name);
   const grid = new Grid({
     ...CELL,
     total,
     label: search ? `People found for ${search}` : "People",
     cell: (/** @type {any} */ subject) => cell(gallery, subject, state),
-    known: kept?.search === search ? kept.items : search ? null : state.everybody,
+    known: remembered(gallery, search) ?? (search ? null : state.everybody),
     load: async (/** @type {number} */ offset, /** @type {number} */ limit) => {
       const begun = offset === 0 && state.first?.search === search ? state.first.answer : null;
       state.first = null;
@@ -201,7 +223,7 @@ function gridOf(gallery, state, search, shown, place, home) {
     },
     onload: (/** @type {number} */ known, /** @type {boolean} */ done) => {
       put(shown, search && found(known, done));
-      keep(name, { search, items: grid.items }); // for the way back
+      keep(`people ${gallery.id}`, { search, since: gallery.created_at, items: grid.items }); // for the way back
       if (!search) state.everybody = grid.items;
       if (done && !known) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
@@ -213,7 +235,7 @@ function gridOf(gallery, state, search, shown, place, home) {
  * @param {number} known
  * @param {boolean} done
  */
-const found = (known, done) => `${known.toLocaleString("en")}${done ? "" : " or more"} found`;
+const found = (known, done) => `${whole(known)}${done ? "" : " or more"} found`;
 
 /**
  * A person of the grid: a link, or, while people are being selected, a button that is pressed or not.

@@ -7,7 +7,7 @@ import { backTo, facts, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
-import { count, nameOf, percent, score, when } from "../words.js";
+import { count, nameOf, percent, score, when, whole } from "../words.js";
 
 const PAGE = 100;
 const EVERY_MS = 1000;
@@ -130,11 +130,7 @@ function showAbout(state, job) {
     h(
       "div",
       { role: "status" },
-      h(
-        "p.small",
-        {},
-        job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …",
-      ),
+      h("p.small", {}, job.total ? `Reviewing: ${whole(job.done)} of ${count(job.total, "face")}` : "Reviewing …"),
       progress("Progress of the review", job),
     );
   const failed = job?.state === "failed" && h("p.problem", {}, job.error.message);
@@ -161,10 +157,7 @@ function last(state) {
         "Reviewed",
         `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`,
       ],
-      [
-        "Own faces missed",
-        `${rate(summary.fnmr)} at 1 in ${Math.round(1 / summary.fmr).toLocaleString("en")} false matches`,
-      ],
+      ["Own faces missed", `${rate(summary.fnmr)} at 1 in ${whole(Math.round(1 / summary.fmr))} false matches`],
       ["Strangers taken for somebody", `${rate(summary.fpir)}; ${percent(summary.fpir_expected)} expected`],
     ]),
     h("label.choice", {}, h("span", {}, "Show"), select(kinds, state.kind, chosen, {})),
@@ -188,11 +181,7 @@ function show(state) {
     : Object.values(state.summary.counts).reduce((sum, one) => sum + one, 0);
   put(
     state.body,
-    h(
-      "p.small",
-      { role: "status" },
-      `${(state.at + 1).toLocaleString("en")} of ${Math.max(total, state.findings.length).toLocaleString("en")}`,
-    ),
+    h("p.small", { role: "status" }, `${whole(state.at + 1)} of ${whole(Math.max(total, state.findings.length))}`),
     h(
       "section.card.finding",
       { "aria-label": "Finding" },

@@ -2,6 +2,7 @@
 
 import { h, put } from "../dom.js";
 import { link } from "../router.js";
+import { whole } from "../words.js";
 
 /** @type {Set<any>} */
 export const runs = new Set();
@@ -52,5 +53,5 @@ function line(run) {
 
 /** @param {any} tally */
 export const soFar = (tally) =>
-  `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ` +
-  `${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
+  `${whole(tally.done)} of ${whole(tally.all)}: ` +
+  `${whole(tally.enrolled)} enrolled, ${whole(tally.refused)} refused`;

@@ -5,7 +5,7 @@ import { h, put } from "../dom.js";
 import { facts, head, later } from "../parts.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { link, remember } from "../router.js";
-import { count, percent } from "../words.js";
+import { count, percent, whole } from "../words.js";
 import { moment, pictureOf } from "./sighting.js";
 import { galleryChoice, howToBegin, noGallery, watchedGalleries } from "./watched.js";
 
@@ -104,7 +104,7 @@ function card(gallery, camera) {
 /** @param {Api.CameraState} camera */
 const facesOf = ({ faces = 0, usable = 0, width }) =>
   faces > 0 &&
-  `${faces.toLocaleString("en")} in its pictures, ${percent(usable / faces)} usable` +
+  `${whole(faces)} in its pictures, ${percent(usable / faces)} usable` +
     (width ? `, ${Math.round(width)} px wide` : "");
 
 /**
