@@ -38,8 +38,9 @@ class Batcher(Generic[T, R]):
     ``fn`` returns one result per item, in order. An item waits at most ``max_wait_s`` for others to fill its batch;
     with 0, an item that arrives while no worker is busy is taken at once, and batches form while one is busy. ``pays``,
     called with the number of waiting items, says whether more are worth waiting for (see `reconsider`). Another
-    worker starts if a full batch waits, or if ``spare``, called with the number of busy workers, says that a core is
-    free: many small batches cost more than few large ones. ``queue_limit`` bounds the waiting items.
+    worker starts if ``enough`` items wait (by default a full batch), or if ``spare``, called with the number of busy
+    workers, says that a core is free: many small batches cost more than few large ones. ``queue_limit`` bounds the
+    waiting items.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Batcher(Generic[T, R]):
         max_wait_s: float,
         queue_limit: int,
         workers: int = 1,
+        enough: int | None = None,
         spare: Callable[[int], bool] = lambda _busy: True,
         pays: Callable[[int], bool] = lambda _waiting: True,
         name: str = "batcher",
@@ -58,6 +60,7 @@ class Batcher(Generic[T, R]):
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._enough = enough or max_batch
         self._busy = 0
         self._spare, self._pays = spare, pays
         self._seconds_per_item = 0.0
@@ -160,7 +163,7 @@ class Batcher(Generic[T, R]):
 
     def _wanted(self) -> bool:
         """Return whether one more worker should start. A busy one looks again when it is done."""
-        if self._closed or len(self._queue) >= self._max_batch:
+        if self._closed or len(self._queue) >= self._enough:
             return True
         return bool(self._queue) and (not self._busy or self._spare(self._busy))
 

@@ -35,6 +35,11 @@ CPU_MAX_BATCH = 8
 """Chosen under load, where whole photos compete for the caches: with 8 a server of two cores identifies 5 to 9 % more
 than with 4 (docs/explanation/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms
 a face at 1, 2, 4, 8 crops on AVX-512."""
+ENOUGH = 2
+"""Waiting crops for which a CPU starts another batch beside one that runs, though all cores are busy: who waits for a
+batch to end, then for the next, waits longest. Simulated with two cores, at 50, 80 and 95 % of what they can do: the
+slowest hundredth takes 1.17, 1.04 and 0.71 of a first-come queue's, 1.26, 1.38 and 0.80 with a full batch
+(docs/decisions/speed.md)."""
 GPU_WAIT_S = 0.002
 """Not measured yet: a GPU needs large batches, and a wait far below the time of one photo."""
 QUEUE_LIMIT = 256
@@ -361,6 +366,7 @@ class Embedder:
             max_wait_s=GPU_WAIT_S if gpu else 0.0,
             queue_limit=queue_limit,
             workers=workers or (1 if gpu else cores()),
+            enough=None if gpu else ENOUGH,
             spare=spare,
             name="embed",
         )

@@ -53,10 +53,17 @@ def batcher(
     max_wait_s: float = 0.0,
     queue_limit: int = 100,
     workers: int = 1,
+    enough: int | None = None,
     spare: Callable[[int], bool] = lambda _busy: False,
 ) -> Batcher[int, int]:
     return Batcher(
-        fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers, spare=spare
+        fn,
+        max_batch=max_batch,
+        max_wait_s=max_wait_s,
+        queue_limit=queue_limit,
+        workers=workers,
+        enough=enough,
+        spare=spare,
     )
 
 
@@ -147,6 +154,16 @@ def test_with_a_spare_core_a_second_worker_sets_in_at_once(gate: Gate) -> None:
         assert not gate.entered.acquire(timeout=0.1)
         assert gate.batches == [[1], [2]]
         assert set(asked) == {1, 2}
+        gate.open.set()
+
+
+def test_it_sets_in_where_enough_wait_and_takes_all_of_them(gate: Gate) -> None:
+    with closing(batcher(gate, max_batch=8, workers=2, enough=3)) as made:
+        submit(made, 1)
+        gate.wait_until_entered()
+        made.submit_all([2, 3, 4])
+        gate.wait_until_entered()
+        assert gate.batches == [[1], [2, 3, 4]]
         gate.open.set()
 
 
