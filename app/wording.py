@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 RATES = ("fmr", "fpir")
 """How thresholds are asked for."""
@@ -33,6 +36,13 @@ def found_wrong(problem: Mapping[str, Any]) -> str:
     said = str(problem["msg"]).removeprefix("Value error, ").partition(", unable to ")[0]
     said = _DICTIONARY.sub("an object", said.partition(" after validation, ")[0])
     return said.replace("Value should", "Text should").replace(" item", " character") if _IS_TEXT(said) else said
+
+
+def first_wrong(error: ValidationError) -> str:
+    """Return where the first of pydantic's errors is, and what is wrong there, without what was given."""
+    first = error.errors(include_input=False)[0]
+    place, what = ".".join(str(part) for part in first["loc"]), found_wrong(first)
+    return f"{place}: {what}" if place else what
 
 
 def unknown_name(name: str, known: Collection[str], what: str, image: str | None = None) -> str:

@@ -472,6 +472,9 @@ WEBHOOKS = _numbered(
     Column("galleries", Text),  # a JSON list of ids; NULL: all
     Column("kinds", Text, nullable=False),  # a JSON list
     Column("cameras", Text),  # a JSON list; NULL: all
+    Column(
+        "personal", Boolean, nullable=False, server_default=false()
+    ),  # of WEBHOOK_SUBJECTS alone, even if none is left
     Column("quiet_s", Float, nullable=False, server_default="0"),
     Column("state", String(16), nullable=False),
     Column("cursor", BigInteger, nullable=False),
@@ -481,4 +484,12 @@ WEBHOOKS = _numbered(
     Column("last_error", Text),
     Column("delivered_at", String(32)),
     Column("created_at", String(32), nullable=False),
+)
+
+WEBHOOK_SUBJECTS = _table(
+    # Whom the events that a webhook gets are about.
+    "webhook_subjects",
+    Column("webhook_key", KEY, ForeignKey("webhooks.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Index(None, "subject_key"),
 )

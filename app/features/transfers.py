@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts, select_in
-from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACES, METADATA, SUBJECTS
+from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACES, METADATA, SUBJECTS, WEBHOOK_SUBJECTS
 from app.errors import InvalidInput
 from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change, is_old
 from app.gallery.records import (
@@ -83,8 +83,8 @@ def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -
 def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
     """Give the subject's faces to another one and delete it; return the ids of the faces.
 
-    The other keeps its name, metadata and consent, and takes those it lacks. Corrections of both are dropped: they may
-    be about each other. Repeated within a day, it changes nothing and returns the same ids.
+    The other keeps its name, metadata and consent, and takes those it lacks; webhooks follow. Corrections of both are
+    dropped: they may be about each other. Repeated within a day, it changes nothing and returns the same ids.
 
     Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
     ``subject_expired``.
@@ -183,6 +183,9 @@ def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
     _give(change, dict.fromkeys((face.key for face in faces), target.key))
     update_subject(change, target.key, _inherited(change.connection, source.key, target.key))
     change.connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.subject_key == target.key))
+    had = sa.select(WEBHOOK_SUBJECTS.c.webhook_key).where(WEBHOOK_SUBJECTS.c.subject_key == target.key)
+    follows = (WEBHOOK_SUBJECTS.c.subject_key == source.key) & WEBHOOK_SUBJECTS.c.webhook_key.not_in(had)
+    change.connection.execute(sa.update(WEBHOOK_SUBJECTS).where(follows).values(subject_key=target.key))
     change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source.key))
     return [face.face_id for face in faces]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.choices import Device
 from app.errors import InvalidImage
+from app.face.detect import Detector
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.embedders import Embedder
@@ -30,6 +31,7 @@ class Stages:
     pipeline: Pipeline
     embedder: Embedder
     session: EmbedderSession
+    detector: Detector
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
         """Return unit vector and quality of the face that a photo is about.
@@ -79,6 +81,6 @@ def open_stages(
     opened = open_detector(detector, cache)
     try:
         with Embedder(session, workers=workers, flip=flip) as embedder:
-            yield Stages(Pipeline(opened, LIMITS), embedder, session)
+            yield Stages(Pipeline(opened, LIMITS), embedder, session, opened)
     finally:
         opened.close()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-import cv2
 import numpy as np
 from likeness_client import answers
 
@@ -15,12 +13,8 @@ from app.errors import InvalidInput
 from app.face.formats import Limits
 from app.face.image import decode
 from app.features.grouping import USABLE, people_of
+from app.features.surroundings import around, to_jpeg
 from app.files import replacing
-from app.types import Pixels
-
-MARGIN: Final = 0.6
-"""Share of a face's width and height that is kept on each side of it, so that the face is found again at import."""
-JPEG_QUALITY: Final = 95
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class Roll:
         pixels = decode(photo.read_bytes(), Limits()).pixels
         for number, face in enumerate(usable):
             name = Path(f"{photo.stem}-{number}.jpg" if len(usable) > 1 else f"{photo.stem}.jpg")
-            self._pictures.append((name, _picture(pixels, face.box)))
+            self._pictures.append((name, to_jpeg(around(pixels, face.box))))
             self._vectors.append(list(face.embedding or ()))
 
     def write(self, points: Sequence[answers.OperatingPoint]) -> Grouped:
@@ -80,16 +74,3 @@ def _write(folder: Path, pictures: Iterable[tuple[Path, bytes]]) -> list[Path]:
             file.write(data)
         written.append(path)
     return written
-
-
-def _picture(pixels: Pixels, box: answers.Box) -> bytes:
-    """Return the face with its surroundings as JPEG."""
-    height, width = pixels.shape[:2]
-    left, right = int(box.x - MARGIN * box.width), int(box.x + (1 + MARGIN) * box.width) + 1
-    top, bottom = int(box.y - MARGIN * box.height), int(box.y + (1 + MARGIN) * box.height) + 1
-    part = pixels[max(0, top) : min(height, bottom), max(0, left) : min(width, right)]
-    bgr = cv2.cvtColor(part, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    if not done:
-        raise InvalidInput("The face could not be written as JPEG.", code="invalid_image")
-    return data.tobytes()

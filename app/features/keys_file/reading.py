@@ -27,7 +27,7 @@ from app.errors import InvalidInput, Unusable
 from app.features.issued_keys import MAX_GALLERIES, MIN_SECRET, check_terms
 from app.gallery.text import MAX_TEXT
 from app.timestamps import utc_text
-from app.wording import found_wrong
+from app.wording import first_wrong
 
 
 class _Declared(BaseModel):
@@ -74,10 +74,7 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
     except yaml.YAMLError:  # without its text, which would quote the file
         raise _invalid(path, "is not YAML") from None
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        what = found_wrong(first)
-        raise _invalid(path, f"{place}: {what}" if place else what) from None
+        raise _invalid(path, first_wrong(error)) from None
     except InvalidInput as error:
         raise _invalid(path, error.message) from None
 

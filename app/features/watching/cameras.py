@@ -14,8 +14,6 @@ from app.features.watching.schemas import CameraReport, CameraState, CameraTold
 from app.gallery.records import Gallery, lock_gallery
 from app.timestamps import utc_now
 
-HOUR = timedelta(hours=1)
-
 
 class Cameras:
     """Keeps what watchers report of cameras. Safe to share between threads, the database between servers."""
@@ -38,7 +36,7 @@ class Cameras:
         """Return the gallery's cameras by name: those that a watcher reported, and those that its sightings name."""
         told = sa.select(CAMERAS).where(CAMERAS.c.gallery_key == gallery.key)
         mine = SIGHTINGS.c.gallery_key == gallery.key
-        recent = SIGHTINGS.c.last_at >= utc_now(-HOUR)
+        recent = SIGHTINGS.c.last_at >= utc_now(timedelta(hours=-1))
         known = recent & (SIGHTINGS.c.decision == "known")
         counted = sa.select(
             SIGHTINGS.c.camera,

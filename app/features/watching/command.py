@@ -111,8 +111,9 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
             watcher.add(Camera(camera.source, camera.fps), eyes.watch(label, camera, reporter))
         if live:
             _follow(client, gallery, watcher, f"Watching {', '.join(label for label, _ in live)}")
-            for watching in watcher.watched:
-                output.say(f"{watching.camera}: {watching.frames} frames; {watching.tally}")
+            for shown in watcher.reports():
+                counts = ", ".join(f"{shown[name]} {name}" for name in ("frames", "faces", "usable"))
+                output.say(f"{shown['name']}, the last hour: {counts}")
         for label, camera in films:
             _play(label, camera, eyes, reporter, timeline)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -14,12 +14,15 @@ from app.choices import EventKind
 from app.db.engine import Database
 from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
 from app.gallery.change import Change
+from app.gallery.records import is_current
 from app.timestamps import utc_now, utc_seconds
 
 VERSION: Final = 1
 """Version of the events' form. Fields may be added to it; renaming or removing one makes a new version."""
 Event: TypeAlias = dict[str, Any]
 """An event as `app.features.watching.schemas.Event` describes it, without its age."""
+Some: TypeAlias = Collection[str] | None
+Where: TypeAlias = sa.ColumnElement[bool]
 ONLY: Final = 1
 """The key of the one row of EVENT_NUMBERS."""
 
@@ -61,19 +64,21 @@ def last_number(connection: Connection) -> int:
     return int(connection.execute(sa.select(EVENT_NUMBERS.c.last)).scalar() or 0)
 
 
+def among(galleries: Some, cameras: Some, kinds: Some) -> list[Where]:
+    """Return what holds of the events of these galleries, by id, of these cameras and kinds; None: all."""
+    asked = {GALLERIES.c.id: galleries, EVENTS.c.camera: cameras, EVENTS.c.kind: kinds}
+    return [column.in_(sorted(some)) for column, some in asked.items() if some is not None]
+
+
 def read_events(
-    database: Database, after: int, limit: int, galleries: Collection[str] | None = None, **equal: str | None
+    database: Database, after: int, limit: int, where: Sequence[Where] = (), named: Where | None = None
 ) -> list[Event]:
-    """Return the events after this number, in order, of these galleries by id (None: all), whose columns are ``equal``
-    to values that are not None."""
-    who = SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name")
-    query = sa.select(EVENTS.c.document, *who).join_from(EVENTS, GALLERIES)
-    query = query.outerjoin(SUBJECTS, EVENTS.c.subject_key == SUBJECTS.c.key).where(EVENTS.c.number > after)
-    query = query.order_by(EVENTS.c.number).limit(limit)
-    query = query.where(*(EVENTS.c[name] == value for name, value in equal.items() if value is not None))
-    if galleries is not None:
-        query = query.where(GALLERIES.c.id.in_(sorted(galleries)))
-    rows = database.rows(query)
+    """Return the events after this number, in order, for which ``where`` holds. They name only subjects for whom
+    ``named`` holds, None: all."""
+    whom = (EVENTS.c.subject_key == SUBJECTS.c.key) & is_current() & (sa.true() if named is None else named)
+    query = sa.select(EVENTS.c.document, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name"))
+    query = query.join_from(EVENTS, GALLERIES).outerjoin(SUBJECTS, whom).where(EVENTS.c.number > after, *where)
+    rows = database.rows(query.order_by(EVENTS.c.number).limit(limit))
     return [json.loads(row.document) | {"subject": row.subject, "name": row.name} for row in rows]
 
 

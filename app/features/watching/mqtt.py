@@ -12,20 +12,25 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, get_args
 
 import paho.mqtt.client as paho
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from app.choices import EventKind
 from app.concurrency.worker import Worker
 from app.db.engine import Database
 from app.db.schema import EVENT_CURSORS, GALLERIES, SIGHTINGS, SUBJECTS
 from app.errors import LikenessError
 from app.features.watching.broker import broker_client
 from app.features.watching.events import Event, aged, last_number, read_events
+from app.features.watching.rows import ROWS, to_stored
+from app.gallery.records import is_current
+from app.gallery.store import Store
 from app.timestamps import utc_now
 
 ROOT: Final = "likeness"
@@ -39,21 +44,23 @@ POLL_S: Final = 0.5
 ACK_S: Final = 10.0
 """Seconds for the broker to take an event."""
 AT_ONCE: Final = 50
-KINDS: Final = ("person_seen", "unknown_seen", "name_changed", "left")
-ON, OFF = "ON", "OFF"
+PICTURE: Final = "picture"
+STATES_S: Final = 10.0
+"""Between looks at the states without an event: somebody was erased, renamed or has expired."""
 State = Mapping[str, object]
 
 
 class Publisher:
     """Publishes from threads of its own, until it is closed."""
 
-    def __init__(self, url: str, database: Database, poll_s: float = POLL_S) -> None:
+    def __init__(self, url: str, store: Store, poll_s: float = POLL_S) -> None:
         """Start the threads. Raises InvalidSetting for a URL that names no broker."""
-        self._database, self._poll_s = database, poll_s
+        self._database, self._blobs, self._poll_s = store.database, store.blobs, poll_s
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
         self._retained: dict[str, str] = {}
-        """What this process has published, by topic, so that only changes are sent."""
+        """What this process has published, by topic, so that only changes are sent; of a picture which one it is."""
+        self._states_at = 0.0
         self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
         self._client.on_connect, self._client.on_message = self._connected, self._heard
@@ -81,9 +88,10 @@ class Publisher:
     def _publish(self) -> None:
         """Publish the states where they changed, and the events that are due."""
         events = read_events(self._database, self._cursor(), AT_ONCE)
-        if events or self._stale.is_set():
+        if events or self._stale.is_set() or time.monotonic() >= self._states_at:
             self._stale.clear()
             self._publish_states()
+            self._states_at = time.monotonic() + STATES_S
         for event in events:
             if self._stopping.is_set():
                 return
@@ -110,18 +118,28 @@ class Publisher:
             del self._retained[topic]
         for topic, payload in wanted.items():
             if self._retained.get(topic) != payload:
-                self._client.publish(topic, payload, qos=1, retain=True)
+                sent = self._crop(payload) if topic.endswith(f"/{PICTURE}") else payload
+                self._client.publish(topic, sent, qos=1, retain=True)
                 self._retained[topic] = payload
+
+    def _crop(self, which: str) -> bytes | None:
+        """Return the JPEG of a sighting's crop; None if it has gone meanwhile."""
+        rows = self._database.rows(ROWS.where(SIGHTINGS.c.id == which.partition(" ")[0]))
+        return to_stored(rows[0], self._blobs).crop if rows else None
 
     def _connected(self, client: paho.Client, *_: object) -> None:
         """Subscribe to what the broker still retains of this server, to clear what no longer exists, and to Home
         Assistant's start."""
         self._retained.clear()
-        client.subscribe([(f"{ROOT}/+/+/state", 1), (f"{DISCOVERY}/+/+/config", 1), (f"{DISCOVERY}/status", 1)])
+        own = STATUS, f"{ROOT}/+/+/state", f"{ROOT}/+/+/{PICTURE}", f"{DISCOVERY}/+/+/config", f"{DISCOVERY}/status"
+        client.subscribe([(topic, 1) for topic in own])
         self._stale.set()
 
     def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
-        if message.topic == f"{DISCOVERY}/status":
+        if message.topic == STATUS:
+            if message.payload == b"offline" and self._retained.pop(STATUS, ""):  # said by another server's end
+                self._stale.set()
+        elif message.topic == f"{DISCOVERY}/status":
             if message.payload == b"online":
                 self._retained.clear()
                 self._stale.set()
@@ -157,28 +175,22 @@ class Publisher:
             connection.execute(move.values(number=number, until=utc_now(timedelta(seconds=TURN_S))))
 
 
-def _people(database: Database) -> list[Row[Any]]:
+def _people(database: Database) -> Sequence[Row[Any]]:
     """Return a row for each known person with sightings: the newest one, and whether any still goes on."""
-    newest = sa.func.max(SIGHTINGS.c.last_at)
-    present = sa.func.max(sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0))
-    query = (
-        sa.select(
-            GALLERIES.c.id.label("gallery"),
-            SUBJECTS.c.key,
-            SUBJECTS.c.id.label("subject"),
-            SUBJECTS.c.name,
-            newest.label("seen_at"),
-            present.label("present"),
-        )
-        .join_from(SIGHTINGS, SUBJECTS, SIGHTINGS.c.subject_key == SUBJECTS.c.key)
-        .join(GALLERIES, SUBJECTS.c.gallery_key == GALLERIES.c.key)
-        .where(SIGHTINGS.c.decision == "known")
-        .group_by(GALLERIES.c.id, SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name)
+    person, is_open = SIGHTINGS.c.subject_key, sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0)
+    query = ROWS.with_only_columns(
+        GALLERIES.c.id.label("gallery"),
+        SUBJECTS.c.id.label("subject"),
+        SUBJECTS.c.name,
+        SIGHTINGS.c.camera,
+        SIGHTINGS.c.last_at.label("seen_at"),
+        sa.case((SIGHTINGS.c.crop.is_not(None), SIGHTINGS.c.id)).label("pictured"),
+        SIGHTINGS.c.frames,
+        sa.func.max(is_open).over(partition_by=person).label("present"),
+        sa.func.row_number().over(partition_by=person, order_by=SIGHTINGS.c.last_at.desc()).label("place"),
     )
-    last = query.subquery()
-    is_newest = (SIGHTINGS.c.subject_key == last.c.key) & (SIGHTINGS.c.last_at == last.c.seen_at)
-    camera = sa.select(SIGHTINGS.c.camera).where(is_newest).limit(1).scalar_subquery()
-    return list(database.rows(sa.select(last, camera.label("camera"))))
+    known = query.where(SIGHTINGS.c.decision == "known", is_current()).subquery()
+    return database.rows(sa.select(known).where(known.c.place == 1))
 
 
 def _cameras(database: Database) -> dict[str, list[str]]:
@@ -197,25 +209,29 @@ def _person_topics(person: Row[Any]) -> dict[str, str]:
     token = _token(f"{person.gallery}\0{person.subject}")
     topic = f"{ROOT}/people/{token}/state"
     state = {name: getattr(person, name) for name in ("seen_at", "camera", "gallery", "subject", "name")}
-    state["present"] = ON if person.present else OFF
-    entity = _entities(token, person.name or person.subject, topic)
+    state["present"] = "ON" if person.present else "OFF"
+    entity = partial(_entity, token, person.name or person.subject)
     present = {"name": None, "device_class": "occupancy", "value_template": "{{ value_json.present }}"}
     seen = {"name": "Last seen", "device_class": "timestamp", "value_template": "{{ value_json.seen_at }}"}
     where = {"name": "Camera", "icon": "mdi:cctv", "value_template": "{{ value_json.camera }}"}
+    picture = f"{ROOT}/people/{token}/{PICTURE}"
     return {
         topic: json.dumps(state),
-        **entity("binary_sensor", "present", present | {"json_attributes_topic": topic}),
-        **entity("sensor", "seen", seen),
-        **entity("sensor", "where", where),
+        **entity("binary_sensor", "present", present | {"state_topic": topic, "json_attributes_topic": topic}),
+        **entity("sensor", "seen", seen | {"state_topic": topic}),
+        **entity("sensor", "where", where | {"state_topic": topic}),
+        **entity("image", PICTURE, {"name": "Picture", "image_topic": picture}),
+        **({picture: f"{person.pictured} {person.frames}"} if person.pictured else {}),
     }
 
 
 def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
     token = _token(camera)
     topic = f"{ROOT}/cameras/{token}/state"
-    entity = _entities(token, camera, topic)
-    who = {"name": "Who is there", "icon": "mdi:account-group", "value_template": "{{ value_json.who | join(', ') }}"}
-    event = {"name": "Faces", "event_types": list(KINDS), "state_topic": f"{ROOT}/cameras/{token}/event"}
+    entity = partial(_entity, token, camera)
+    names = "{{ value_json.who | join(', ') }}"
+    who = {"name": "Who is there", "icon": "mdi:account-group", "value_template": names, "state_topic": topic}
+    event = {"name": "Faces", "event_types": get_args(EventKind), "state_topic": f"{ROOT}/cameras/{token}/event"}
     return {
         topic: json.dumps({"camera": camera, "who": there, "count": len(there)}),
         **entity("sensor", "who", who),
@@ -223,20 +239,15 @@ def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
     }
 
 
-def _entities(token: str, device: str, topic: str) -> Callable[[str, str, State], dict[str, str]]:
-    """Return a function that makes the discovery message of one entity of this device: its kind, word and fields."""
-
-    def entity(kind: str, word: str, fields: State) -> dict[str, str]:
-        unique = f"{ROOT}_{token}_{word}"
-        common = {
-            "unique_id": unique,
-            "state_topic": topic,
-            "availability_topic": STATUS,
-            "device": {"identifiers": [f"{ROOT}_{token}"], "name": device, "manufacturer": "Likeness"},
-        }
-        return {f"{DISCOVERY}/{kind}/{unique}/config": json.dumps(common | dict(fields))}
-
-    return entity
+def _entity(token: str, device: str, kind: str, word: str, fields: State) -> dict[str, str]:
+    """Return the discovery message of one entity of this device, of this kind and word, by its topic."""
+    unique = f"{ROOT}_{token}_{word}"
+    common = {
+        "unique_id": unique,
+        "availability_topic": STATUS,
+        "device": {"identifiers": [f"{ROOT}_{token}"], "name": device, "manufacturer": "Likeness"},
+    }
+    return {f"{DISCOVERY}/{kind}/{unique}/config": json.dumps(common | dict(fields))}
 
 
 def _token(text: str) -> str:

@@ -6,25 +6,23 @@ import math
 import pathlib
 import time
 from contextlib import ExitStack
-from functools import partial
-from typing import Annotated, Any, TypeAlias
-from urllib.parse import unquote
+from typing import Annotated, TypeAlias
 
-from fastapi import Path, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BeforeValidator, SecretStr
+from pydantic import SecretStr, StringConstraints
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
-from app.api.components import HEXADECIMAL, Components, Reached
+from app.api.components import DECODED, HEXADECIMAL, Components, Reached, path_id
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
 from app.db.secrets import SecretStore
 from app.errors import NotFound
 from app.features.watching import schemas
-from app.features.watching.events import read_events
+from app.features.watching.events import among
 from app.features.watching.service import TABLES, Watching
 from app.features.watching.streaming import Listeners
 from app.features.watching.webhooks import Sender, Webhooks
@@ -50,17 +48,10 @@ CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""
 
 
-def _hex_id(what: str, example: str) -> Any:
-    return Path(pattern=HEXADECIMAL, description=f"The {what}'s id: 32 hexadecimal digits.", examples=[example])
-
-
-SightingId: TypeAlias = Annotated[
-    str, _hex_id("sighting", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), BeforeValidator(unquote)
-]
-StrangerId: TypeAlias = Annotated[
-    str, _hex_id("stranger", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c"), BeforeValidator(unquote)
-]
-WebhookId: TypeAlias = Annotated[str, _hex_id("webhook", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0"), BeforeValidator(unquote)]
+_HEX = StringConstraints(pattern=HEXADECIMAL)  # callers make it up
+SightingId: TypeAlias = Annotated[str, path_id("The sighting's id.", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), _HEX, DECODED]
+StrangerId: TypeAlias = Annotated[str, path_id("The stranger's id.", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c"), DECODED]
+WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0"), DECODED]
 
 
 @router.operation(
@@ -304,24 +295,30 @@ async def listen(
     if query.gallery is not None and not grant.sees(query.gallery):
         raise NotFound(f"There is no gallery {query.gallery!r}.", code="gallery_not_found", gallery=query.gallery)
     after = int(seen[:18]) if seen.isdecimal() and seen.isascii() else query.after
-    listeners.begin()
-    start = listeners.newest() if after is None else after
+    where = among(galleries, query.camera and [query.camera], query.event and [query.event])
+    newest = listeners.begin()
     ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
-    read = partial(read_events, galleries=galleries, camera=query.camera, kind=query.event)
-    pieces = listeners.stream(start, read, ends, lambda: request.app.state.status == "ok")
+    pieces = listeners.stream(newest if after is None else after, where, ends, lambda: request.app.state.status == "ok")
     return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 
 @router.operation(
-    "POST", WEBHOOKS, scope=Scope.ADMIN, unrestricted=True, changes=True, status=201, codes=("webhook_refused",)
+    "POST",
+    WEBHOOKS,
+    scope=Scope.ADMIN,
+    unrestricted=True,
+    changes=True,
+    status=201,
+    codes=("webhook_refused", "gallery_not_found", *NO_SUBJECT, "invalid_id"),
 )
 def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.WebhookCreate) -> schemas.WebhookMade:
     """Make a webhook.
 
     Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
-    only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+    only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed id and a
+    merge, and go with their people: then nothing more is sent.
     """
-    made, secret = webhooks.add(asked.model_dump())
+    made, secret = webhooks.add(asked)
     entry.target = made.id
     return schemas.WebhookMade.of(made, secret=secret)
 
@@ -371,7 +368,7 @@ def _start(
     if mqtt is not None:
         from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have
 
-        running.callback(Publisher(mqtt.get_secret_value(), database).close)
+        running.callback(Publisher(mqtt.get_secret_value(), core.store).close)
     running.callback(Sender(webhooks).close)
     tasks = (
         Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),

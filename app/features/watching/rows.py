@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from app.db.engine import in_parts
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
-from app.features.watching.schemas import FilterParams, Sighting
+from app.features.watching.schemas import Decided, FilterParams, Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes
 from app.package.thresholds import fuse
@@ -24,7 +24,7 @@ LOOKS = 2
 turned away or half hidden."""
 NOBODY = "nobody"
 """What was said of a sighting of somebody unknown; of others, it is the key of the subject."""
-TOLD = ("camera", "zone", "decision", "stranger", "score", "threshold", "fpir", "margin", "frames", "first_at")
+TOLD = Decided.model_fields.keys() - {"subject", "name"}
 """The columns that an event takes over unchanged."""
 ROWS = (
     sa.select(
@@ -87,6 +87,23 @@ def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
     """Return a row's template, a unit vector, and the length of its track's mean before scaling, 0-1: 1 for a single
     photo. SQL keeps the mean. Raises Unusable ``sealed_unreadable``."""
     return fuse(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
+
+
+def templates(
+    connection: Connection,
+    blobs: Blobs,
+    gallery: Gallery,
+    package: str,
+    *where: sa.ColumnElement[bool],
+    most: int | None = None,
+) -> Iterator[tuple[Vector, float, Row[Any]]]:
+    """Yield what `template_of` returns, and the row, of the gallery's sightings with a template by this package, the
+    newest ``most`` (None: all) of those for which ``where`` holds."""
+    kept = (
+        (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.package == package) & SIGHTINGS.c.template.is_not(None)
+    )
+    for row in connection.execute(ROWS.where(kept, *where).order_by(SIGHTINGS.c.key.desc()).limit(most)):
+        yield *template_of(row, blobs), row
 
 
 def to_stored(row: Row[Any], blobs: Blobs) -> Stored:

@@ -55,14 +55,13 @@ class SightingsParams(PageParams, FilterParams):
     pass
 
 
-class Sighting(Wire):
-    """A visit of one person before one camera."""
+class Decided(Wire):
+    """Who was before which camera since when, as a sighting and its events have it."""
 
-    id: str = Field(examples=[FACE_ID])
     camera: str = Field(examples=["door"])
     zone: Zone
     decision: Decision
-    subject: str | None = Field(description="Who it is; if the decision is uncertain, who it may be.")
+    subject: str | None = Field(description="Who it is; of a sighting that is uncertain, who it may be.")
     name: str | None
     stranger: str | None = Field(description="The id of the stranger, if it is one.")
     score: float | None = Field(description="The score of the track's mean template; coarse, and null below the floor.")
@@ -70,8 +69,14 @@ class Sighting(Wire):
     threshold: float
     fpir: float = Field(description="The highest rate at which visits of people who are not enrolled are called known.")
     frames: int = Field(description="How many photos were used.")
-    quality: float = Field(description="Quality of the best photo.")
     first_at: datetime
+
+
+class Sighting(Decided):
+    """A visit of one person before one camera."""
+
+    id: str = Field(examples=[FACE_ID])
+    quality: float = Field(description="Quality of the best photo.")
     last_at: datetime
     ended: bool
     expires_at: datetime
@@ -215,7 +220,7 @@ class EventsParams(Params):
     )
 
 
-class Event(Wire):
+class Event(Decided):
     """Something that happened before a camera: what webhooks, MQTT and `/v1/events` send."""
 
     version: Literal[1] = Field(description="Version of this form. Fields may be added without a new version.")
@@ -225,32 +230,30 @@ class Event(Wire):
     at: datetime = Field(description="When it was decided.")
     age_s: float = Field(description="Seconds since `seen_at`, when this was sent: don't open a door for an old one.")
     gallery: str
-    camera: str = Field(examples=["door"])
-    zone: Zone
     sighting: str = Field(examples=[FACE_ID])
-    decision: Decision
-    subject: str | None
-    name: str | None
-    stranger: str | None
-    score: float | None
-    threshold: float
-    fpir: float
-    margin: float | None
-    frames: int
-    first_at: datetime
     seen_at: datetime = Field(description="When the face was last seen.")
     crop: str | None = Field(description="Path of the best crop.")
 
 
-Kinds: TypeAlias = Annotated[list[EventKind], Field(min_length=1, max_length=4, description="Which events.")]
+class WebhookSubject(Params):
+    gallery: Id = Field(examples=["staff"])
+    subject: Id
 
 
 class WebhookCreate(Params):
     example: ClassVar[Example] = {"url": "https://example.org/faces", "kinds": ["person_seen", "unknown_seen"]}
     url: str = Field(max_length=2048, pattern=r"^https?://[^\s@]+$", description="Where events are posted.")
-    kinds: Kinds = Field(default_factory=lambda: list(get_args(EventKind)))
+    kinds: list[EventKind] = Field(
+        default_factory=lambda: list(get_args(EventKind)), min_length=1, max_length=4, description="Which events."
+    )
     galleries: list[Id] | None = Field(default=None, max_length=100, description="Of these galleries alone.")
     cameras: list[str] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
+    subjects: list[WebhookSubject] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Only what names one of these people, and the `name_changed` that takes such a name back.",
+    )
     quiet_s: float = Field(
         default=0,
         ge=0,
@@ -265,6 +268,9 @@ class Webhook(Wire):
     kinds: list[EventKind] = Field(examples=[["person_seen", "unknown_seen"]])
     galleries: list[str] | None
     cameras: list[str] | None = Field(examples=[["door"]])
+    subjects: list[WebhookSubject] | None = Field(
+        description="Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent."
+    )
     quiet_s: float
     state: Literal["active", "set_aside"] = Field(
         description="`set_aside`: it has failed for a day, and waits to be resumed."

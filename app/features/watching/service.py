@@ -9,12 +9,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from app.api.components import Components
-from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
+from app.db.schema import EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
 from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
 from app.features.listing import templates_of
 from app.features.watching.cameras import Cameras
-from app.features.watching.rows import ROWS, Stored, delete_sightings, template_of, to_sighting
+from app.features.watching.rows import Stored, delete_sightings, templates, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
@@ -30,7 +30,7 @@ MOST_PHOTOS = 8
 """Most photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Crops of a stranger that are enrolled when a person names the stranger, the best first."""
-TABLES = (SIGHTINGS, STRANGERS, EVENTS)
+TABLES = (SIGHTINGS, STRANGERS, EVENTS, WEBHOOK_SUBJECTS)
 """The tables that hold data about people."""
 LOOKED_THROUGH = 4_000
 """Most sightings of unknown people that a search back compares, the newest first."""
@@ -88,18 +88,15 @@ class Watching:
         mean, length = fuse(np.stack(means))
         points = self._core.operations.thresholds_in(gallery, gallery.embedder)
         least = identify_point(points, None, None, self._core.operations.defaults, {1: LOOKED_THROUGH}).threshold
-        with self.sightings.database.read() as connection:
-            key = find_key(connection, gallery, stranger_id)
-            others = SIGHTINGS.c.stranger_key.is_distinct_from(key) & SIGHTINGS.c.template.is_not(None)
-            unknown = (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.decision != "known")
-            query = ROWS.where(unknown & others & (SIGHTINGS.c.package == gallery.embedder))
-            rows = connection.execute(query.order_by(SIGHTINGS.c.key.desc()).limit(LOOKED_THROUGH)).all()
         alike = []
-        for row in rows:
-            vector, own = template_of(row, self.sightings.store.blobs)
-            score = float(mean @ vector) * points.reduction_of_two(length, own)
-            if score >= least:
-                alike.append(Resembling(sighting=to_sighting(row), score=score))
+        with self.sightings.database.read() as connection:
+            key, blobs = find_key(connection, gallery, stranger_id), self.sightings.store.blobs
+            others = SIGHTINGS.c.stranger_key.is_distinct_from(key) & (SIGHTINGS.c.decision != "known")
+            kept = templates(connection, blobs, gallery, gallery.embedder, others, most=LOOKED_THROUGH)
+            for vector, own, row in kept:
+                score = float(mean @ vector) * points.reduction_of_two(length, own)
+                if score >= least:
+                    alike.append(Resembling(sighting=to_sighting(row), score=score))
         return sorted(alike, key=lambda each: -each.score)
 
     def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
@@ -125,31 +122,27 @@ class Watching:
         doomed = set(
             connection.execute(sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.subject_key == subject.key)).scalars()
         )
-        unknown = SIGHTINGS.c.subject_key.is_(None) & SIGHTINGS.c.template.is_not(None)
+        unknown = SIGHTINGS.c.subject_key.is_(None)
         for package in home.packages:
             faces = templates_of(connection, change.blobs, package, {subject.key}).get(subject.key)
             least = self._core.embedders.most_lenient(package)
             if faces is None or least is None:
                 continue
-            query = ROWS.where(unknown, SIGHTINGS.c.gallery_key == home.key, SIGHTINGS.c.package == package)
-            for row in connection.execute(query):
-                if float((faces @ template_of(row, change.blobs)[0]).max()) >= least:
-                    doomed.add(row.key)
+            of_all = templates(connection, change.blobs, home, package, unknown)
+            doomed |= {row.key for vector, _, row in of_all if float((faces @ vector).max()) >= least}
         return delete_sightings(change, doomed)
 
     def reembed(self) -> int:
         """Make new templates for sightings whose gallery has moved to another package; return how many."""
+        return self.sightings.reembed(self._embed)
 
-        def embed(package: str, crop: bytes) -> Template | None:
-            try:
-                pixels = decode_crop(crop)
-            except InvalidInput:
-                return None
-            with self._core.embedders.use(package) as used:
-                [template], _ = used.embedder.embed([pixels])
-            return template
-
-        return self.sightings.reembed(embed)
+    def _embed(self, package: str, crop: bytes) -> Template | None:
+        try:
+            pixels = decode_crop(crop)
+        except InvalidInput:
+            return None
+        with self._core.embedders.use(package) as used:
+            return used.embedder.embed([pixels])[0][0]
 
     def _enroll(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> None:
         """Enroll the sightings' crops, in a gallery without crops their templates."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,7 +21,16 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
-from app.features.watching.rows import LOOKS, ROWS, Stored, drop_empty_strangers, find_row, template_of, to_stored
+from app.features.watching.rows import (
+    LOOKS,
+    ROWS,
+    Stored,
+    drop_empty_strangers,
+    find_row,
+    template_of,
+    templates,
+    to_stored,
+)
 from app.features.watching.schemas import Stranger
 from app.gallery.change import Change
 from app.gallery.records import Gallery
@@ -97,8 +106,7 @@ class Strangers:
 
     def edit(self, gallery: Gallery, stranger_id: str, *, ignored: bool | None, note: str | None) -> None:
         """Ignore the stranger or not, and note who it may be. Raises NotFound ``stranger_not_found``."""
-        given = {"ignored": ignored, "note": note}
-        values = {name: value for name, value in given.items() if value is not None}
+        values = {name: value for name, value in (("ignored", ignored), ("note", note)) if value is not None}
         with self._store.change(gallery) as change:
             key = find_key(change.connection, change.gallery, stranger_id)
             if values:
@@ -142,7 +150,7 @@ class Strangers:
         """Return the key of the stranger whose mean is the nearest to the sighting's, if it is near enough."""
         groups: dict[int, list[Vector]] = defaultdict(list)
         near: set[int] = set()
-        for mean, length, other in self._templates(change, points.package):
+        for mean, length, other in _kept(change, points.package):
             groups[other.stranger_key].append(mean * length)
             if other.camera == row.camera or abs(utc_seconds(other.last_at) - utc_seconds(row.last_at)) <= NEAR_S:
                 near.add(other.stranger_key)
@@ -158,9 +166,8 @@ class Strangers:
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
         """Return the keys of the stranger's other sightings that are more like the parted ones than like the sighting
         that resembles these least."""
-        kept = (SIGHTINGS.c.package == change.gallery.embedder) & SIGHTINGS.c.template.is_not(None)
-        rows = change.connection.execute(ROWS.where(SIGHTINGS.c.stranger_key == stranger, kept))
-        vectors = {row.key: template_of(row, change.blobs)[0] for row in rows}
+        rows = _kept(change, change.gallery.embedder, SIGHTINGS.c.stranger_key == stranger)
+        vectors = {row.key: vector for vector, _, row in rows}
         gone = [vectors[key] for key in parted & vectors.keys()]
         others = {key: vector for key, vector in vectors.items() if key not in parted}
         if not gone or not others:
@@ -168,14 +175,6 @@ class Strangers:
         nearness = {key: max(float(vector @ one) for one in gone) for key, vector in others.items()}
         stays = others[min(nearness, key=nearness.__getitem__)]
         return [key for key, vector in others.items() if nearness[key] > float(vector @ stays)]
-
-    def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, float, Row[Any]]]:
-        """Yield the templates of the strangers' sightings, the newest MOST, with their means' lengths and rows."""
-        mine = (SIGHTINGS.c.gallery_key == change.gallery.key) & (SIGHTINGS.c.package == package)
-        kept = SIGHTINGS.c.stranger_key.is_not(None) & SIGHTINGS.c.template.is_not(None)
-        query = ROWS.where(mine & kept).order_by(SIGHTINGS.c.key.desc()).limit(MOST)
-        for row in change.connection.execute(query):
-            yield *template_of(row, change.blobs), row
 
     def _regroup(self, gallery: Gallery) -> int:
         points = self._thresholds(gallery, gallery.embedder)
@@ -186,8 +185,8 @@ class Strangers:
                 (
                     vector * math.sqrt(points.reduction_of_two(length, length)),
                     row,
-                )  # for two tracks of different lengths, never laxer than their own reduction
-                for vector, length, row in self._templates(change, points.package)
+                )  # never laxer where two differ in length
+                for vector, length, row in _kept(change, points.package)
                 if row.stranger_key not in said and not row.settled
             ]
             if len(free) < 2:
@@ -227,14 +226,15 @@ def find_key(connection: Connection, gallery: Gallery, stranger_id: str) -> int:
 
 
 def _make(change: Change, expires_at: str) -> int:
-    values = {
-        "id": uuid.uuid4().hex,
-        "gallery_key": change.gallery.key,
-        "created_at": change.now,
-        "expires_at": expires_at,
-    }
-    insert = sa.insert(STRANGERS).values(values).returning(STRANGERS.c.key)
+    values = {"gallery_key": change.gallery.key, "created_at": change.now, "expires_at": expires_at}
+    insert = sa.insert(STRANGERS).values(values | {"id": uuid.uuid4().hex}).returning(STRANGERS.c.key)
     return int(change.connection.execute(insert).scalar_one())
+
+
+def _kept(change: Change, package: str, *where: sa.ColumnElement[bool]) -> Iterator[tuple[Vector, float, Row[Any]]]:
+    """Return the templates of strangers' sightings, the newest MOST."""
+    whose = SIGHTINGS.c.stranger_key.is_not(None), *where
+    return templates(change.connection, change.blobs, change.gallery, package, *whose, most=MOST)
 
 
 def _give(change: Change, keys: Sequence[int], stranger: int | None, *, by_hand: bool = False) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from app.db.engine import Database
 from app.errors import Overloaded
-from app.features.watching.events import Event, aged, last_number
+from app.features.watching.events import Event, Where, aged, last_number, read_events
 
 POLL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
@@ -30,20 +30,19 @@ class Listeners:
         self._database = database
         self._places = threading.Semaphore(MOST)
 
-    def begin(self) -> None:
-        """Take a listener's place. Raises Overloaded."""
+    def begin(self) -> int:
+        """Take a listener's place; return the number of the last event. Raises Overloaded."""
+        with self._database.read() as connection:
+            newest = last_number(connection)
         if not self._places.acquire(blocking=False):
             raise Overloaded(f"{MOST} listeners are there already.", retry_after=KEEP_ALIVE_S)
-
-    def newest(self) -> int:
-        with self._database.read() as connection:
-            return last_number(connection)
+        return newest
 
     async def stream(
-        self, after: int, read: Callable[[Database, int, int], list[Event]], ends: float, goes_on: Callable[[], bool]
+        self, after: int, where: Sequence[Where], ends: float, goes_on: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        """Yield the events that ``read`` has after this number, as they come, while ``goes_on``, until ``ends`` by the
-        monotonic clock. The listener's place is given back at the end.
+        """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on``, until ``ends``
+        by the monotonic clock. The listener's place is given back at the end.
         """
         try:
             yield f"retry: {RETRY_MS}\n\n"
@@ -53,7 +52,7 @@ class Listeners:
                 now = self._database.version()
                 events: list[Event] = []
                 if now is None or now != version:
-                    events = await asyncio.to_thread(read, self._database, after, AT_ONCE)
+                    events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, where)
                     version = now if len(events) < AT_ONCE else object()
                 for event in events:
                     yield _written(event)

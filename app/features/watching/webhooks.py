@@ -19,7 +19,7 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -31,11 +31,12 @@ from sqlalchemy.engine import Row
 
 from app.concurrency.worker import FailureLog, Worker
 from app.db.engine import Database
-from app.db.schema import EVENTS, WEBHOOKS
+from app.db.schema import EVENTS, GALLERIES, SUBJECTS, WEBHOOK_SUBJECTS, WEBHOOKS
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound
-from app.features.watching.events import Event, aged, last_number, read_events
-from app.features.watching.schemas import Webhook
+from app.features.watching.events import Event, aged, among, last_number, read_events
+from app.features.watching.schemas import Webhook, WebhookCreate, WebhookSubject
+from app.gallery.records import find_gallery, find_subject, is_current, lock_gallery
 from app.timestamps import utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
@@ -77,37 +78,57 @@ class Webhooks:
         """Open the store; ``networks`` are private networks that may be sent to."""
         self._database, self._secrets = database, secrets
         self._allowed = [ipaddress.ip_network(network) for network in networks]
-        self._sent: dict[tuple[str, ...], float] = {}
-        """When each webhook last got an event, by kind, camera and person."""
+        self._sent: dict[int, float] = {}
+        """When each webhook last got an event, by a hash of kind, camera and person, who may be erased."""
 
-    def add(self, asked: Mapping[str, Any]) -> tuple[Webhook, str]:
+    def add(self, asked: WebhookCreate) -> tuple[Webhook, str]:
         """Make a webhook for the events from now on; return it with the secret that signs what is sent.
 
-        ``asked`` has the url, kinds, galleries, cameras and quiet_s of `Webhook`. Raises InvalidInput
-        ``webhook_refused``.
+        Raises InvalidInput ``webhook_refused``, NotFound ``gallery_not_found``, ``subject_not_found``.
         """
-        self.address_of(asked["url"])
+        self.address_of(asked.url)
         webhook_id, now = uuid.uuid4().hex, utc_now()
         secret = PREFIX + base64.b64encode(random_secrets.token_bytes(SECRET_BYTES))
         values = {"id": webhook_id, "state": ACTIVE, "not_before": now, "created_at": now}
-        for name, value in asked.items():
+        for name, value in asked.model_dump(exclude={"subjects"}).items():
             values[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
         self._secrets.put(_name(webhook_id), secret)
+        try:
+            self._insert(values, asked.subjects)
+        except BaseException:
+            self._secrets.remove(_name(webhook_id))
+            raise
+        return self.find(webhook_id), secret.decode()
+
+    def _insert(self, values: Mapping[str, Any], subjects: Sequence[WebhookSubject] | None) -> None:
         with self._database.write() as connection:
+            keys = set()
+            for one in sorted(subjects or (), key=lambda each: each.gallery):
+                gallery = lock_gallery(connection, find_gallery(connection, one.gallery))
+                keys.add(find_subject(connection, gallery, one.subject).key)
             if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
                 raise InvalidInput(f"There are {MOST} webhooks at most.", code="webhook_refused")
-            connection.execute(sa.insert(WEBHOOKS).values(values | {"cursor": last_number(connection)}))
-        return self.find(webhook_id), secret.decode()
+            more = {"cursor": last_number(connection), "personal": subjects is not None}
+            insert = sa.insert(WEBHOOKS).values({**values, **more}).returning(WEBHOOKS.c.key)
+            made = connection.execute(insert).scalar_one()
+            for key in keys:
+                connection.execute(sa.insert(WEBHOOK_SUBJECTS).values(webhook_key=made, subject_key=key))
 
     def find(self, webhook_id: str) -> Webhook:
         """Return the webhook. Raises NotFound ``webhook_not_found``."""
-        rows = self._database.rows(sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
-        if not rows:
-            raise _not_found(webhook_id)
-        return _webhook(rows[0])
+        if found := self.all(WEBHOOKS.c.id == webhook_id):
+            return found[0]
+        raise _not_found(webhook_id)
 
-    def all(self) -> list[Webhook]:
-        return [_webhook(row) for row in self._database.rows(sa.select(WEBHOOKS).order_by(WEBHOOKS.c.key))]
+    def all(self, *where: sa.ColumnElement[bool]) -> list[Webhook]:
+        """Return the webhooks for which ``where`` holds, the oldest first."""
+        ids = WEBHOOK_SUBJECTS.c.webhook_key, GALLERIES.c.id.label("gallery"), SUBJECTS.c.id.label("subject")
+        people = sa.select(*ids).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(GALLERIES).where(is_current())
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(WEBHOOKS).where(*where).order_by(WEBHOOKS.c.key)).all()
+            mine = WEBHOOK_SUBJECTS.c.webhook_key.in_([row.key for row in rows if row.personal])
+            named = connection.execute(people.where(mine).order_by(GALLERIES.c.id, SUBJECTS.c.id)).all()
+        return [_webhook(row, (each for each in named if each.webhook_key == row.key)) for row in rows]
 
     def resume(self, webhook_id: str) -> Webhook:
         """Send to the webhook again, from where it stopped. Raises NotFound ``webhook_not_found``."""
@@ -122,36 +143,27 @@ class Webhooks:
                 raise _not_found(webhook_id)
         self._secrets.remove(_name(webhook_id))
 
-    def due(self, busy: Collection[str] = ()) -> list[str]:
-        """Take a turn for each webhook that may be sent to now, and for which no other server has it; return their ids.
-
-        ``busy`` are those that this server sends to already: a turn that is not used would hold events back.
-        """
-        now = utc_now()
-        free = (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= now)
+    def due(self) -> list[str]:
+        """Return the ids of the webhooks that have events to send, and may be sent to now."""
         newest = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
-        query = sa.select(WEBHOOKS.c.id).where(free & (WEBHOOKS.c.cursor < newest))
-        taken = []
-        for webhook_id in self._database.column(query):
-            if webhook_id in busy:
-                continue
-            turn = sa.update(WEBHOOKS).where(free & (WEBHOOKS.c.id == webhook_id))
-            with self._database.write(cached=False) as connection:
-                ends = utc_now(timedelta(seconds=TURN_S))
-                if connection.execute(turn.values(not_before=ends)).rowcount:
-                    taken.append(webhook_id)
-        return taken
+        return self._database.column(sa.select(WEBHOOKS.c.id).where(_free(), WEBHOOKS.c.cursor < newest))
 
     def send(self, webhook_id: str, stopping: threading.Event) -> None:
         """Send the webhook's next events, one after the other, until one fails, the turn or the server ends."""
         ends = time.monotonic() + TURN_S / 2
+        turn = sa.update(WEBHOOKS).where(_free(), WEBHOOKS.c.id == webhook_id)
+        with self._database.write(cached=False) as connection:
+            if not connection.execute(turn.values(not_before=utc_now(timedelta(seconds=TURN_S)))).rowcount:
+                return  # another server's
         webhook = self.find(webhook_id)
-        while events := read_events(self._database, webhook.cursor, AT_ONCE):
+        with self._database.read() as connection:
+            newest = last_number(connection)
+        while events := self._next(webhook):
             for event in events:
                 if stopping.is_set() or time.monotonic() > ends:
-                    events = []
+                    events, newest = [], 0
                     break
-                if _wants(webhook, event) and not self._is_quiet(webhook, event):
+                if not self._is_quiet(webhook, event):
                     if not self._deliver(webhook, event):
                         return
                     self._sent[_like(webhook, event)] = utc_seconds(event["at"])
@@ -159,7 +171,23 @@ class Webhooks:
                 webhook = webhook.model_copy(update={"cursor": event["number"]})
             if len(events) < AT_ONCE:
                 break
-        self._update(webhook_id, {"cursor": webhook.cursor, "not_before": utc_now()})
+        self._update(webhook_id, {"cursor": max(webhook.cursor, newest), "not_before": utc_now()})
+
+    def _next(self, webhook: Webhook) -> list[Event]:
+        """Return the next events that the webhook gets.
+
+        One of some people gets what names one of them, and the `name_changed` that takes such a name back, without the
+        other name.
+        """
+        where, named = among(webhook.galleries, webhook.cameras, webhook.kinds), None
+        if webhook.subjects is not None:
+            mine = sa.select(SUBJECTS.c.key).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(WEBHOOKS)
+            mine = mine.where(WEBHOOKS.c.id == webhook.id, is_current())
+            named, before = SUBJECTS.c.key.in_(mine), EVENTS.alias()
+            same = (before.c.sighting_key == EVENTS.c.sighting_key) & (before.c.number < EVENTS.c.number)
+            taken_back = (EVENTS.c.kind == "name_changed") & sa.exists().where(same & before.c.subject_key.in_(mine))
+            where.append(EVENTS.c.subject_key.in_(mine) | taken_back)
+        return read_events(self._database, webhook.cursor, AT_ONCE, where, named)
 
     def address_of(self, url: str) -> str:
         """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` if none is allowed:
@@ -256,7 +284,7 @@ class Sender:
 
     def _look(self) -> float:
         self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
-        for webhook_id in self._webhooks.due(self._sending):
+        for webhook_id in set(self._webhooks.due()) - self._sending.keys():
             thread = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
             self._sending[webhook_id] = thread
             thread.start()
@@ -310,20 +338,20 @@ def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddres
     return address.ipv4_mapped or address.sixtofour or address
 
 
-def _like(webhook: Webhook, event: Event) -> tuple[str, ...]:
+def _free() -> sa.ColumnElement[bool]:
+    """Return whether a webhook is active, not waiting, and no server has its turn."""
+    return (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= utc_now())
+
+
+def _like(webhook: Webhook, event: Event) -> int:
     who = event["subject"] or event["stranger"] or ""
-    return webhook.id, event["event"], event["gallery"], event["camera"], who
+    return hash((webhook.id, event["event"], event["gallery"], event["camera"], who))
 
 
-def _wants(webhook: Webhook, event: Event) -> bool:
-    """Return whether the event is of a kind, a gallery and a camera that were asked for."""
-    wanted = {"event": webhook.kinds, "gallery": webhook.galleries, "camera": webhook.cameras}
-    return all(some is None or event[name] in some for name, some in wanted.items())
-
-
-def _webhook(row: Row[Any]) -> Webhook:
+def _webhook(row: Row[Any], named: Iterable[Any]) -> Webhook:
     lists = {name: json.loads(getattr(row, name) or "null") for name in ("kinds", "galleries", "cameras")}
-    return Webhook.of(row, **lists)
+    subjects = [{"gallery": each.gallery, "subject": each.subject} for each in named] if row.personal else None
+    return Webhook.of(row, subjects=subjects, **lists)
 
 
 def _name(webhook_id: str) -> str:

@@ -823,7 +823,6 @@ class Session(Answer):
 class Sighting(Answer):
     """A visit of one person before one camera."""
 
-    id: str
     camera: str
     zone: str | None
     decision: str
@@ -835,8 +834,9 @@ class Sighting(Answer):
     threshold: float
     fpir: float
     frames: int
-    quality: float
     first_at: datetime
+    id: str
+    quality: float
     last_at: datetime
     ended: bool
     expires_at: datetime
@@ -982,6 +982,7 @@ class Webhook(Answer):
     kinds: list[str]
     galleries: list[str] | None
     cameras: list[str] | None
+    subjects: list[WebhookSubject] | None
     quiet_s: float
     state: str
     cursor: int
@@ -1004,6 +1005,7 @@ class WebhookMade(Answer):
     kinds: list[str]
     galleries: list[str] | None
     cameras: list[str] | None
+    subjects: list[WebhookSubject] | None
     quiet_s: float
     state: str
     cursor: int
@@ -1013,3 +1015,8 @@ class WebhookMade(Answer):
     delivered_at: datetime | None
     created_at: datetime
     secret: str
+
+
+class WebhookSubject(Answer):
+    gallery: str
+    subject: str

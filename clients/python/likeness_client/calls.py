@@ -1268,17 +1268,19 @@ def create_webhook(
     kinds: Sequence[str] | None = None,
     galleries: Sequence[str] | None = None,
     cameras: Sequence[str] | None = None,
+    subjects: Sequence[Mapping[str, Any]] | None = None,
     quiet_s: float | None = None,
 ) -> Call[answers.WebhookMade]:
     """Make a webhook.
 
     Events from now on are posted to the address, in order, each at least once. They are signed with
-    the secret that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`."""
+    the secret that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+    `subjects` follow a changed id and a merge, and go with their people: then nothing more is sent."""
     return call(
         "POST",
         "/v1/webhooks",
         answers.WebhookMade,
-        json=given(url=url, kinds=kinds, galleries=galleries, cameras=cameras, quiet_s=quiet_s),
+        json=given(url=url, kinds=kinds, galleries=galleries, cameras=cameras, subjects=subjects, quiet_s=quiet_s),
     )
 
 

@@ -951,7 +951,8 @@ export class Client {
    * Make a webhook.
    *
    * Events from now on are posted to the address, in order, each at least once. They are signed with the secret
-   * that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+   * that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed
+   * id and a merge, and go with their people: then nothing more is sent.
    */
   createWebhook(body: T.WebhookCreate): Promise<T.WebhookMade> {
     return this.send({ method: "POST", path: "/v1/webhooks", json: { ...body } });

@@ -1392,12 +1392,11 @@ export interface Session {
 
 /** A visit of one person before one camera. */
 export interface Sighting {
-  id: string;
   camera: string;
   /** The named part of the camera's picture that the face was in last. */
   zone: string | null;
   decision: Decision;
-  /** Who it is; if the decision is uncertain, who it may be. */
+  /** Who it is; of a sighting that is uncertain, who it may be. */
   subject: string | null;
   name: string | null;
   /** The id of the stranger, if it is one. */
@@ -1411,9 +1410,10 @@ export interface Sighting {
   fpir: number;
   /** How many photos were used. */
   frames: number;
+  first_at: string;
+  id: string;
   /** Quality of the best photo. */
   quality: number;
-  first_at: string;
   last_at: string;
   ended: boolean;
   expires_at: string;
@@ -1759,6 +1759,8 @@ export interface Webhook {
   kinds: Array<EventKind>;
   galleries: Array<string> | null;
   cameras: Array<string> | null;
+  /** Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent. */
+  subjects: Array<WebhookSubject> | null;
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
@@ -1781,6 +1783,8 @@ export interface WebhookCreate {
   galleries?: Array<string> | null;
   /** Of these cameras alone. */
   cameras?: Array<string> | null;
+  /** Only what names one of these people, and the `name_changed` that takes such a name back. */
+  subjects?: Array<WebhookSubject> | null;
   /** After an event, others of the same kind, camera and person are left out for so many seconds. */
   quiet_s?: number;
 }
@@ -1796,6 +1800,8 @@ export interface WebhookMade {
   kinds: Array<EventKind>;
   galleries: Array<string> | null;
   cameras: Array<string> | null;
+  /** Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent. */
+  subjects: Array<WebhookSubject> | null;
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
   state: "active" | "set_aside";
@@ -1809,6 +1815,19 @@ export interface WebhookMade {
   created_at: string;
   /** Signs what is sent, as Standard Webhooks has it. */
   secret: string;
+}
+
+export interface WebhookSubject {
+  /**
+   * An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no control
+   * characters. Percent-encode it in paths (`/` as `%2F`).
+   */
+  gallery: string;
+  /**
+   * An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no control
+   * characters. Percent-encode it in paths (`/` as `%2F`).
+   */
+  subject: string;
 }
 
 export interface Who {

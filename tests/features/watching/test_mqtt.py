@@ -7,17 +7,21 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.gallery.store import Store
+from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
 from tests.support.sighted import events_of, told
 from tests.support.waiting import PATIENCE_S, until
 
 paho = pytest.importorskip("paho.mqtt.client", reason="the extra mqtt brings paho-mqtt")
+from app.features.watching.mqtt import Publisher  # noqa: E402 - needs paho-mqtt
+
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 pytestmark = [
     pytest.mark.long,
@@ -51,6 +55,7 @@ class Listener:
     def __init__(self, port: int) -> None:
         self.retained: dict[str, str] = {}
         self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.statuses: list[str] = []
         self._lock = threading.Lock()
         # A session that the broker keeps: what comes while the listener is away is sent to it later.
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, "listener", clean_session=False)
@@ -62,7 +67,9 @@ class Listener:
 
     def _on_message(self, _client: object, _data: object, message: Any) -> None:
         with self._lock:
-            text = message.payload.decode()
+            text = message.payload.decode("latin-1")
+            if message.topic == "likeness/status":
+                self.statuses.append(text)
             if message.topic.endswith("/event"):
                 self.heard.append((message.topic, json.loads(text)))
             elif text:
@@ -72,7 +79,11 @@ class Listener:
 
     def states(self, what: str) -> list[dict[str, Any]]:
         with self._lock:
-            found = {topic: text for topic, text in self.retained.items() if topic.startswith(f"likeness/{what}/")}
+            found = {
+                topic: text
+                for topic, text in self.retained.items()
+                if topic.startswith(f"likeness/{what}/") and topic.endswith("/state")
+            }
         return [json.loads(text) for text in found.values()]
 
     def configs(self) -> dict[str, dict[str, Any]]:
@@ -106,23 +117,51 @@ def test_home_assistant_learns_of_people_and_cameras(tmp_path: Path, port: int, 
         assert (event["event_type"], event["sighting"]) == ("person_seen", seen["id"])
         assert event["id"]
         kinds = {topic.split("/")[1] for topic in listener.configs()}
-        assert kinds == {"binary_sensor", "sensor", "event"}
+        assert kinds == {"binary_sensor", "sensor", "event", "image"}
         for config in listener.configs().values():
             assert config["availability_topic"] == "likeness/status"
-            assert config["state_topic"].startswith("likeness/")
+            assert config.get("state_topic", config.get("image_topic", "")).startswith("likeness/")
             assert "eileen" not in config["unique_id"]
+        [image] = [config for config in listener.configs().values() if "image_topic" in config]
+        until(lambda: image["image_topic"] in listener.retained)
+        shown = api.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status().content
+        assert listener.retained[image["image_topic"]].encode("latin-1") == shown
         told(api, AGAIN, sighting=seen["id"], ended=True)
         until(lambda: listener.states("people")[0]["present"] == "OFF")
         api.post(f"{HOME}/subjects/eileen/erase").raise_for_status()
-        told(api, HOPPER, HOPPER)
-        until(lambda: not listener.states("people"))
+        until(lambda: not listener.states("people"))  # without any other event
         until(lambda: not [topic for topic in listener.configs() if "binary_sensor" in topic])
-        before = len(listener.configs())
+        until(lambda: image["image_topic"] not in listener.retained)
+        told(api, HOPPER, HOPPER)
+        until(lambda: [camera["count"] for camera in listener.states("cameras")] == [1])
+        before = 2  # of the camera
+        until(lambda: len(listener.configs()) == before)
         with listener._lock:
             listener.retained.clear()
         listener.client.publish("homeassistant/status", "online", qos=1)
         until(lambda: len(listener.configs()) == before)
     until(lambda: listener.retained.get("likeness/status") == "offline")
+
+
+def test_while_one_server_of_two_ends_the_other_keeps_people_available(
+    tmp_path: Path, port: int, listener: Listener
+) -> None:
+    settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
+    with broker(tmp_path / "broker", port), running(tmp_path / "data", **settings):
+        until(lambda: listener.statuses)
+        with closing(Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as store:
+            second = Publisher(settings["mqtt"], store)
+            until(second._client.is_connected)
+            second.close()
+        until(lambda: listener.statuses[-2:] == ["offline", "online"])
+
+
+def test_a_killed_server_is_unavailable(tmp_path: Path, port: int, listener: Listener) -> None:
+    with broker(tmp_path / "broker", port):
+        with serving(tmp_path / "data", {"WATCHING": "on", "MQTT": f"mqtt://127.0.0.1:{port}"}) as server:
+            until(lambda: listener.statuses[-1:] == ["online"])
+            server.process.kill()
+        until(lambda: listener.statuses[-1:] == ["offline"])
 
 
 def test_a_broker_that_was_away_gets_every_event(tmp_path: Path, port: int, listener: Listener) -> None:

@@ -108,12 +108,12 @@ def test_a_camera_that_goes_away_is_tried_again_with_growing_waits(monkeypatch: 
             yield Frame(np.zeros((4, 4, 3), np.uint8), time.time())
 
     watched = Camera("rtsp://user:secret@camera/stream", 5, read)
-    until(lambda: watched.newest.take(0.1))
+    until(lambda: watched.take(0.1))
     assert len(tries) == 5
-    newest = watched.newest.take(5)
+    newest = watched.take(5)
     assert newest is not None
     time.sleep(0.1)
-    later = watched.newest.take(5)
+    later = watched.take(5)
     watched.close()
     assert later is not None
     assert later.at >= newest.at, "the newest frame comes first, and no older one is kept"

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -293,22 +294,39 @@ def test_nothing_of_it_is_imported_while_it_is_off(tmp_path: Path) -> None:
     assert done.stdout.split() == ["app.features.watching", "app.features.watching.feature"]
 
 
-def test_every_turn_that_is_taken_is_used() -> None:
-    """One that was taken while the last one still ended would hold events back until it runs out."""
-    taken, sent = list[str](), list[str]()
+def test_one_delivery_of_a_webhook_ends_before_the_next_begins() -> None:
+    sending_to, sent, together = Counter[str](), list[str](), list[str]()
 
     class Stub:
-        def due(self, busy: Collection[str] = ()) -> list[str]:
-            found = [name for name in ("a", "b") if name not in busy]
-            taken.extend(found)
-            return found
+        def due(self) -> list[str]:
+            return ["a", "b"]
 
         def send(self, name: str, _stopping: threading.Event) -> None:
-            sent.append(name)
+            sending_to[name] += 1
+            if sending_to[name] > 1:
+                together.append(name)
             time.sleep(0.05)
+            sending_to[name] -= 1
+            sent.append(name)
 
     stub: Any = Stub()
     sender = sending.Sender(stub, poll_s=0.005)
     until(lambda: len(sent) >= 8)
     sender.close()
-    assert sorted(taken) == sorted(sent)
+    assert not together
+    assert set(sent) == {"a", "b"}
+
+
+def test_a_turn_is_one_servers(home: httpx.Client, receiver: Receiver, tmp_path: Path) -> None:
+    """A second one has nothing to do with an event that is being sent."""
+    receiver.hangs.set()
+    made = hook(home, receiver)
+    with receiver.listening():
+        told(home, AGAIN)
+        until(lambda: receiver.asked)
+        with closing(Database(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as database:
+            other = Webhooks(database, None, LOCAL)  # type: ignore[arg-type]  # no secret is needed
+            assert other.due() == []
+            other.send(made["id"], threading.Event())
+        assert receiver.asked == 1
+        receiver.released.set()

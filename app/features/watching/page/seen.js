@@ -1,7 +1,7 @@
 /** Where and when a person was seen: a part of the person's page. */
 
 import { get, path } from "../api.js";
-import { h, put } from "../dom.js";
+import { h } from "../dom.js";
 import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import { card } from "./sighting.js";
@@ -32,8 +32,6 @@ export function seen(gallery, subject) {
     ];
   };
   const show = () => filling(place, body, load);
-  const element = h("section.stack", { "aria-label": "Seen" });
-  put(element, h("h2", {}, "Seen"), place.element, body);
   void show();
-  return element;
+  return h("section.stack", { "aria-label": "Seen" }, h("h2", {}, "Seen"), place.element, body);
 }

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import av
@@ -117,44 +117,32 @@ def _is_snapshot(source: str) -> bool:
         return kind.startswith(("image/jpeg", "image/png", "image/webp"))
 
 
+def fetch_picture(client: httpx.Client, address: str, query: Mapping[str, Any] | None = None) -> Pixels:
+    """Return the picture at the address, (H, W, 3) uint8 RGB. Raises httpx.HTTPError and what decoding raises,
+    InvalidInput (``invalid_source``) for a file that is too large."""
+    data = b""
+    with client.stream("GET", address, params=query) as answer:
+        answer.raise_for_status()
+        for piece in answer.iter_bytes():
+            data += piece
+            if len(data) > SNAPSHOT.max_bytes:
+                raise InvalidInput("The picture is too large.", code="invalid_source")
+    return decode(data, SNAPSHOT).pixels
+
+
 def _snapshots(source: str, fps: float) -> Iterator[Frame]:
     with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client:
         while True:
             began = time.monotonic()
-            data = b""
-            with client.stream("GET", source) as answer:
-                answer.raise_for_status()
-                for piece in answer.iter_bytes():
-                    data += piece
-                    if len(data) > SNAPSHOT.max_bytes:
-                        raise InvalidInput("The picture is too large.", code="invalid_source")
-            yield Frame(decode(data, SNAPSHOT).pixels, time.time())
+            yield Frame(fetch_picture(client, source), time.time())
             time.sleep(max(0.0, 1 / fps - (time.monotonic() - began)))
 
 
-class Newest:
-    """Holds one frame: a newer one replaces one that was not taken. One thread puts, another takes."""
-
-    def __init__(self) -> None:
-        self._place = Queue[Frame](1)
-
-    def put(self, frame: Frame) -> None:
-        with suppress(Empty):
-            self._place.get_nowait()
-        self._place.put(frame)
-
-    def take(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame, once; None if there is none in time."""
-        with suppress(Empty):
-            return self._place.get(timeout=timeout_s)
-        return None
-
-
 class Camera:
-    """A thread that keeps a camera's newest frame, and reconnects when the camera goes away."""
+    """A thread that keeps a camera's newest frame, which one thread takes, and reconnects when the camera goes away."""
 
     def __init__(self, source: str, fps: float, read: Callable[[str, float], Iterator[Frame]] = read_camera) -> None:
-        self.newest = Newest()
+        self._newest = Queue[Frame](1)
         self.problem: str | None = None
         """Why there are no frames now."""
         self._source, self._fps, self._read = source, fps, read
@@ -162,6 +150,12 @@ class Camera:
         self._stopping = threading.Event()
         self._worker = Worker("camera", self._follow)
         self._worker.wake()
+
+    def take(self, timeout_s: float) -> Frame | None:
+        """Return the newest frame, once; None if there is none in time."""
+        with suppress(Empty):
+            return self._newest.get(timeout=timeout_s)
+        return None
 
     def close(self) -> None:
         self._stopping.set()
@@ -177,7 +171,9 @@ class Camera:
                 if self.problem is not None:
                     _log.warning("%s: is there again", shown(self._source))
                     self.problem = None
-                self.newest.put(frame)
+                with suppress(Empty):
+                    self._newest.get_nowait()
+                self._newest.put(frame)
             problem = "it ended"
         except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
             problem = type(error).__name__  # its text may have the address, with its password

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import cv2
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -18,11 +18,10 @@ from app.features.watching.watcher.looks import Looker
 from app.features.watching.watcher.reporter import Reporter
 from app.features.watching.watcher.tracker import Tracker
 from app.features.watching.watcher.watch import WHOLE, Area, Watch
-from app.inference.embedders import Embedder
-from app.models.opening import open_detector, open_embedder
+from app.models.stages import Stages, open_stages
 from app.package.folders import scan_packages, select
 from app.package.thresholds import Thresholds
-from app.wording import found_wrong
+from app.wording import first_wrong
 
 FPS, MIN_FACE = 5.0, 24
 """Default frames a second, and smallest face in pixels: a usable one has 20 to 30 at least."""
@@ -89,22 +88,19 @@ def _checked(given: object, whose: str) -> list[CameraConfig]:
     try:
         return _File.model_validate(given).cameras
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(str(each) for each in first["loc"])
-        raise InvalidInput(f"{whose}: {where}: {found_wrong(first)}", code="invalid_source") from None
+        raise InvalidInput(f"{whose}: {first_wrong(error)}", code="invalid_source") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
     """The detector, embedder and limits that the cameras of one process share."""
 
-    detector: Any
-    embedder: Embedder
+    stages: Stages
     same: float
     other: float
 
     def looker(self, min_face: int) -> Looker:
-        return Looker(self.detector, self.embedder, min_face)
+        return Looker(self.stages.detector, self.stages.embedder, min_face)
 
     def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float = 0.0) -> Watch:
         """Return a `Watch` that follows people before the camera; ``began`` as there."""
@@ -122,12 +118,8 @@ def open_eyes(models: Path, data: Path, cache: Path, detector: str, embedder: st
     packages = scan_packages(models, data if data.is_dir() else None).packages
     package = select(packages, embedder)
     points = Thresholds(package.manifest)
-    found = open_detector(select(packages, detector), cache)
-    try:
-        with Embedder(open_embedder(package, cache, "cpu")) as made:
-            yield Eyes(found, made, points.threshold(SAME_FMR), points.threshold(OTHER_FMR))
-    finally:
-        found.close()
+    with open_stages(package, select(packages, detector), cache) as stages:
+        yield Eyes(stages, points.threshold(SAME_FMR), points.threshold(OTHER_FMR))
 
 
 def names(cameras: Sequence[CameraConfig]) -> list[str]:

@@ -22,9 +22,8 @@ import paho.mqtt.client as paho
 
 from app.concurrency.worker import Worker
 from app.errors import InvalidInput, LikenessError
-from app.face.formats import Limits
-from app.face.image import decode
 from app.features.watching.broker import broker_client
+from app.features.watching.watcher.camera import fetch_picture
 from app.features.watching.watcher.looks import KEPT, Look, Looker, keep_best
 from app.features.watching.watcher.reporter import Report, Reporter
 from app.features.watching.watcher.tally import Tally
@@ -32,19 +31,14 @@ from app.features.watching.watcher.tally import Tally
 EVENTS, FACES, STATS, AVAILABLE = TOPICS = tuple(
     f"frigate/{name}" for name in ("events", "tracked_object_update", "stats", "available")
 )
-SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 TIMEOUT_S: Final = 10.0
 MOST: Final = 200
 """Most visits that are remembered, and most messages that wait; the oldest are dropped first."""
 MOST_CAMERAS: Final = 64
-NAME_LENGTH: Final = 100
-"""Most characters of a camera's or a zone's name."""
-LABEL_LENGTH: Final = 100
-"""Most characters of a sub-label that Frigate takes."""
+LENGTH: Final = 100
+"""Most characters of a camera's or a zone's name, and of a sub-label that Frigate takes."""
 AGAIN: Final = 2
-"""Usable looks at which the decision is made again: messages come seconds apart, so waiting for more would take
-long."""
-HTTP: Final = frozenset({"http", "https"})
+"""Usable looks at which the decision is made again: messages come seconds apart, so more would take long."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,9 +59,7 @@ class _Said:
 class _Visit:
     """What is known of one of Frigate's persons."""
 
-    event: str
-    camera: str
-    began: float
+    first: _Said
     last: float
     best: list[Look] = field(default_factory=list)
     told: int = 0
@@ -77,7 +69,7 @@ class _Visit:
 
     @property
     def track(self) -> str:
-        return uuid.uuid5(uuid.NAMESPACE_URL, f"frigate/{self.event}").hex
+        return uuid.uuid5(uuid.NAMESPACE_URL, f"frigate/{self.first.event}").hex
 
 
 class Frigate:
@@ -88,7 +80,7 @@ class Frigate:
         frames. Raises InvalidInput (``invalid_source``), InvalidSetting for addresses of another kind.
         """
         for address in (api, go2rtc or api):
-            if urlsplit(address).scheme not in HTTP or not urlsplit(address).hostname:
+            if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).hostname:
                 raise InvalidInput("Frigate's address is one such as http://host:5000.", code="invalid_source")
         self._api, self._go2rtc, self._looker = api.rstrip("/"), (go2rtc or "").rstrip("/"), looker
         self._http = httpx.Client(timeout=TIMEOUT_S)
@@ -99,7 +91,6 @@ class Frigate:
         self._tallies: dict[str, Tally] = defaultdict(Tally)
         self._away = False
         self._lock = threading.Lock()
-        self._reporter: Reporter | None = None
         self._worker = Worker("frigate", self._take_next)
         self._client = broker_client(broker, "--mqtt", "likeness-watch")
         self._client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in TOPICS])
@@ -132,14 +123,14 @@ class Frigate:
         if visit is None:
             return
         known = sighting.decision == "known"
-        label = str(sighting.name or sighting.subject)[:LABEL_LENGTH] if known else ""
+        label = str(sighting.name or sighting.subject)[:LENGTH] if known else ""
         if label == visit.label:
             return
-        body: dict[str, object] = {"subLabel": label, "camera": visit.camera}
+        body: dict[str, object] = {"subLabel": label, "camera": visit.first.camera}
         if known and sighting.score is not None and 0 < sighting.score <= 1:
             body["subLabelScore"] = sighting.score
         try:
-            path = f"{self._api}/api/events/{quote(visit.event, safe='')}/sub_label"
+            path = f"{self._api}/api/events/{quote(visit.first.event, safe='')}/sub_label"
             self._http.post(path, json=body).raise_for_status()
             visit.label = label
         except httpx.HTTPError as error:
@@ -175,12 +166,12 @@ class Frigate:
             if not self._due:
                 return None
             _, said = self._due.popitem(last=False)
-            visit = self._visits.setdefault(said.event, _Visit(said.event, said.camera, said.began, said.began))
+            visit = self._visits.setdefault(said.event, _Visit(said, said.began))
             if len(self._visits) > MOST:
                 self._visits.popitem(last=False)
         visit.zone = said.zone or visit.zone
         self._look(visit, snapshot=said.snapshot, live=not said.ended)
-        visit.last = max(visit.began, said.at)
+        visit.last = max(visit.first.began, said.at)
         if visit.best and (not visit.told or (visit.told == 1 and len(visit.best) >= AGAIN)):
             visit.told += 1
             self._report(visit, visit.best, ended=said.ended)
@@ -189,18 +180,17 @@ class Frigate:
         return 0.0
 
     def _report(self, visit: _Visit, looks: list[Look], *, ended: bool) -> None:
-        if self._reporter is not None:
-            times = (visit.began, visit.last)
-            self._reporter.tell(Report(visit.track, visit.camera, *times, ended, tuple(looks), visit.zone))
+        camera, began = visit.first.camera, visit.first.began
+        self._reporter.tell(Report(visit.track, camera, began, visit.last, ended, tuple(looks), visit.zone))
 
     def _look(self, visit: _Visit, *, snapshot: bool, live: bool) -> None:
         """Add the usable face of the snapshot, or else of the live frame."""
         looks: list[Look] = []
         if snapshot:
-            path = f"{self._api}/api/events/{quote(visit.event, safe='')}/snapshot.jpg"
-            looks = self._faces(visit.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
+            path = f"{self._api}/api/events/{quote(visit.first.event, safe='')}/snapshot.jpg"
+            looks = self._faces(visit.first.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
         if not looks and live and self._go2rtc and len(visit.best) < KEPT:
-            found = self._faces(visit.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.camera})
+            found = self._faces(visit.first.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.first.camera})
             looks = found if len(found) == 1 else []  # nothing says which of several people it is
         if looks:
             visit.best = keep_best(visit.best, max(looks, key=lambda look: look.box.width * look.box.height))
@@ -208,9 +198,7 @@ class Frigate:
     def _faces(self, camera: str, address: str, query: dict[str, Any]) -> list[Look]:
         """Return the usable faces of the camera's picture at the address; none if there is no picture."""
         try:
-            answer = self._http.get(address, params=query)
-            answer.raise_for_status()
-            pixels = decode(answer.content, SNAPSHOT).pixels
+            pixels = fetch_picture(self._http, address, query)
         except (httpx.HTTPError, LikenessError) as error:
             _log.info("Frigate has no picture: %s", type(error).__name__)
             return []
@@ -228,17 +216,17 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
     if topic == FACES:  # Frigate's own face recognition sees a face now
         if said.get("type") != "face":
             return None
-        return _Said(str(said["id"]), str(said["camera"])[:NAME_LENGTH], now, now, snapshot=True, ended=False)
+        return _Said(str(said["id"]), str(said["camera"])[:LENGTH], now, now, snapshot=True, ended=False)
     after = said["after"]
     if after["label"] != "person" or after.get("false_positive"):
         return None
     began, ended = float(after.get("start_time") or now), said["type"] == "end"
     at, zones = float(after.get("end_time") or now), after.get("current_zones") or after.get("entered_zones")
-    zone, snapshot = str(zones[-1])[:NAME_LENGTH] if zones else None, bool(after.get("has_snapshot"))
-    return _Said(str(after["id"]), str(after["camera"])[:NAME_LENGTH], began, at, snapshot, ended, zone)
+    zone, snapshot = str(zones[-1])[:LENGTH] if zones else None, bool(after.get("has_snapshot"))
+    return _Said(str(after["id"]), str(after["camera"])[:LENGTH], began, at, snapshot, ended, zone)
 
 
 def _problems(stats: dict[str, Any]) -> dict[str, str | None]:
     """Return why each camera has no pictures, None if it has some, by Frigate's statistics. Raises as `_read` does."""
-    fps = {str(name)[:NAME_LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
+    fps = {str(name)[:LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
     return {name: None if fps[name] else "no pictures in Frigate" for name in list(fps)[:MOST_CAMERAS]}

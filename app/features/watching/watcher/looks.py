@@ -6,24 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import cv2
 import numpy as np
 
 from app.face.align import align
 from app.face.detect import Detector
 from app.face.quality import QualityLevel, assess
+from app.features.surroundings import around
 from app.inference.embedders import Embedder
 from app.types import Box, Detection, Pixels, Quality, Vector
 
 USABLE: Final = QualityLevel.LOW.minimum
 """Quality from which a face is compared with anybody: below it false non-matches become the rule."""
-MARGIN: Final = 0.6
-"""Share of a face's width and height that a photo of it shows on each side. The service finds the face again in it."""
 KEPT: Final = 5
 """Most looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
 ALIKE: Final = 0.9
 """Cosine from which on two looks show the same: the second adds nothing to a track's mean."""
-JPEG_QUALITY: Final = 95
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +46,14 @@ class Look:
         return self.quality.score >= USABLE
 
 
+@dataclass(frozen=True, slots=True)
 class Looker:
     """Finds the faces in a camera's frames. Safe to share between threads."""
 
-    def __init__(self, detector: Detector, embedder: Embedder, min_face: int) -> None:
-        """Find faces from ``min_face`` pixels of width on."""
-        self._detector = detector
-        self._embedder = embedder
-        self._min_face = min_face
+    detector: Detector
+    embedder: Embedder
+    min_face: int
+    """Pixels of a frame; narrower faces are not looked for."""
 
     def find(self, frame: Pixels, at: float, min_face: int | None = None) -> list[Look]:
         """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not, without vectors.
@@ -65,15 +62,15 @@ class Looker:
         """
         height, width = frame.shape[:2]
         looks = []
-        for detection in self._detector.detect(frame, min_face=min_face or self._min_face):
+        for detection in self.detector.detect(frame, min_face=min_face or self.min_face):
             crop = align(frame, detection.landmarks)
             quality = assess(crop, detection, width, height)
-            looks.append(Look(at, detection, quality, crop, _around(frame, detection.box)))
+            looks.append(Look(at, detection, quality, crop, around(frame, detection.box)))
         return looks
 
     def embed(self, looks: Sequence[Look]) -> list[Look]:
         """Return the looks, the usable ones with their vectors."""
-        templates = iter(self._embedder.embed([look.crop for look in looks if look.usable])[0])
+        templates = iter(self.embedder.embed([look.crop for look in looks if look.usable])[0])
         return [replace(look, vector=next(templates).vector) if look.usable else look for look in looks]
 
 
@@ -88,20 +85,4 @@ def keep_best(looks: list[Look], new: Look) -> list[Look]:
         same = any(float(np.dot(look.vector, other.vector)) >= ALIKE for other in kept)  # type: ignore[arg-type]  # usable
         (spare if same else kept).append(look)
     # Diverse looks first; others fill up, so that a still face has several frames too.
-    chosen = (kept + spare)[:KEPT]
-    return sorted(chosen, key=lambda look: -look.quality.score)
-
-
-def encode(photo: Pixels) -> bytes:
-    """Return a photo, (H, W, 3) uint8 RGB, as JPEG. Raises ValueError if it can't be encoded."""
-    done, data = cv2.imencode(".jpg", cv2.cvtColor(photo, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    if not done:
-        raise ValueError("the photo could not be encoded")
-    return data.tobytes()
-
-
-def _around(frame: Pixels, box: Box) -> Pixels:
-    height, width = frame.shape[:2]
-    left, right = int(box.x - MARGIN * box.width), int(box.x + (1 + MARGIN) * box.width) + 1
-    top, bottom = int(box.y - MARGIN * box.height), int(box.y + (1 + MARGIN) * box.height) + 1
-    return frame[max(0, top) : min(height, bottom), max(0, left) : min(width, right)].copy()
+    return sorted((kept + spare)[:KEPT], key=lambda look: -look.quality.score)

@@ -16,7 +16,8 @@ from likeness_client import ApiError, Client, Unreachable
 
 from app.concurrency.worker import Worker
 from app.errors import LikenessError
-from app.features.watching.watcher.looks import Look, encode
+from app.features.surroundings import to_jpeg
+from app.features.watching.watcher.looks import Look
 from app.timestamps import utc_text
 
 MOST: Final = 500
@@ -122,7 +123,7 @@ class Reporter:
         if not report.looks:
             changes = {"last_at": utc_text(report.last), "ended": report.ended, "zone": report.zone}
             return self._service.hear_sighting(self._gallery, report.track, changes)
-        images = [encode(look.photo) for look in report.looks]
+        images = [to_jpeg(look.photo) for look in report.looks]
         return self._service.tell_sighting(
             self._gallery,
             report.track,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import statistics
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -54,10 +53,6 @@ class Tally:
             "width": round(statistics.median(widths), 1) if widths else None,
             "reasons": {reason.value: counts[reason.value] for reason in Reason if counts[reason.value]},
         }
-
-    def __str__(self) -> str:
-        counts = self.report(time.time())
-        return f"{counts['frames']} pictures of the last hour, {counts['faces']} faces, {counts['usable']} usable"
 
 
 def telling(service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> Worker:

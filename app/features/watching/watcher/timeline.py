@@ -13,7 +13,6 @@ from app.files import replacing
 
 COLUMNS: Final = ("film", "from_s", "to_s", "decision", "subject", "name", "stranger", "score", "frames", "sighting")
 """Columns of a visit; times are in seconds from the film's beginning."""
-DECIDED: Final = ("decision", "stranger", "score", "frames")
 
 
 class Timeline:
@@ -32,15 +31,11 @@ class Timeline:
         began = self._began.get(report.camera)
         if began is None:  # a camera's track, not a film's
             return
-        known = sighting.decision == "known"
-        self._visits[report.track] = {
-            "film": report.camera,
-            "from_s": round(report.began - began, 3),
-            "to_s": round(report.last - began, 3),
-            "subject": sighting.subject if known else None,
-            "name": sighting.name if known else None,
-            "sighting": report.track,
-        } | {name: getattr(sighting, name) for name in DECIDED}
+        times = {"from_s": round(report.began - began, 3), "to_s": round(report.last - began, 3)}
+        visit = sighting.model_dump() | times | {"film": report.camera, "sighting": report.track}
+        if sighting.decision != "known":
+            visit |= {"subject": None, "name": None}
+        self._visits[report.track] = {name: visit[name] for name in COLUMNS}
 
     def visits(self) -> list[dict[str, Any]]:
         """Return the visits, by COLUMNS, in the order of films and times."""
@@ -49,7 +44,7 @@ class Timeline:
 
     def write(self, path: Path) -> None:
         """Write CSV to a file of that name, JSON to any other."""
-        visits = [{name: visit[name] for name in COLUMNS} for visit in self.visits()]
+        visits = self.visits()
         text = io.StringIO()
         if path.suffix.lower() == ".csv":
             writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")

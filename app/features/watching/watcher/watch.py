@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from app.concurrency.worker import Worker
@@ -51,47 +51,39 @@ class Area(NamedTuple):
 
 
 WHOLE: Final = Area(0.0, 0.0, 1.0, 1.0)
-NO_ZONES: Final[Mapping[str, Area]] = MappingProxyType({})
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """Follows people before one camera, and reports them. Not safe to share between threads."""
 
-    def __init__(
-        self,
-        camera: str,
-        looker: Looker,
-        tracker: Tracker,
-        reporter: Reporter,
-        *,
-        roi: Area = WHOLE,
-        zones: Mapping[str, Area] = NO_ZONES,
-        began: float = 0.0,
-    ) -> None:
-        """``began``: seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
-        self.camera = camera
-        self.tally = Tally()
-        self.frames = 0
-        self._looker, self._tracker, self._reporter = looker, tracker, reporter
-        self._roi, self._zones, self._began = roi, zones, began
-        self._gate = MotionGate()
-        self._now, self._narrow_at = 0.0, 0.0
+    camera: str
+    looker: Looker
+    tracker: Tracker
+    reporter: Reporter
+    roi: Area = WHOLE
+    zones: Mapping[str, Area] = field(default_factory=dict)
+    began: float = 0.0
+    """Seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
+    tally: Tally = field(default_factory=Tally)
+    _gate: MotionGate = field(default_factory=MotionGate)
+    _now: float = 0.0
+    _narrow_at: float = 0.0
 
     def see(self, frame: Frame) -> None:
         """Take the next frame."""
-        pixels = self._roi.cut(frame.pixels)
-        self.frames += 1
+        pixels = self.roi.cut(frame.pixels)
         self._now = frame.at
-        if not self._gate.passes(pixels, frame.at) and not self._tracker.tracks:
+        if not self._gate.passes(pixels, frame.at) and not self.tracker.tracks:
             return
-        looks = self._looker.find(pixels, frame.at)
-        self.tally.add(looks or self._narrow(pixels, frame.at), self._began + frame.at)
-        known = [self._tracker.knows(look, looks) for look in looks]
-        others = self._looker.embed([look for look, is_known in zip(looks, known, strict=True) if not is_known])
+        looks = self.looker.find(pixels, frame.at)
+        self.tally.add(looks or self._narrow(pixels, frame.at), self.began + frame.at)
+        known = [self.tracker.knows(look, looks) for look in looks]
+        others = self.looker.embed([look for look, is_known in zip(looks, known, strict=True) if not is_known])
         looks = [look for look, is_known in zip(looks, known, strict=True) if is_known] + others
-        seen, ended = self._tracker.update(looks, frame.at)
+        seen, ended = self.tracker.update(looks, frame.at)
         for track in seen:
-            inside = (name for name, area in self._zones.items() if area.holds(track.last.box, frame.pixels, self._roi))
+            inside = (name for name, area in self.zones.items() if area.holds(track.last.box, frame.pixels, self.roi))
             track.zone = next(inside, track.zone)
             self._tell(track, frame.at)
         for track in ended:
@@ -100,12 +92,12 @@ class Watch:
     def idle(self, seconds: float) -> None:
         """End the tracks that are over, after ``seconds`` without a frame."""
         self._now += seconds
-        for track in self._tracker.update([], self._now)[1]:
+        for track in self.tracker.update([], self._now)[1]:
             self._end(track)
 
     def finish(self) -> None:
         """End all tracks."""
-        for track in self._tracker.finish():
+        for track in self.tracker.finish():
             self._end(track)
 
     def _tell(self, track: Track, at: float) -> None:
@@ -124,15 +116,15 @@ class Watch:
         self._report(track, track.best if better else [], ended=True)
 
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
-        began, last = self._began + track.began, self._began + track.last.at
-        self._reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
+        began, last = self.began + track.began, self.began + track.last.at
+        self.reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
         """Return the faces that are narrower than those looked for, now and then."""
         if at < self._narrow_at:
             return []
         self._narrow_at = at + NARROW_S
-        return self._looker.find(pixels, at, NARROW)
+        return self.looker.find(pixels, at, NARROW)
 
 
 class Watcher:
@@ -143,7 +135,7 @@ class Watcher:
 
     def add(self, camera: Camera, watch: Watch) -> None:
         def look() -> float:
-            frame = camera.newest.take(IDLE_S)
+            frame = camera.take(IDLE_S)
             if frame is None:
                 watch.idle(IDLE_S)
             else:
@@ -153,10 +145,6 @@ class Watcher:
         worker = Worker(f"watch {watch.camera}", look, retry_s=0.0)  # one frame is lost, not the camera
         self._cameras.append((camera, watch, worker))
         worker.wake()
-
-    @property
-    def watched(self) -> list[Watch]:
-        return [watch for _, watch, _ in self._cameras]
 
     def reports(self) -> list[dict[str, Any]]:
         """Return each camera's state, in the form of `app.features.watching.schemas.CameraTold`."""
