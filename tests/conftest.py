@@ -222,7 +222,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server process that the tests share: each makes galleries of its own, and none changes what all of them see."""
-    with serving(tmp_path_factory.mktemp("shared") / "data", {"FAILED_KEYS": "100000/s"}) as server:
+    with serving(tmp_path_factory.mktemp("shared") / "data", {"FAILED_KEYS": "100000/s"}, remembering=True) as server:
         yield server
 
 

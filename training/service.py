@@ -42,18 +42,19 @@ def environment(**settings: object) -> dict[str, str]:
 
 @contextmanager
 def spawned(
-    environ: dict[str, str], log: Path, *, stop_s: float, code: Path | None = None
+    environ: dict[str, str], log: Path, *, stop_s: float, code: Path | None = None, module: str = "app"
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `likeness serve` while the block lasts; its output is added to ``log``.
 
-    It runs the `app` of the folder ``code``, by default this process's own.
+    It runs the `app` of the folder ``code``, by default this process's own; ``module`` is what is run in its place.
 
     At the end it gets SIGTERM, and SIGKILL if it takes longer than ``stop_s`` seconds.
     """
     if code is not None:
         environ = environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{code}{os.pathsep}{code / 'clients' / 'python'}"}
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=output, stderr=output)
+        command = [sys.executable, "-m", module, "serve"]
+        process = subprocess.Popen(command, env=environ, stdout=output, stderr=output)  # noqa: S603 (our own program)
     try:
         yield process
     finally:

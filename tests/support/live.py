@@ -68,11 +68,13 @@ def serving(
     models: bool = True,
     code: Path | None = None,
     port: int | None = None,
+    remembering: bool = False,
 ) -> Iterator[LiveServer]:
     """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
 
     ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
-    ``code`` is as in `spawned`, ``port`` one that the caller has reserved.
+    ``code`` is as in `spawned`, ``port`` one that the caller has reserved. With ``remembering`` it computes no photo
+    twice.
     """
     if models:
         give_models(data_dir)
@@ -82,7 +84,8 @@ def serving(
     with nullcontext(port) if port else reserved_port() as own:
         environ = environment(data_dir, PORT=own, **(settings or {}))
         url = f"{'https' if tls else 'http'}://127.0.0.1:{own}"
-        with spawned(environ, log, stop_s=STOP_S, code=code) as process:
+        module = "tests.support.remembering" if remembering else "app"
+        with spawned(environ, log, stop_s=STOP_S, code=code, module=module) as process:
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
                 raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
             yield LiveServer(url, data_dir, log, process)

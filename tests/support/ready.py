@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from operator import attrgetter
@@ -107,8 +107,13 @@ def open_models(settings: Settings) -> models.Models:
 def _opened() -> models.Models:
     folder = Path(os.environ[VARIABLE]) / "data"
     give_models(folder)
-    with patch.object(session, "_open", lambda *given, **options: Remembering(_open_session(*given, **options))):
+    with remembering():
         return models.open_models(Settings(data_dir=folder))
+
+
+def remembering() -> AbstractContextManager[object]:
+    """Models that are opened meanwhile compute nothing twice."""
+    return patch.object(session, "_open", lambda *given, **options: Remembering(_open_session(*given, **options)))
 
 
 _open_session = session._open
