@@ -72,7 +72,6 @@ PREFIX = "lk_"
 CACHE_S = 1.0
 """How long a checked key is cached: a key that another process revoked works no longer than this."""
 CACHE_SIZE = 10_000
-KEPT_AS = "signing/{}"
 ALL_ADDRESSES = 100
 """How many times as often all addresses together may fail as one alone: addresses can be rented."""
 EVERY_ADDRESS = "every address"
@@ -143,11 +142,6 @@ class Keys:
             while len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
         return checked.grant
-
-    def signing_secrets(self, key_id: str) -> list[str]:
-        """Return the secrets that may sign requests for a key, the newest first, valid or not. Reads the database."""
-        kept = None if self.secrets is None else self.secrets.get(KEPT_AS.format(key_id))
-        return kept.decode().split("\n") if kept else []
 
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()

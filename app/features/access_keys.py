@@ -1,4 +1,4 @@
-"""Keys as AWS's clients name them: an access key id instead of the key's own id."""
+"""Keys as AWS's clients name them: an access key id instead of the key's own id; and the secrets that sign requests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from app.access.keys import Keys, token_of
 
 PREFIX = "LKIA_"
+KEPT_AS = "signing/{}"
+"""Name of a key's secrets among the server's own."""
 _ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
 
 
@@ -28,4 +30,10 @@ def signing_tokens(keys: Keys, access_key: str) -> list[str]:
     Reads the database. `Keys.check` tells whether a token is still valid.
     """
     key_id = key_id_of(access_key)
-    return [] if key_id is None else [token_of(key_id, secret) for secret in keys.signing_secrets(key_id)]
+    return [] if key_id is None else [token_of(key_id, secret) for secret in signing_secrets(keys, key_id)]
+
+
+def signing_secrets(keys: Keys, key_id: str) -> list[str]:
+    """Return the secrets that may sign requests for a key, the newest first, valid or not. Reads the database."""
+    kept = None if keys.secrets is None else keys.secrets.get(KEPT_AS.format(key_id))
+    return kept.decode().split("\n") if kept else []

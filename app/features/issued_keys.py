@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.access.grants import parse_rate
-from app.access.keys import KEPT_AS, KEY_ID, Key, Keys, KeyTerms, digest_of, find_key, split_token, to_key, token_of
+from app.access.keys import KEY_ID, Key, Keys, KeyTerms, digest_of, find_key, split_token, to_key, token_of
 from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS
 from app.errors import Conflict, InvalidInput
+from app.features.access_keys import KEPT_AS, signing_secrets
 from app.gallery.text import clean_id
 from app.timestamps import utc_text
 
@@ -83,7 +84,7 @@ def rotate_key(keys: Keys, key_id: str, grace_s: float = 0) -> NewKey:
     """
     now = keys.clock()
     secret = secrets.token_urlsafe(SECRET_BYTES)
-    signing = keys.signing_secrets(key_id)
+    signing = signing_secrets(keys, key_id)
     changes: dict[str, Any] = {"digest": digest_of(secret), "rotated_at": utc_text(now)}
     with keys.database.write() as connection:
         old_key = find_key(connection, key_id, lock=True)
