@@ -16,7 +16,7 @@ _RATE_WORDS = ("threshold", "score", "similarity", "confidence", "distance", "pr
 """Words in the names of parameters by which other services take a threshold."""
 
 _NO_SUCH = "There is no such {}"
-_DICTIONARY = re.compile("a valid dictionary(?: or instance of [A-Za-z]+)?")
+_DICTIONARY = re.compile(r"a valid dictionary(?: or instance of \w+)?")
 _IS_TEXT = re.compile("Value should have at (?:least|most) ").match
 """Of lists pydantic says that a "List should have" so many items."""
 _ADDRESS = re.compile(rb"\s*(?:https?|ftp|file|s3|gs|rtsp)://\S+\s*", re.IGNORECASE)

@@ -467,7 +467,7 @@ def test_a_file_neither_revives_a_revoked_key_nor_an_old_secret(keys: Keys, tmp_
     ("text", "words"),
     [
         ("keys: [", "not YAML"),
-        ("[]", "dictionary"),
+        ("[]", "should be an object$"),
         ("keys: [{id: door, scopes: [fly], secret: %s}]", "scopes.0"),
         ("keys: [{id: door, scopes: [], secret: %s}]", "scopes"),
         ("keys: [{id: door, scopes: [read]}]", "secret"),
