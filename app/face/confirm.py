@@ -8,7 +8,7 @@ looked at in eight directions. So each face of a photo may be turned in its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.tasks import check_deadline
-from app.face.align import mirrored, similarity_transform, view
+from app.face.align import mirrored, scale_of, similarity_transform, view
 from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import Box, Detection, Landmarks, Pixels
 
@@ -29,18 +29,27 @@ SURE_LOOK, SURE_LOOK_TURNED = 0.91, 0.92
 photos of LFW View 1 turned in their plane (972 views of 162 photos, and 192 of 8 that were read wrong before) made-up
 landmarks had at most 0.908 and 0.918 there; 2 % of the right ones have less than 0.92. Of 282 sure sights in upright
 photos 6 have less than 0.91, and no more less than 0.915."""
-SPOT_THRESHOLD = 0.15
-"""Score from which a place is looked at for a turned face though there is another one in the photo. Of 24 photos of LFW
-View 1 turned every 15 degrees from 30 on, two sights of 528 have less."""
+SPOT_THRESHOLD, LIKE_SIZE = 0.15, 2.0
+"""Score from which a place is looked at for a turned face though there is a sure one in the photo, and factor by which
+a fainter place may be smaller or larger than a sure face. Of 24 photos of LFW View 1 turned every 15 degrees from 30
+on, two sights of 528 have less than 0.15. Faces of 65 pixels in films, turned beside an upright one, have 0.03 to 0.15
+in 25 of 77 photos, and seem 0.65 to 2.1 times as wide."""
 TURNS = (90, 180)
 """Clockwise degrees by which a photo is turned, one after the other, until a face is confirmed in it. Small faces are
 hardly seen further from upright than 45 degrees; one of the three looks is as near as that."""
+SEEN_WITHIN, MOST_SEARCHES = 15.0, 4
+"""Degrees by which a sure face may be turned until the photo is searched once more, held as that face is: YuNet is sure
+of faces turned by up to 30, and people's heads lean by 15 either way. And how often a photo is searched in all."""
 UPRIGHT_WITHIN = 6.0
 """Degrees by which a face may lean in its upright view."""
+SAME_READING = 0.16
+"""Mean distance between landmarks, in distances between the eyes, within which a sight reads a face as a look did."""
 SURE_WITHIN = 10.0
 """Degrees by which a face that seemed sure may lean there, or it is looked at in eight directions: of 198 upright
 photos of LFW View 1 none leans by more than 9, and of 500 none has less than 0.9 there. Sure sights with made-up
 landmarks in photos turned by 135 and 150 degrees had 0.87 to 0.89, and leaned by 9 to 17: they were confirmed."""
+QUARTERS: dict[float, int] = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180}
+"""Turns that need no interpolation, and a tenth of the time."""
 DARK, LIT = 40.0, 110.0
 """Mean grey value under which a face is dark, and to which it is then brightened: what most photos' faces have. At a
 twentieth of the light, the upright look at a face scores 0.94 so, and sees none without."""
@@ -61,22 +70,19 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
     """Return the faces of (H, W, 3) uint8 RGB ``pixels``, given what the detector sees in them.
 
     Until a face is surely confirmed, fainter places are looked at too, and the photo is searched again on its side and
-    upside down, for faces from ``min_face`` pixels wide. Where a sure face lies on its side or upside down, other
-    people may lie like it: the photo is searched once more, turned so that this face is upright.
+    upside down, for faces from ``min_face`` pixels wide. Beside a sure face, fainter places are looked at if they are
+    about as large as it. Where it is turned, others may be turned like it: the photo is searched once more, held so
+    that this face is upright.
     """
     found = _Faces(pixels, detector)
     found.confirm(sight for sight in sights if sight.score >= SPOT_THRESHOLD)
-    if not found.sure:
-        found.confirm(sight for sight in sights if sight.score < SPOT_THRESHOLD)
-    height, width = pixels.shape[:2]
-    searched = [0]
+    found.confirm(sight for sight in sights if sight.score < SPOT_THRESHOLD and found.is_likely(sight))
+    searched = [0.0]
     while (degrees := found.next_turn(searched)) is not None:
         searched.append(degrees)
-        seen = [
-            turn_back(sight, degrees, width, height)
-            for sight in detector.search(turn_pixels(pixels, degrees), min_face=min_face)
-        ]
-        found.confirm(seen, unalignable_from=SURE_SCORE)
+        turned, back = turn_pixels(pixels, degrees)
+        seen = detector.search(turned, min_face=min_face / scale_of(back))
+        found.confirm((mapped(sight, back) for sight in seen), unalignable_from=SURE_SCORE)
     return found.all()
 
 
@@ -88,15 +94,18 @@ class _Faces:
         self._looks: list[_Look] = []
         self._others: list[Detection] = []
 
-    @property
-    def sure(self) -> bool:
-        """Return whether a face was confirmed as made-up landmarks never are."""
-        return any(look.sure for look in self._looks)
+    def is_likely(self, sight: Detection) -> bool:
+        """Return whether a faint place is worth a look: until a face is sure each is, then those as large as one."""
+        sure = self._sure
+        return not sure or any(1 / LIKE_SIZE <= sight.box.width / face.box.width <= LIKE_SIZE for face in sure)
 
-    def next_turn(self, searched: Collection[int]) -> int | None:
+    def next_turn(self, searched: Sequence[float]) -> float | None:
         """Return the clockwise degrees by which to turn the photo and search it next; None if enough is found."""
-        turns = [quarter_of(look.face.landmarks) for look in self._looks if look.sure] or TURNS
-        return next((degrees for degrees in turns if degrees not in searched), None)
+        if len(searched) == MOST_SEARCHES:
+            return None
+        turns = [upright_at(face.landmarks) for face in self._sure] or TURNS
+        new = (degrees for degrees in turns if all(_apart(degrees, each) > SEEN_WITHIN for each in searched))
+        return next(new, None)
 
     def all(self) -> Found:
         """Return the faces, and the sights beside them that may be faces."""
@@ -107,37 +116,46 @@ class _Faces:
         """Look at the sights. Those that are not confirmed count as faces from that score on."""
         for sight in sorted(sights, key=lambda sight: -sight.score):
             check_deadline()
+            if _is_near(sight, self._sure):
+                continue
             look = _measured(self._pixels, sight, self._detector, sure=True) if sight.score >= SURE_SCORE else None
             if look is None:
-                if _is_near(sight, (each.face for each in self._looks if each.sure)):
-                    continue
-                look = _read_turned(self._pixels, sight, self._detector)
+                look = self._read_turned(sight)
             if look is not None:
                 self._add(look)
             elif sight.score >= unalignable_from and not _is_near(sight, self._others):
                 self._others.append(sight)
+
+    @property
+    def _sure(self) -> list[Detection]:
+        """Return the faces that were confirmed as made-up landmarks never are."""
+        return [look.face for look in self._looks if look.sure]
+
+    def _read_turned(self, sight: Detection) -> _Look | None:
+        """Return the surest look that confirms a face at a sight, however it is turned; None without one."""
+        directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
+        if sight.score >= SCORE_THRESHOLD:  # what was seen upright is looked at closely as it is, too
+            directions = sorted({0, *directions}) if directions else DIRECTIONS
+        elif not directions:
+            return None
+        seen = [sight, *self._detector.turned(self._pixels, sight.box, directions)]
+        seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self._sure)]
+        looks: list[_Look] = []
+        for each in sorted(seen, key=lambda each: -each.score):
+            if self._sure and any(_reads_alike(each, look) for look in looks):
+                continue  # a second try may be surer, which matters until a face is
+            look = _measured(self._pixels, each, self._detector)
+            if look is not None:
+                looks.append(look)
+                if look.sure:
+                    break
+        return max(looks, key=lambda look: look.score, default=None)
 
     def _add(self, look: _Look) -> None:
         """Keep the look, and of several at one face the surest."""
         near = [each for each in self._looks if _is_near(look.face, [each.face])]
         if not any(each.sure or each.score >= look.score for each in near):
             self._looks = [*(each for each in self._looks if each not in near), look]
-
-
-def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> _Look | None:
-    """Return the surest look that confirms a face at a sight, however it is turned; None without one."""
-    directions = DIRECTIONS if sight.score >= SCORE_THRESHOLD else detector.promising(pixels, sight.box)
-    if not directions:
-        return None
-    seen = sorted([sight, *detector.turned(pixels, sight.box, directions)], key=lambda each: -each.score)
-    surest: _Look | None = None
-    for each in seen:
-        look = _measured(pixels, each, detector) if each.score >= SCORE_THRESHOLD else None
-        if look is not None and (surest is None or look.score > surest.score):
-            surest = look
-            if look.sure:
-                break
-    return surest
 
 
 def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: bool = False) -> _Look | None:
@@ -192,6 +210,13 @@ def _look(pixels: Pixels, sight: Detection, detector: Detector, least: float, *,
     return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
 
 
+def _reads_alike(sight: Detection, look: _Look) -> bool:
+    """Return whether a sight has a face's landmarks where the look found them."""
+    found = look.face.landmarks
+    apart = np.linalg.norm(sight.landmarks - found, axis=1).mean()
+    return bool(apart <= SAME_READING * np.linalg.norm(found[1] - found[0]))
+
+
 def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> float:
     """Return by how many degrees a face with these (5, 2) landmarks leans, 0-180."""
     return abs(_degrees(similarity_transform(landmarks, upright)))
@@ -210,36 +235,61 @@ def _degrees(matrix: NDArray[np.float64]) -> float:
 
 
 def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:
-    """Return whether the sight is of one of the faces: the centre of either lies in the other's box."""
-    return any(sight.box.holds(*face.box.centre) or face.box.holds(*sight.box.centre) for face in faces)
+    """Return whether the sight is of one of the faces: the centre of either lies in the ellipse in the other's box.
+
+    The box around a turned face is larger than the face, and its corners may hold a neighbour.
+    """
+    return any(_holds(sight.box, face.box.centre) or _holds(face.box, sight.box.centre) for face in faces)
+
+
+def _holds(box: Box, point: tuple[float, float]) -> bool:
+    """Return whether the point lies in the ellipse in the box."""
+    x, y = box.centre
+    return math.hypot((point[0] - x) / box.width, (point[1] - y) / box.height) <= 1 / 2
 
 
 def quarter_of(landmarks: Landmarks) -> int:
     """Return by how much a face has to be turned clockwise until it is upright, to the next of 0, 90, 180 and 270
     degrees.
     """
+    return 90 * round(upright_at(landmarks) / 90) % 360
+
+
+def upright_at(landmarks: Landmarks) -> float:
+    """Return by how many degrees a face has to be turned clockwise until it is upright, -180 to 180."""
     x, y = landmarks[:2].mean(axis=0) - landmarks[3:].mean(axis=0)  # from mouth to eyes
-    return -90 * round(math.degrees(math.atan2(x, -y)) / 90) % 360
+    return -math.degrees(math.atan2(x, -y))
 
 
-def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:
-    """Turn clockwise by a multiple of 90 degrees."""
-    return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
+def _apart(degrees: float, others: float) -> float:
+    """Return the angle between two directions, 0-180 degrees."""
+    return abs((degrees - others + 180) % 360 - 180)
 
 
-def turn_back(detection: Detection, degrees: int, width: int, height: int) -> Detection:
-    """Return where a face found in a turned photo lies in the original of ``width`` × ``height``.
+def turn_pixels(pixels: Pixels, degrees: float) -> tuple[Pixels, NDArray[np.float64]]:
+    """Turn a (H, W, 3) photo clockwise on a black canvas that holds all of it, with as many pixels as the photo has.
 
-    Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
+    Returns the canvas and the (2, 3) similarity from its coordinates to the photo's.
     """
-    box = detection.box
-    corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
-    x, y = np.concatenate([corners, detection.landmarks]).T
-    back = {
-        90: (y, height - 1 - x),
-        180: (width - 1 - x, height - 1 - y),
-        270: (width - 1 - y, x),
-    }
-    points = np.stack(back[degrees], axis=1)
-    (left, top), (right, bottom) = np.sort(points[:2], axis=0).tolist()
-    return Detection(Box(left, top, right - left, bottom - top), points[2:].astype(np.float32), detection.score)
+    height, width = pixels.shape[:2]
+    cos, sin = (abs(turn(math.radians(degrees))) for turn in (math.cos, math.sin))
+    across, down = width * cos + height * sin, width * sin + height * cos
+    scale = math.sqrt(width * height / (across * down))
+    size = (max(1, round(across * scale)), max(1, round(down * scale)))
+    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), -degrees, scale)
+    matrix[:, 2] += ((size[0] - width) / 2, (size[1] - height) / 2)
+    turned = cv2.rotate(pixels, QUARTERS[degrees]) if degrees in QUARTERS else cv2.warpAffine(pixels, matrix, size)
+    return np.asarray(turned, np.uint8), np.asarray(cv2.invertAffineTransform(matrix), np.float64)
+
+
+def mapped(sight: Detection, matrix: NDArray[np.float64]) -> Detection:
+    """Return the sight in other coordinates, by a (2, 3) similarity: its box becomes the one around the turned ellipse
+    in it. Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
+    """
+    box, turn = sight.box, matrix[:, :2]
+    x, y = turn @ box.centre + matrix[:, 2]
+    half_width, half_height = np.sqrt(turn**2 @ np.square([box.width / 2, box.height / 2])).tolist()
+    landmarks = np.asarray(sight.landmarks @ turn.T + matrix[:, 2], np.float32)
+    return Detection(
+        Box(float(x) - half_width, float(y) - half_height, 2 * half_width, 2 * half_height), landmarks, sight.score
+    )

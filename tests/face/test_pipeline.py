@@ -17,7 +17,7 @@ from PIL import Image
 
 from app.errors import NoFace, Unalignable
 from app.face.align import similarity_transform
-from app.face.confirm import CONFIRMED, turn_back, turn_pixels
+from app.face.confirm import CONFIRMED, mapped, turn_pixels
 from app.face.detect import DIRECTIONS, SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.face.yunet import Rows, YuNet
@@ -84,7 +84,7 @@ class TestLargePhotos:
         """A JPEG of 1.8 megapixels, which is decoded at half its size, against the same as PNG, which never is."""
         upright = resized(astronaut[:, 60:400], 3.2)[:1637, :1087]
         turns = {1: 0, 3: 180, 6: 270}
-        stored = turn_pixels(upright, turns[orientation])
+        stored = np.ascontiguousarray(np.rot90(upright, -turns[orientation] // 90))
         exif = Image.Exif()
         exif[274] = orientation
         reduced = pipeline.detect(encoded(stored, "JPEG", quality=95, exif=exif))
@@ -162,12 +162,38 @@ class TestTurnedFaces:
         assert_landmarks(faces[0], alone[0])
         assert_landmarks(faces[1], alone[1] @ matrix[:, :2].T + matrix[:, 2] + (300, 0), 0.1)
 
-    def test_two_people_in_a_photo_that_was_held_askew(self, pipeline: Pipeline) -> None:
-        """Every 30 degrees: hardly one of them is missed, though the other is sure."""
+    @pytest.mark.parametrize(
+        "degrees", [*(pytest.param(each, marks=pytest.mark.long) for each in range(30, 360, 30)), 45, 135, 225, 315]
+    )
+    def test_two_people_in_a_photo_that_was_held_askew(self, pipeline: Pipeline, degrees: int) -> None:
+        """Neither is missed, though the other is sure."""
         upright = np.array(Image.open(BOTH).convert("RGB").resize((550, 310)))
-        given = (turned_by(upright, degrees)[0] for degrees in range(0, 360, 30))
-        read = sum(face.landmarks is not None for each in given for face in pipeline.detect(encoded(each)).faces)
-        assert 22 <= read <= 24
+        plain = sorted(pipeline.detect(encoded(upright)).faces, key=lambda face: face.box.x)
+        given, matrix = turned_by(upright, degrees)
+        faces = [face for face in pipeline.detect(encoded(given)).faces if face.landmarks is not None]
+        assert len(faces) == 2
+        back = cv2.invertAffineTransform(matrix)
+        faces.sort(key=lambda face: float((back[:, :2] @ face.box.centre + back[:, 2])[0]))
+        for face, wanted in zip(faces, plain, strict=True):
+            assert wanted.landmarks is not None
+            assert_landmarks(face, wanted.landmarks @ matrix[:, :2].T + matrix[:, 2], 0.15)
+
+    @pytest.mark.parametrize("degrees", [135, 180, 225, 270])
+    def test_a_small_turned_face_beside_an_upright_one_of_its_size(self, pipeline: Pipeline, degrees: int) -> None:
+        """65 pixels wide in a frame of 1000 × 480, which is looked at at half its size."""
+        small = []
+        for photo in (HOPPER, COLLINS):
+            (face,) = pipeline.detect(photo.read_bytes()).faces
+            small.append(resized(np.array(Image.open(photo).convert("RGB")), 65 / face.box.width))
+        standing, (lying, matrix) = small[0][:480], turned_by(small[1], degrees, side=360)
+        frame = np.full((480, 1000, 3), 120, np.uint8)
+        frame[: len(standing), : standing.shape[1]] = standing
+        frame[:360, 640:] = lying
+        faces = sorted(pipeline.detect(encoded(frame)).faces, key=lambda face: face.box.x)
+        (alone,) = pipeline.detect(encoded(small[1])).faces
+        assert len(faces) == 2
+        assert alone.landmarks is not None
+        assert_landmarks(faces[1], alone.landmarks @ matrix[:, :2].T + matrix[:, 2] + (640, 0), 0.15)
 
     @pytest.mark.parametrize("degrees", [0, 28])
     def test_a_face_that_leans_is_looked_at_in_eight_directions_however_sure_it_seemed(
@@ -195,7 +221,7 @@ class TestTurnedFaces:
         class Misled(Detector):
             def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
                 (sight,) = super().search(pixels, min_face=min_face)[:1]
-                made_up.append(sight.landmarks + np.float32(4))
+                made_up.append(sight.landmarks + np.float32(6))
                 return [replace(sight, landmarks=made_up[0], score=0.89)]
 
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
@@ -365,13 +391,15 @@ class TestTurnedFaces:
     ) -> None:
         """The answer says by how much it must be turned; boxes are in the photo as it was given."""
         upright = astronaut[:, :400]
-        given = turn_pixels(upright, 360 - degrees)
+        given, back = turn_pixels(upright, 360 - degrees)
         photo = pipeline.detect(encoded(given))
         assert photo.rotated == degrees
         assert (photo.width, photo.height) == (given.shape[1], given.shape[0])
         (face,), (plain,) = photo.faces, pipeline.detect(encoded(upright)).faces
         assert plain.landmarks is not None
-        wanted = turn_back(Detection(plain.box, plain.landmarks, 1.0), degrees, given.shape[1], given.shape[0])
+        wanted = mapped(
+            Detection(plain.box, plain.landmarks, 1.0), np.asarray(cv2.invertAffineTransform(back), np.float64)
+        )
         assert_box(face.box, wanted.box, 0.15)
         assert_landmarks(face, wanted.landmarks)
         assert unlike(crop_of(face), crop_of(plain)) < 15
@@ -428,11 +456,27 @@ class TestTurnedFaces:
         x, y = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
         pixels = np.zeros((height, width, 3), np.uint8)
         pixels[y, x] = 255
-        row, column = np.argwhere(turn_pixels(pixels, degrees)[:, :, 0])[0]
-        landmarks = np.full((5, 2), (column, row), np.float32)
-        back = turn_back(Detection(Box(column, row, 0, 0), landmarks, 1.0), degrees, width, height)
-        assert back.landmarks.tolist() == [[x, y]] * 5
-        assert back.box == Box(x, y, 0, 0)
+        turned, back = turn_pixels(pixels, degrees)
+        assert sorted(turned.shape) == sorted(pixels.shape)
+        row, column = np.argwhere(turned[:, :, 0])[0]
+        sight = Detection(Box(column, row, 0, 0), np.full((5, 2), (column, row), np.float32), 1.0)
+        assert mapped(sight, back).landmarks == pytest.approx(np.tile([x, y], (5, 1)), abs=1e-4)
+        assert mapped(sight, back).box.centre == pytest.approx((x, y), abs=1e-9)
+
+    @given(st.floats(-180, 180), st.integers(16, 400), st.integers(16, 400))
+    def test_a_turned_photo_has_all_of_the_photo_and_no_more_pixels(
+        self, degrees: float, width: int, height: int
+    ) -> None:
+        """So turning a large photo takes no more memory than the photo."""
+        turned, back = turn_pixels(np.full((height, width, 3), 255, np.uint8), degrees)
+        assert turned.shape[0] * turned.shape[1] <= 1.1 * width * height + 20
+        there = cv2.invertAffineTransform(back) @ [
+            [0, width - 1, 0, width - 1],
+            [0, 0, height - 1, height - 1],
+            [1] * 4,
+        ]
+        assert there.min() >= -1
+        assert (there.max(axis=1) <= (turned.shape[1], turned.shape[0])).all()
 
 
 class TestEmbed:
