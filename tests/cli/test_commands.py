@@ -172,7 +172,7 @@ class TestPeopleAndFaces:
         assert likeness(folder, "people", "list", gallery, "--search", "hopper", "--json").rows == []
         (shown,) = likeness(folder, "people", "show", gallery, "ada", "--json").rows
         assert (shown["name"], shown["face_count"]) == ("Ada Lovelace", 1)
-        assert likeness(folder, "people", "delete", gallery, "ada").returncode == 1, "nobody confirmed it"
+        assert likeness(folder, "people", "delete", gallery, "ada").returncode == 2, "nobody confirmed it"
         assert likeness(folder, "people", "delete", gallery, "ada", "--yes").stdout == "ada: deleted\n"
         assert likeness(folder, "people", "show", gallery, "ada").returncode == 5
 
@@ -181,7 +181,7 @@ class TestPeopleAndFaces:
         assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
         assert likeness(folder, "people", "merge", gallery, "grace", "nobody", "--yes").returncode == 5
         assert likeness(folder, "people", "merge", gallery, "grace", "grace", "--yes").returncode == 2
-        assert likeness(folder, "people", "merge", gallery, "grace", "ada").returncode == 1, "nobody confirmed it"
+        assert likeness(folder, "people", "merge", gallery, "grace", "ada").returncode == 2, "nobody confirmed it"
         assert likeness(folder, "people", "merge", gallery, "grace", "ada", "--yes").stdout.startswith("grace: merged")
         assert len(likeness(folder, "faces", "list", gallery, "ada", "--json").rows) == 2
         assert likeness(folder, "people", "show", gallery, "grace").returncode == 5
