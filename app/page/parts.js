@@ -44,6 +44,13 @@ export const facts = (pairs) =>
   );
 
 /**
+ * What is shown where there is nothing yet: what is missing, and what to do.
+ * @param {Page.Child} title
+ * @param {...Page.Child} contents
+ */
+export const nothing = (title, ...contents) => h("div.nothing", {}, h("h2", {}, title), contents);
+
+/**
  * Whether a job has not ended.
  * @param {Api.Job | null | undefined} job
  */

@@ -76,6 +76,16 @@ export class PersonField {
     return same ? { id: known.id, name: null } : { id: madeId(), name: words };
   }
 
+  /** Shows the name of whom the field has by an id. */
+  async named() {
+    const { id } = this;
+    if (!id) return;
+    const found = await get(path("galleries", this.gallery(), "subjects", id)).catch(() => null);
+    if (!found || this.chosen || this.id !== id) return;
+    this.chosen = found;
+    this.input.value = nameOf(found);
+  }
+
   typed() {
     this.chosen = null;
     this.look();

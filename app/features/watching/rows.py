@@ -130,12 +130,12 @@ def delete_sightings(change: Change, keys: Iterable[int]) -> int:
     doomed = sorted(set(keys))
     for some in in_parts(doomed):
         change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(some)))
-    drop_empty_strangers(change.connection, change.gallery)
+    drop_unseen(change.connection, change.gallery)
     change.overwrites |= bool(doomed)
     return len(doomed)
 
 
-def drop_empty_strangers(connection: Connection, gallery: Gallery) -> None:
+def drop_unseen(connection: Connection, gallery: Gallery) -> None:
     """Delete the gallery's strangers of whom no sighting is left."""
     empty = ~sa.exists().where(SIGHTINGS.c.stranger_key == STRANGERS.c.key)
     connection.execute(sa.delete(STRANGERS).where((STRANGERS.c.gallery_key == gallery.key) & empty))

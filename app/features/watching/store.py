@@ -22,7 +22,7 @@ from app.features.watching.rows import (
     Stored,
     about,
     delete_sightings,
-    drop_empty_strangers,
+    drop_unseen,
     find_row,
     fits,
     said_of,
@@ -136,7 +136,7 @@ class Sightings:
             }
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
             settled.append(_say(change, row.key, row.said, ended_before=bool(row.ended)))
-        drop_empty_strangers(change.connection, change.gallery)
+        drop_unseen(change.connection, change.gallery)
         return settled
 
     # The scheduler's tasks

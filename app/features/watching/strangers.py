@@ -21,16 +21,7 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
-from app.features.watching.rows import (
-    LOOKS,
-    ROWS,
-    Stored,
-    drop_empty_strangers,
-    find_row,
-    template_of,
-    templates,
-    to_stored,
-)
+from app.features.watching.rows import LOOKS, ROWS, Stored, drop_unseen, find_row, template_of, templates, to_stored
 from app.features.watching.schemas import Stranger
 from app.gallery.change import Change
 from app.gallery.records import Gallery
@@ -63,7 +54,7 @@ class Strangers:
         if row.decision != "unknown":
             if row.stranger_key is not None:
                 _give(change, [key], None)
-                drop_empty_strangers(change.connection, change.gallery)
+                drop_unseen(change.connection, change.gallery)
             return
         well_seen = row.quality >= WELL_SEEN and row.frames >= LOOKS
         if not self._kept or row.stranger_key is not None or row.settled or not well_seen:
@@ -120,7 +111,7 @@ class Strangers:
             mine = SIGHTINGS.c.stranger_key == source
             keys = list(change.connection.execute(sa.select(SIGHTINGS.c.key).where(mine)).scalars())
             self._take(change, keys, target, by_hand=True)
-            drop_empty_strangers(change.connection, change.gallery)
+            drop_unseen(change.connection, change.gallery)
 
     def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> str:
         """Give these of the stranger's sightings to a new one; return its id. With ``alike``, also those that are more
@@ -136,7 +127,7 @@ class Strangers:
                 keys += self._like(change, source, set(keys))
             made = _make(change, utc_now(self._kept))
             self._take(change, keys, made, by_hand=True)
-            drop_empty_strangers(change.connection, change.gallery)
+            drop_unseen(change.connection, change.gallery)
             return str(change.connection.execute(sa.select(STRANGERS.c.id).where(STRANGERS.c.key == made)).scalar())
 
     def forget(self, gallery: Gallery, stranger_id: str) -> None:
@@ -181,11 +172,9 @@ class Strangers:
         with self._store.change(gallery) as change:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
+            # For two tracks of different lengths, never laxer than their own reduction.
             free = [
-                (
-                    vector * math.sqrt(points.reduction_of_two(length, length)),
-                    row,
-                )  # never laxer where two differ in length
+                (vector * math.sqrt(points.reduction_of_two(length, length)), row)
                 for vector, length, row in _kept(change, points.package)
                 if row.stranger_key not in said and not row.settled
             ]
@@ -203,7 +192,7 @@ class Strangers:
                 if moved:
                     self._take(change, moved, target)
                 changed += len(moved)
-            drop_empty_strangers(change.connection, change.gallery)
+            drop_unseen(change.connection, change.gallery)
             return changed
 
     def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:

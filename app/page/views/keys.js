@@ -4,7 +4,7 @@ import { call, every, get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { confirm, field, h, newId, openDialog, put, toast } from "../dom.js";
 import { icon } from "../icons.js";
-import { facts, head, request } from "../parts.js";
+import { facts, head, nothing, request } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
@@ -63,12 +63,7 @@ const load = (state) => showing(state.place, async () => put(state.body, await l
  */
 function listed(state, found) {
   if (!found.length)
-    return h(
-      "div.nothing",
-      {},
-      h("h2", {}, "No key but admin.key yet"),
-      h("p", {}, "Create one for everybody else who uses this server."),
-    );
+    return nothing("No key but admin.key yet", h("p", {}, "Create one for everybody else who uses this server."));
   return h(
     "ul.stack",
     {},

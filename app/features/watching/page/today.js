@@ -2,11 +2,10 @@
 
 import { get, path } from "../api.js";
 import { debounce, field, h, put, select } from "../dom.js";
-import { head } from "../parts.js";
+import { head, nothing } from "../parts.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { link, remember } from "../router.js";
 import { PersonField } from "../suggest.js";
-import { nameOf } from "../words.js";
 import { listen } from "./live.js";
 import { card, clock, pathOf, whoOf } from "./sighting.js";
 import { Waiting } from "./waiting.js";
@@ -118,26 +117,13 @@ class Day {
     const choose = () => this.choose("subject", who.id);
     const asked = { placeholder: "Anybody", value: this.filter.subject ?? "", onchange: () => who.chosen || choose() };
     const who = new PersonField(() => this.gallery, asked, choose);
-    void this.title(who);
+    void who.named();
     const decided = select(DECISIONS, this.filter.decision, (decision) => this.choose("decision", decision));
     return [
       h("div.field", {}, h("label", { for: who.input.id }, "Person"), who.element),
       field("Camera", this.cameras),
       field("Decision", decided),
     ];
-  }
-
-  /**
-   * Shows the name of whom the address names by an id.
-   * @param {PersonField} who
-   */
-  async title(who) {
-    const { subject } = this.filter;
-    if (!subject) return;
-    const found = await get(path("galleries", this.gallery, "subjects", subject)).catch(() => null);
-    if (!found || who.chosen || who.id !== subject) return;
-    who.chosen = found;
-    who.input.value = nameOf(found);
   }
 
   /** Shows the newest sightings that fit, unless `anew` beside those that are shown already. */
@@ -154,7 +140,7 @@ class Day {
   nobody() {
     if (!Object.values(this.filter).some(Boolean)) return howToBegin(this.gallery, "Nobody was seen yet");
     const all = `${link("today")}?${new URLSearchParams({ gallery: this.gallery })}`;
-    return h("div.nothing", {}, h("h2", {}, "Nobody fits"), h("a.button", { href: all }, "Show everybody"));
+    return nothing("Nobody fits", h("a.button", { href: all }, "Show everybody"));
   }
 
   /** @param {Api.SightingPage} page */

@@ -3,6 +3,7 @@
 import { get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { field, h, select } from "../dom.js";
+import { nothing } from "../parts.js";
 import { link } from "../router.js";
 
 const PLACE = "likeness.watched";
@@ -43,10 +44,8 @@ export function galleryChoice(ids, chosen, onchange) {
 
 /** What is shown where there is no gallery. */
 export const noGallery = () =>
-  h(
-    "div.nothing",
-    {},
-    h("h2", {}, "No gallery yet"),
+  nothing(
+    "No gallery yet",
     h("p", {}, "Whom the cameras are to recognise is enrolled in a gallery."),
     h("a.button.primary", { href: link("overview") }, "To the overview"),
   );
@@ -72,10 +71,8 @@ export function howToBegin(gallery, title) {
       h("code", {}, server + watch),
     ],
   ];
-  return h(
-    "div.nothing",
-    {},
-    h("h2", {}, title),
+  return nothing(
+    title,
     h(
       "ol.begin",
       {},
