@@ -233,7 +233,8 @@ class Sent(Generic[Params]):
     def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
         """Return the content of a body.
 
-        Raises InvalidInput as `parse_images` does, and if a parameter is in both the query and the body.
+        Raises InvalidInput as `parse_images` does, and if a parameter has one value in the query and another in
+        the body. Generated clients send defaults in both.
         """
         model = type(query)
         parts = parse_images(body, wanted, limits, model.model_fields)
@@ -243,8 +244,8 @@ class Sent(Generic[Params]):
         given = validate(model, parts.fields, "body", strict=parts.strict)
         asked = query.model_dump(mode="json", exclude_unset=True)
         added = given.model_dump(mode="json", exclude_unset=True)
-        if twice := sorted(asked.keys() & added.keys()):
-            raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body.", errors=[])
+        if twice := sorted(name for name in asked.keys() & added.keys() if asked[name] != added[name]):
+            raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body, and differently.", errors=[])
         return cls(images, validate(model, asked | added, "body", strict=False))
 
 

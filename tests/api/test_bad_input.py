@@ -417,3 +417,12 @@ def test_json_without_its_content_type_is_told_to_name_it(api: httpx.Client) -> 
     )
     error_of(answer, 415, "unsupported_media_type")
     assert "name it in the header Content-Type" in answer.json()["error"]["message"]
+
+
+def test_a_parameter_may_be_in_query_and_body_if_they_agree(api: httpx.Client, people: str) -> None:
+    """openapi-python-client sends the defaults of both."""
+    sent: dict[str, Any] = {"params": {"limit": "5", "track": "false"}, "files": {"image": COLLINS}}
+    assert api.post(f"{people}/identify", data={"limit": "5", "track": "false"}, **sent).status_code == 200
+    answer = api.post(f"{people}/identify", data={"limit": "6", "track": "false"}, **sent)
+    error_of(answer, 422, "invalid_request")
+    assert "limit: given in the query and in the body" in answer.json()["error"]["message"]
