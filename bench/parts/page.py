@@ -205,7 +205,7 @@ def _walk(server: Server, page: Page, people: int, taken: dict[str, list[dict[st
     with page.expect_console_message(lambda message: message.text == FIRST_SHOWN):
         page.goto(f"{server.url}/#code={code}")
     taken.setdefault("the first view", []).append(page.evaluate(_FIRST))
-    page.wait_for_load_state("networkidle")  # the other views' files
+    page.evaluate(_FETCHED, 0)  # the other views' files, which are asked for once the first one is drawn
     for step in steps(people):
         before = server.processor_s()
         done: dict[str, Any] = page.evaluate(_STEP.format(act=step.act + ";", shown=step.shown))
