@@ -226,7 +226,7 @@ def test_frozen_statistics_stay_and_weights_move(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("smal = 0.5", "smal: Extra inputs .*Known are small"),
+        ("smal = 0.5", "smal: There is no such field.*Known are small"),
         ("small = 2", "small: .*less than or equal to 1"),
         ("small = true", "small: .*valid number"),
         ("side = 12", "side: .*valid tuple"),
