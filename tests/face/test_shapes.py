@@ -77,8 +77,9 @@ def test_every_session_sees_one_shape_and_finds_the_same_faces(
                 assert one.landmarks is not None
                 assert other.landmarks is not None
                 off = np.abs(one.landmarks - other.landmarks).max()
-                # Black beside a photo changes the first look, and with it whether a leaning face is measured once more.
-                assert off < 0.03 * other.box.width
+                # Black beside a photo changes the first look, and with it whether a leaning face is measured once more,
+                # and which of two readings of a turned one is sure.
+                assert off < 0.05 * other.box.width
             embedder.embed([face.crop for face in found.faces if face.crop is not None])
     assert faces >= len(SIZES) // 2
     assert set(embedding.shapes) == {(8, 112, 112, 3)}
