@@ -119,9 +119,8 @@ def _end_of_string(data: bytes, start: int, most: int) -> Span:
             _invalid()
         if data[end - 1] != ord("\\"):
             return end, quotes
-        before = data[
-            at:end
-        ]  # the quote is escaped by an odd number of backslashes, all of which come after the last quote
+        # The quote is escaped by an odd number of backslashes, all of which come after the last quote.
+        before = data[at:end]
         if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
             return end, quotes
         at = end + 1

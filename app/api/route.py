@@ -179,9 +179,8 @@ class OperationRoute(APIRoute):
                 return
             except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
                 refusal = expected(error, scope["request_id"])
-                refusal.__traceback__ = refusal.__context__ = (
-                    None  # their frames would hold the body in memory during the wait
-                )
+                # Their frames would hold the body in memory during the wait.
+                refusal.__traceback__ = refusal.__context__ = None
                 trail.refuse(refusal)
                 if isinstance(refusal, GalleryNotFound) and operation.wire.name is None:
                     refusal = await _naming_nearest(refusal, components, scope["grant"])

@@ -104,9 +104,8 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
             sample = _sampled(x, _places(x, number))
             weight = convolution.weight[:, :, 0, 0].double()
             gram = torch.cov(sample)
-            weight = (
-                weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
-            )  # so that all outputs have the same weight
+            # So that all outputs have the same weight.
+            weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
             kept.append(choose(weight, gram, widths[len(kept)]))
         x = each(x)
     sample = x.double().flatten(2).mean(2).T  # the head reads whole maps: their means stand for them

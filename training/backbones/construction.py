@@ -27,9 +27,8 @@ class Construction:
 
     def __init__(self, model: ModelProto) -> None:
         self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-        self._shapes = known_shapes(
-            onnx.shape_inference.infer_shapes(model, data_prop=True)
-        )  # shapes of computed values too
+        # Shapes of computed values too.
+        self._shapes = known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True))
         self._values: dict[str, Value] = {}
         self.root = nn.Module()
         self.graph = fx.Graph()

@@ -61,9 +61,8 @@ def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     """
     kinds = (nn.Conv2d, nn.BatchNorm2d, nn.PReLU, nn.Linear, nn.BatchNorm1d)
     parts = [each for each in network.modules() if isinstance(each, kinds)]
-    widths = [
-        each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)
-    ]  # of the stem and the pointwise convolutions
+    # Of the stem and the pointwise convolutions.
+    widths = [each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)]
     linear = next((each for each in parts if isinstance(each, nn.Linear)), None)
     if linear is None or len(widths) != len(WIDTHS):
         raise ValueError("The network is not a MobileNet of 27 convolutions.")

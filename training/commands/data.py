@@ -165,9 +165,8 @@ def overlap(
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(second.people), fpir, threshold)
         if pair_threshold is None:
-            comparisons = (
-                len(second) * len(first) // len(first.people)
-            )  # comparisons of an average person's images with all of B's
+            # Comparisons of an average person's images with all of B's.
+            comparisons = len(second) * len(first) // len(first.people)
             pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
         with Embedder(open_embedder(chosen, cache, device)) as embedder:
             with counted(f"embedding {a}", len(first)) as step:

@@ -128,9 +128,8 @@ class CollapseAlarm:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._first = state["first"]
-        self._in_a_row = {
-            problem: state.get(problem, 0) for problem in self._in_a_row
-        }  # older runs may lack one of the counts
+        # Older runs may lack one of the counts.
+        self._in_a_row = {problem: state.get(problem, 0) for problem in self._in_a_row}
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -255,9 +255,8 @@ def _import_lines(
 
 def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
     batch, before = Batch(), run.job.saved
-    first = (
-        int(before.get("first_subject", 0)) + before["subjects"]
-    )  # in the report, faces are numbered before subjects
+    # In the report, faces are numbered before subjects.
+    first = int(before.get("first_subject", 0)) + before["subjects"]
     for item, line in enumerate(lines, first):
         parsed = json_lines.parse(line, SubjectLine)
         consent = None if parsed.consent is None else Consent(parsed.consent.note, parsed.consent.given_at)

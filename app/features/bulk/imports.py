@@ -112,9 +112,8 @@ class Import:
     def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
-        photos = (
-            self.job.params.get("content") == "photos"
-        )  # templates come by thousands: a review finds such faces later
+        # Templates come by thousands: a review finds such faces later.
+        photos = self.job.params.get("content") == "photos"
         return list(
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )

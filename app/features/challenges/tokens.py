@@ -84,9 +84,8 @@ class Challenges:
 
 
 def _bytes(token: str) -> bytes:
-    return base64.b64decode(
-        token.encode(), altchars=b"-_", validate=True
-    )  # raises for other characters; several texts may decode to the same bytes
+    # Raises for other characters; several texts may decode to the same bytes.
+    return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
 
 
 def _wrong_challenge(reason: str, what: str) -> InvalidInput:

@@ -47,9 +47,8 @@ class ModelRemover:
             with _alone(self._added):
                 gone = package.folder.with_name(f".{package.folder.name}{DRAFT}")
                 shutil.rmtree(gone, ignore_errors=True)
-                package.folder.rename(
-                    gone
-                )  # not found from here on; if this is killed, making the next package deletes the rest
+                # Not found from here on; if this is killed, making the next package deletes the rest.
+                package.folder.rename(gone)
                 try:
                     self._check_free(package)  # again: a gallery may have been made meanwhile
                 except Conflict:

@@ -131,9 +131,8 @@ class Reviews:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
             query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
-            held = query.order_by(FACES.c.key).with_for_update(
-                read=True, key_share=True
-            )  # until the end of the transaction none is deleted
+            # Until the end of the transaction none is deleted.
+            held = query.order_by(FACES.c.key).with_for_update(read=True, key_share=True)
             ids = {row.key: row.face_id for row in select_in(connection, held, FACES.c.key, keys)}
             values = [
                 {

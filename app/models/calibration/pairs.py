@@ -87,9 +87,8 @@ def all_pairs(
     tops: list[Pairs] = []
     mates: list[Pairs] = []
     for start in range(0, len(templates), block):
-        scores = (
-            templates[start : start + block] @ templates[start:].T
-        )  # these rows with all rows from the first of them on
+        # These rows with all rows from the first of them on.
+        scores = templates[start : start + block] @ templates[start:].T
         rows, columns = scores.shape
         once = np.arange(columns) > np.arange(rows)[:, None]
         mate = who[start : start + rows, None] == who[start:]

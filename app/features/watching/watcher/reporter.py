@@ -148,7 +148,6 @@ def _is_final(error: Exception, report: Report) -> bool:
     if not isinstance(error, ApiError) or error.status >= BUSY:
         return False
     if error.status == HTTPStatus.NOT_FOUND:
-        return (
-            not report.looks
-        )  # with looks, the gallery is missing or watching is off, which a person may still correct
+        # With looks, the gallery is missing or watching is off, which a person may still correct.
+        return not report.looks
     return error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
