@@ -308,7 +308,7 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
 
 
 class _Place(Enum):
-    """Where a form is read."""
+    """The part of a form that is read next."""
 
     PREAMBLE = auto()
     """Before the first boundary: text that is ignored (RFC 2046, section 5.1.1)."""

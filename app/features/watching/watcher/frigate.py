@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a message says of a person; times in seconds since 1970."""
+    """A message of Frigate's about one person; times in seconds since 1970."""
 
     event: str
     camera: str
@@ -57,7 +57,7 @@ class _Said:
 
 @dataclass(slots=True)
 class _Visit:
-    """What is known of one of Frigate's persons."""
+    """A person whom Frigate tracks: the messages and the best looks so far."""
 
     first: _Said
     last: float
