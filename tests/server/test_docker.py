@@ -29,7 +29,7 @@ from app.db.engine import Database
 from app.db.opening import POOL_SIZE
 from app.features.keys_file.reading import read_keys
 from tests.conftest import PROJECT
-from tests.support.following import downgrade, engine_of
+from tests.support.following import engine_of, make_0_1_0
 from tests.support.live import LiveServer, environment
 from tests.support.postgres import new_database
 from tests.support.service import BOTH, COLLINS, running
@@ -328,7 +328,7 @@ def test_the_services_role_owns_its_tables_and_nothing_else(tmp_path: Path, post
         )
         assert (done.stdout, done.stderr) == ("", "")
     service = url.set(username="likeness_service").render_as_string(hide_password=False)
-    downgrade(service, "0012")
+    make_0_1_0(service)
     Database(service).close()  # migrated by the role itself
     with engine_of(service).connect() as connection:
         (rights,) = connection.execute(sa.text(RIGHTS)).all()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import unicodedata
 
 import sqlalchemy as sa
 
 from app.db.engine import MARK_BITS
-from app.db.migrations import MIGRATIONS
-from app.db.schema import CHANGES, SUBJECTS
+from app.db.migrations import VERSION
+from app.db.schema import CHANGES, METADATA, SUBJECTS
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
@@ -51,14 +52,28 @@ def log_of(url: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in rows]
 
 
-def downgrade(url: str, revision: str) -> None:
-    """Undo the migrations after `revision`."""
-    from alembic import command  # noqa: PLC0415 - slow, and few need it
-    from alembic.config import Config  # noqa: PLC0415 - as above
+TABLES_OF_0_1_0 = frozenset(
+    "answered_requests api_keys audit changes collections crops face_origins faces galleries job_refusals jobs receipts "
+    "reembeddings second_templates secrets subjects".split()
+)
+COLUMNS_OF_0_2_0 = {
+    "galleries": ("population", "on_conflict", "liveness", "calibration", "allow_laxer"),
+    "subjects": ("cover",),
+    "job_refusals": ("enrolled",),
+}
 
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
+
+def make_0_1_0(url: str) -> None:
+    """Leave the database as version 0.1.0 had it, which folded names otherwise, too."""
+    subjects = sa.table("subjects", sa.column("key"), sa.column("id"), sa.column("name"), sa.column("folded"))
     with engine_of(url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
+        for table in reversed(METADATA.sorted_tables):
+            if table.name not in TABLES_OF_0_1_0:
+                table.drop(connection)
+        for name, columns in COLUMNS_OF_0_2_0.items():
+            for column in columns:
+                connection.exec_driver_sql(f"ALTER TABLE {name} DROP COLUMN {column}")
+        for row in connection.execute(sa.select(subjects)).all():
+            folded = "\n".join(unicodedata.normalize("NFC", text.casefold()) for text in (row.id, row.name) if text)
+            connection.execute(sa.update(subjects).where(subjects.c.key == row.key).values(folded=folded))
+        connection.execute(sa.update(VERSION).values(version_num="0012"))
