@@ -52,9 +52,19 @@ def log_of(url: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in rows]
 
 
-TABLES_OF_0_1_0 = frozenset(
-    "answered_requests api_keys audit changes collections crops face_origins faces galleries job_refusals jobs receipts "
-    "reembeddings second_templates secrets subjects".split()
+TABLES_OF_0_2_0 = (
+    *(
+        "calibration_pairs",
+        "cameras",
+        "corrections",
+        "dismissals",
+        "event_cursors",
+        "event_numbers",
+        "events",
+        "findings",
+    ),
+    *("gallery_calibrations", "packages", "reviews", "seen_signatures", "sightings", "sign_ins", "strangers"),
+    *("webhook_subjects", "webhooks"),
 )
 COLUMNS_OF_0_2_0 = {
     "galleries": ("population", "on_conflict", "liveness", "calibration", "allow_laxer"),
@@ -68,7 +78,7 @@ def make_0_1_0(url: str) -> None:
     subjects = sa.table("subjects", sa.column("key"), sa.column("id"), sa.column("name"), sa.column("folded"))
     with engine_of(url).begin() as connection:
         for table in reversed(METADATA.sorted_tables):
-            if table.name not in TABLES_OF_0_1_0:
+            if table.name in TABLES_OF_0_2_0:
                 table.drop(connection)
         for name, columns in COLUMNS_OF_0_2_0.items():
             for column in columns:
