@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -254,9 +255,7 @@ def _numbered(name: str, *parts: SchemaItem) -> None:
     _table(name, sa.Column("key", KEY, primary_key=True), *parts, numbered=True)
 
 
-def _owner(
-    name: str, kind: sa.types.TypeEngine[object], target: str, *, primary: bool = False, nullable: bool = False
-) -> sa.Column[object]:
+def _owner(name: str, kind: Any, target: str, *, primary: bool = False, nullable: bool = False) -> sa.Column[object]:
     """Return a column that refers to another table, with whose row its own goes."""
     reference = sa.ForeignKey(target, ondelete="CASCADE")
     return sa.Column(name, kind, reference, primary_key=primary, autoincrement=False, nullable=nullable)
