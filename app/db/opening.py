@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
 
-from app.errors import DatabaseBusy, DatabaseUnavailable, LikenessError, TransactionEnded, Unusable
+from app.errors import DatabaseBusy, DatabaseUnavailable, InvalidInput, LikenessError, TransactionEnded, Unusable
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -172,6 +180,8 @@ def _translate(context: ExceptionContext) -> LikenessError | None:
     error = context.sqlalchemy_exception
     if context.is_pre_ping or not isinstance(error, DBAPIError):  # a connection of the pool was lost: it makes another
         return None
+    if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own, before anything is sent
+        return InvalidInput("A text can't hold the character U+0000.", errors=[])
     if not isinstance(error, OperationalError):
         broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
         gone = broken or context.is_disconnect  # damaged, no database at all, or its connection is lost

@@ -77,6 +77,13 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
             raise InvalidInput(message, code=code)
 
 
+def check_characters(text: str, what: str, code: str = "invalid_id") -> None:
+    """Check that a text holds only characters that the databases store, on one line. Raises InvalidInput `code`."""
+    for character in text:
+        if unicodedata.category(character) in _REFUSED_CATEGORIES:
+            raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)
+
+
 def unnamed_id() -> str:
     """Return the id of a new unnamed subject: `~` and 32 hexadecimal digits.
 
@@ -135,9 +142,7 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
         raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
     if _piles_marks(cleaned):
         raise InvalidInput(f"A {what} has at most {_MARKS} combining marks in a row.", code=code)
-    for character in cleaned:
-        if unicodedata.category(character) in _REFUSED_CATEGORIES:
-            raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)
+    check_characters(cleaned, what, code)
     return cleaned
 
 

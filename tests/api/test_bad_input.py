@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,8 @@ import pytest
 from PIL import Image
 
 from tests.support.black_png import black_png
-from tests.support.service import COLLINS, HOPPER, encoded, error_of
+from tests.support.postgres import new_database
+from tests.support.service import COLLINS, HOPPER, encoded, error_of, running
 
 PIXELS = np.asarray(Image.open(io.BytesIO(COLLINS)).convert("RGB"))[::2, ::2].copy()
 FILES = {
@@ -426,3 +428,22 @@ def test_a_parameter_may_be_in_query_and_body_if_they_agree(api: httpx.Client, p
     answer = api.post(f"{people}/identify", data={"limit": "6", "track": "false"}, **sent)
     error_of(answer, 422, "invalid_request")
     assert "limit: given in the query and in the body" in answer.json()["error"]["message"]
+
+
+@pytest.mark.long
+def test_a_text_that_postgresql_can_not_hold_is_refused_wherever_it_stands(tmp_path: Path, postgresql: Path) -> None:
+    """U+0000 in each id of a path and in each parameter of the query, of every operation."""
+    on = dict.fromkeys(("deepstack", "immich", "watching"), "on")
+    with running(tmp_path / "data", database_url=new_database(postgresql), **on) as api:
+        api.post("/v1/galleries", json={"id": "g"}).raise_for_status()
+        paths = api.get("/openapi.json").json()["paths"]
+        for path, operations in paths.items():
+            names = re.findall(r"\{(\w+)\}", path)
+            plain = path.format_map({name: "g" for name in names})
+            for method, operation in operations.items():
+                tried = [(path.format_map({each: "g" for each in names} | {name: "a%00b"}), "") for name in names]
+                listed = (each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
+                tried += [(plain, f"?{name}=a%00b") for name in listed]
+                for where, query in tried:
+                    answer = api.request(method.upper(), where + query, json={})
+                    assert answer.status_code < 500, (method, where, query, answer.text)

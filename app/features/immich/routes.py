@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from app.access.grants import Scope
-from app.api.body import COSTLY_BYTES, FORM_TYPE, JSON_TYPE, Body, ImageFields, parse_images, read_body
+from app.api.body import COSTLY_BYTES, JSON_TYPE, Body, ImageFields, parse_images, read_body
 from app.api.components import Components
 from app.api.json_reader import load_json
 from app.api.openapi import BINARY, TEXT
@@ -69,10 +69,10 @@ class Immich:
     networks: Networks
     others: str | None
 
-    async def predict(self, body: Body) -> Response:
-        """Return the faces of a photo, or the others' answer to anything else."""
+    async def predict(self, body: Body, content_type: str) -> Response:
+        """Return the faces of a photo, or the others' answer to anything else, which gets the body as it came."""
         entries, answer = await self.core.workers.run(lambda: self._find(body))
-        return answer or await self._hand_on(body, entries)
+        return answer or await self._hand_on(body, content_type, entries)
 
     def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
         """Return the tasks, and the answer if finding faces is the only one."""
@@ -93,14 +93,14 @@ class Immich:
             return wanted, None
         return wanted, parse_images(body, IMAGE, self.core.limits, ignore=True).images["image"][0]
 
-    async def _hand_on(self, body: Body, tasks: Collection[str]) -> Response:
+    async def _hand_on(self, body: Body, content_type: str, tasks: Collection[str]) -> Response:
         if self.others is None or FACES in tasks:
             message = (
                 f"Faces alone are found here, not: {', '.join(sorted(tasks))[:100]}. With LIKENESS_IMMICH_OTHERS, "
                 "requests for the rest are handed on to Immich's own machine learning."
             )
             raise InvalidInput(message)
-        headers = {"content-type": f"{FORM_TYPE}; boundary={body.boundary.decode('latin-1')}"}
+        headers = {"content-type": content_type.encode("latin-1")}
         try:
             async with httpx.AsyncClient(base_url=self.others, timeout=OTHERS_S) as client:
                 answer = await client.post(PREDICT, content=body.data, headers=headers)
@@ -123,7 +123,7 @@ async def predict(request: Request, components: Components, immich: Immich) -> R
     """
     limits = components.limits
     body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.take)
-    return await immich.predict(body)
+    return await immich.predict(body, request.headers.get("content-type", ""))
 
 
 def faces_of(operations: Operations, image: bytes, least: float) -> Json:

@@ -20,13 +20,14 @@ from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
 from app.db.secrets import SecretStore
-from app.errors import NotFound
+from app.errors import GalleryNotFound, NotFound
 from app.features.watching import schemas
 from app.features.watching.events import among
 from app.features.watching.service import TABLES, Watching
 from app.features.watching.streaming import Listeners
 from app.features.watching.webhooks import Sender, Webhooks
 from app.gallery.records import Gallery
+from app.gallery.store import Store
 
 router = Router("watching")
 
@@ -280,10 +281,10 @@ def part_stranger(
     scope=Scope.READ,
     streams=True,
     file=File((EVENT_STREAM,), "Events as they happen (server-sent events), until the client leaves."),
-    codes=("gallery_not_found",),
+    codes=("gallery_not_found", "invalid_id"),
 )
 async def listen(
-    request: Request, grant: Grant, listeners: Listeners, query: Annotated[schemas.EventsParams, Query()]
+    request: Request, grant: Grant, store: Store, listeners: Listeners, query: Annotated[schemas.EventsParams, Query()]
 ) -> StreamingResponse:
     """Listen to events.
 
@@ -292,8 +293,10 @@ async def listen(
     """
     seen = request.headers.get("last-event-id", "")
     galleries = grant.galleries if query.gallery is None else {query.gallery}
-    if query.gallery is not None and not grant.sees(query.gallery):
-        raise NotFound(f"There is no gallery {query.gallery!r}.", code="gallery_not_found", gallery=query.gallery)
+    if query.gallery is not None:
+        if not grant.sees(query.gallery):
+            raise GalleryNotFound.of(query.gallery)
+        store.gallery(query.gallery)
     after = int(seen[:18]) if seen.isdecimal() and seen.isascii() else query.after
     where = among(galleries, query.camera and [query.camera], query.event and [query.event])
     newest = listeners.begin()

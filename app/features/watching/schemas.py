@@ -9,14 +9,19 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from app.api.schemas.base import FACE_ID, TIME, Example, Id, NextCursor, PageParams, Params, Time, Wire
 from app.choices import Decision, EventKind
-from app.gallery.text import check_visible
+from app.gallery.text import check_characters, check_visible, clean_id
 
 CAMERA_LENGTH = 100
 
 
 def _shown(text: str) -> str:
+    check_characters(text, "name")
     check_visible(text, "name")
     return text
+
+
+def _of_gallery(text: str) -> str:
+    return clean_id(text, "gallery")
 
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=CAMERA_LENGTH), AfterValidator(_shown)]
@@ -43,7 +48,7 @@ class SightingHeard(Params):
 
 
 class FilterParams(Params):
-    camera: str | None = Field(default=None, max_length=CAMERA_LENGTH, description="Of this camera alone.")
+    camera: Name | None = Field(default=None, description="Of this camera alone.")
     decision: Decision | None = Field(default=None, description="Only with this decision.")
     subject: str | None = Field(default=None, max_length=255, description="Only of this subject, by id.")
     stranger: str | None = Field(default=None, max_length=32, description="Only of this stranger, by id.")
@@ -210,10 +215,10 @@ class CameraList(Wire):
 
 class EventsParams(Params):
     after: int | None = Field(
-        default=None, ge=0, description="The number of the last event that is known; by default the latest one."
+        default=None, ge=0, le=2**63 - 1, description="The number of the last event that is known; by default the latest one."
     )
     gallery: str | None = Field(default=None, max_length=255, description="Of this gallery alone.")
-    camera: str | None = Field(default=None, max_length=CAMERA_LENGTH, description="Of this camera alone.")
+    camera: Name | None = Field(default=None, description="Of this camera alone.")
     event: EventKind | None = Field(default=None, description="Of this kind alone.")
     seconds: float | None = Field(
         default=None, ge=0, le=86_400, description="When to end; by default it goes on as long as the client listens."
@@ -246,8 +251,10 @@ class WebhookCreate(Params):
     kinds: list[EventKind] = Field(
         default_factory=lambda: list(get_args(EventKind)), min_length=1, max_length=4, description="Which events."
     )
-    galleries: list[Id] | None = Field(default=None, max_length=100, description="Of these galleries alone.")
-    cameras: list[str] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
+    galleries: list[Annotated[Id, AfterValidator(_of_gallery)]] | None = Field(
+        default=None, max_length=100, description="Of these galleries alone."
+    )
+    cameras: list[Name] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
     subjects: list[WebhookSubject] | None = Field(
         default=None,
         min_length=1,

@@ -14,7 +14,7 @@ from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
 from app.features.listing import templates_of
 from app.features.watching.cameras import Cameras
-from app.features.watching.rows import Stored, delete_sightings, templates, to_sighting
+from app.features.watching.rows import Stored, delete_sightings, find_row, templates, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
@@ -106,6 +106,9 @@ class Watching:
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
         """
         seen = self.strangers.seen(gallery, stranger_id)
+        with self.sightings.database.read() as connection:
+            for sighting_id in also:  # before anything is enrolled
+                find_row(connection, gallery, sighting_id)
         self._enroll(gallery, subject, seen[:ENROLLED])
         ids = dict.fromkeys([stored.sighting.id for stored in seen] + list(also))
         with self._core.store.change(gallery) as change:

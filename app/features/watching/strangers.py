@@ -122,7 +122,10 @@ class Strangers:
         with self._store.change(gallery) as change:
             source = find_key(change.connection, change.gallery, stranger_id)
             rows = [find_row(change.connection, change.gallery, sighting_id) for sighting_id in sightings]
-            keys = [row.key for row in rows if row.stranger_key == source]
+            if other := next((row.id for row in rows if row.stranger_key != source), None):
+                message = f"Stranger {stranger_id!r} has no sighting {other!r}."
+                raise NotFound(message, code="sighting_not_found", gallery=gallery.id, sighting=other)
+            keys = [row.key for row in rows]
             if alike:
                 keys += self._like(change, source, set(keys))
             made = _make(change, utc_now(self._kept))

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import sqlalchemy as sa
@@ -67,6 +66,7 @@ GIVEN_OUT: Final = ipaddress.ip_network("2000::/3")
 """The IPv6 addresses of the internet (RFC 4291, 2.4)."""
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 """IPv6 addresses that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052)."""
+LAST_PORT: Final = 65_535
 ACTIVE, ASIDE = "active", "set_aside"
 _log = logging.getLogger(__name__)
 
@@ -192,13 +192,14 @@ class Webhooks:
     def address_of(self, url: str) -> str:
         """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` if none is allowed:
         the name may since have moved to a machine of this network."""
-        parts = urlsplit(url)
         try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            found = socket.getaddrinfo(parts.hostname or "", port, type=socket.SOCK_STREAM)
+            named = httpx.URL(url)
+            found = socket.getaddrinfo(named.raw_host.decode(), named.port or 80, type=socket.SOCK_STREAM)
+        except httpx.InvalidURL as error:
+            raise InvalidInput("The webhook's URL can't be read.", code="webhook_refused") from error
         except (OSError, ValueError) as error:
             raise InvalidInput("The webhook's host has no address.", code="webhook_refused") from error
-        if parts.scheme not in {"http", "https"}:
+        if named.scheme not in {"http", "https"} or (named.port or 0) > LAST_PORT:
             raise InvalidInput("A webhook is an http or https address.", code="webhook_refused")
         for address in (str(each[4][0]) for each in found):
             if self._may_reach(address):
@@ -321,9 +322,9 @@ def _trusted() -> ssl.SSLContext:
 def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
     """Post to the address, under the URL's own name; return the status. No redirect is followed, and no more than the
     head of the answer is read."""
-    parts, target = urlsplit(url), httpx.URL(url).copy_with(host=address)
-    name = parts.hostname or ""
-    headers = headers | {"host": name if parts.port is None else f"{name}:{parts.port}"}
+    named = httpx.URL(url)
+    target, name = named.copy_with(host=address), named.raw_host.decode()
+    headers = headers | {"host": named.netloc.decode()}
     with (
         httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False, verify=_trusted()) as client,
         client.stream("POST", target, content=body, headers=headers, extensions={"sni_hostname": name}) as response,

@@ -153,6 +153,16 @@ def test_the_rest_is_handed_on_as_it_came(tmp_path: Path) -> None:
         assert len(asked) == 1
 
 
+def test_what_is_handed_on_keeps_a_boundary_that_needs_quotes(tmp_path: Path) -> None:
+    kind = 'multipart/form-data; boundary="a b"'.encode() + b'; x="\xe9"'
+    part = f'Content-Disposition: form-data; name="entries"\r\n\r\n{json.dumps(CLIP)}'
+    body = f"--a b\r\n{part}\r\n--a b--\r\n"
+    with machine_learning() as (url, asked), running(tmp_path / "data", **HERE, immich_others=url) as api:
+        answer = api.post("/predict", content=body, headers={b"content-type": kind})
+        assert answer.status_code == 200, answer.text
+    assert asked[0][0].encode("latin-1") == kind
+
+
 def test_nobody_there_to_hand_on_to_is_an_error_by_which_immich_asks_the_next(tmp_path: Path) -> None:
     with running(tmp_path / "data", **HERE, immich_others="http://127.0.0.1:9") as api:
         answer = predict(api, json.dumps(CLIP), text="a dog")

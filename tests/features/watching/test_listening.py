@@ -72,6 +72,12 @@ def test_a_listener_gets_the_kinds_and_cameras_that_were_asked_for(home: httpx.C
     error_of(home.get("/v1/events?event=seen&seconds=0"), 422, "invalid_request")
 
 
+def test_a_listener_who_can_hear_nothing_is_refused_at_once(home: httpx.Client) -> None:
+    error_of(home.get("/v1/events?gallery=hom&seconds=0"), 404, "gallery_not_found")
+    error_of(home.get("/v1/events?camera=a%00b&seconds=0"), 422, "invalid_id")
+    error_of(home.get(f"/v1/events?after={10**30}&seconds=0"), 422, "invalid_request")
+
+
 def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) -> None:
     for _ in range(streaming.MOST + 5):
         heard(home, 0)

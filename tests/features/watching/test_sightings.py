@@ -129,6 +129,12 @@ def test_an_id_is_one_track_of_one_camera(home: httpx.Client) -> None:
     error_of(home.get(f"{HOME}/sightings/{uuid.uuid4().hex}"), 404, "sighting_not_found")
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\0b", " door"])
+def test_a_cameras_name_is_one_visible_line(home: httpx.Client, name: str) -> None:
+    error_of(tell(home, AGAIN, camera=name), 422, "invalid_id")
+    error_of(home.put(f"{HOME}/cameras", json={"cameras": [{"name": name}]}), 422, "invalid_id")
+
+
 def test_sightings_are_listed_by_person_camera_time_and_decision(home: httpx.Client) -> None:
     first = told(home, AGAIN, camera="door")
     second = told(home, HOPPER, HOPPER, camera="garden", ago_s=0)

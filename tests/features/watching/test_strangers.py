@@ -127,3 +127,22 @@ def test_groups_are_those_of_average_linkage_by_its_definition(seed: int, count:
     groups = group_faces(vectors, threshold)
     found = {frozenset(np.flatnonzero(groups == number).tolist()) for number in np.unique(groups)}
     assert found == slowly(vectors, threshold)
+
+
+def test_a_wrong_sighting_beside_the_name_enrolls_nobody(home: httpx.Client) -> None:
+    stranger = told(home, HOPPER, HOPPER)["stranger"]
+    asked = {"subject": "grace", "also": ["0" * 32]}
+    error_of(home.post(f"{HOME}/strangers/{stranger}/name", json=asked), 404, "sighting_not_found")
+    assert home.get(f"{HOME}/subjects").json()["subjects"] == []
+    assert home.get(f"{HOME}/strangers/{stranger}").raise_for_status()
+
+
+def test_only_a_strangers_own_sightings_are_parted(home: httpx.Client) -> None:
+    first, other = told(home, HOPPER, HOPPER), told(home, COLLINS, AGAIN)
+    assert first["stranger"] != other["stranger"]
+    asked = {"sightings": [first["id"], other["id"]]}
+    error_of(home.post(f"{HOME}/strangers/{first['stranger']}/part", json=asked), 404, "sighting_not_found")
+    asked = {"sightings": [other["id"]]}
+    error_of(home.post(f"{HOME}/strangers/{first['stranger']}/part", json=asked), 404, "sighting_not_found")
+    for seen in (first, other):
+        assert home.get(f"{HOME}/sightings/{seen['id']}").json()["stranger"] == seen["stranger"]

@@ -330,3 +330,26 @@ def test_a_turn_is_one_servers(home: httpx.Client, receiver: Receiver, tmp_path:
             other.send(made["id"], threading.Event())
         assert receiver.asked == 1
         receiver.released.set()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://ex\u2100mple.com/", "http://127.0.0.1:9/\x01", "http://127.0.0.1:99999/", "http:///events"],
+)
+def test_a_url_that_nothing_can_be_sent_to_is_refused(home: httpx.Client, url: str) -> None:
+    error_of(home.post("/v1/webhooks", json={"url": url}), 422, "webhook_refused")
+
+
+def test_names_that_no_gallery_and_no_camera_can_have_are_refused(home: httpx.Client, receiver: Receiver) -> None:
+    for asked in ({"galleries": ["a\0b"]}, {"cameras": ["a\0b"]}):
+        error_of(home.post("/v1/webhooks", json={"url": receiver.url} | asked), 422, "invalid_id")
+
+
+@pytest.mark.parametrize(
+    ("host", "named"), [("[::1]", "[::1]"), ("b\u00fccher.example", "xn--bcher-kva.example"), ("127.0.0.1", "127.0.0.1")]
+)
+def test_the_header_host_names_the_urls_host(receiver: Receiver, host: str, named: str) -> None:
+    with receiver.listening():
+        assert sending._send(f"http://{host}:{receiver.port}/events", "127.0.0.1", b"{}", {}) == 204
+    [(headers, _)] = receiver.taken
+    assert headers["host"] == f"{named}:{receiver.port}"
