@@ -180,12 +180,16 @@ def _translate(context: ExceptionContext) -> LikenessError | None:
     error = context.sqlalchemy_exception
     if context.is_pre_ping or not isinstance(error, DBAPIError):  # a connection of the pool was lost: it makes another
         return None
+    if isinstance(error, OperationalError):
+        return _of_operation(error)
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own, before anything is sent
         return InvalidInput("A text can't hold the character U+0000.", errors=[])
-    if not isinstance(error, OperationalError):
-        broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
-        gone = broken or context.is_disconnect  # damaged, no database at all, or its connection is lost
-        return DatabaseUnavailable("The database can't be used.") if gone else None
+    broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
+    gone = broken or context.is_disconnect  # damaged, no database at all, or its connection is lost
+    return DatabaseUnavailable("The database can't be used.") if gone else None
+
+
+def _of_operation(error: OperationalError) -> LikenessError:
     if getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
         return TransactionEnded("The database is busy.")
     if "database is locked" in str(error.orig):

@@ -20,15 +20,17 @@ def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> 
     """Return the text fields of these names in a form, multipart or urlencoded; none if the body is not a form.
 
     Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field of more than ``longest`` bytes, or too
-    many of them.
+    many of them, and ``invalid_request`` for one that comes twice.
     """
     found: dict[str, bytes] = {}
     for name, data in _pieces(body):
         if name not in names:
             continue
-        found[name] = found.get(name, b"") + data
-        if len(found[name]) > longest:
+        if name in found:
+            raise InvalidInput(f"{name}: given twice.", errors=[])
+        if len(data) > longest:
             raise InvalidInput(f"{name}: longer than {longest} bytes.", code="payload_too_large")
+        found[name] = data
     try:
         return {name: data.decode() for name, data in found.items()}
     except UnicodeDecodeError:

@@ -433,15 +433,15 @@ def test_a_parameter_may_be_in_query_and_body_if_they_agree(api: httpx.Client, p
 @pytest.mark.long
 def test_a_text_that_postgresql_can_not_hold_is_refused_wherever_it_stands(tmp_path: Path, postgresql: Path) -> None:
     """U+0000 in each id of a path and in each parameter of the query, of every operation."""
-    on = dict.fromkeys(("deepstack", "immich", "watching"), "on")
+    on: dict[str, Any] = dict.fromkeys(("deepstack", "immich", "watching"), "on")
     with running(tmp_path / "data", database_url=new_database(postgresql), **on) as api:
         api.post("/v1/galleries", json={"id": "g"}).raise_for_status()
         paths = api.get("/openapi.json").json()["paths"]
         for path, operations in paths.items():
             names = re.findall(r"\{(\w+)\}", path)
-            plain = path.format_map({name: "g" for name in names})
+            plain = path.format_map(dict.fromkeys(names, "g"))
             for method, operation in operations.items():
-                tried = [(path.format_map({each: "g" for each in names} | {name: "a%00b"}), "") for name in names]
+                tried = [(path.format_map(dict.fromkeys(names, "g") | {name: "a%00b"}), "") for name in names]
                 listed = (each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
                 tried += [(plain, f"?{name}=a%00b") for name in listed]
                 for where, query in tried:

@@ -100,7 +100,7 @@ class Immich:
                 "requests for the rest are handed on to Immich's own machine learning."
             )
             raise InvalidInput(message)
-        headers = {"content-type": content_type.encode("latin-1")}
+        headers = {b"content-type": content_type.encode("latin-1")}
         try:
             async with httpx.AsyncClient(base_url=self.others, timeout=OTHERS_S) as client:
                 answer = await client.post(PREDICT, content=body.data, headers=headers)

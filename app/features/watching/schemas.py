@@ -215,7 +215,10 @@ class CameraList(Wire):
 
 class EventsParams(Params):
     after: int | None = Field(
-        default=None, ge=0, le=2**63 - 1, description="The number of the last event that is known; by default the latest one."
+        default=None,
+        ge=0,
+        le=2**63 - 1,
+        description="The number of the last event that is known; by default the latest one.",
     )
     gallery: str | None = Field(default=None, max_length=255, description="Of this gallery alone.")
     camera: Name | None = Field(default=None, description="Of this camera alone.")

@@ -214,6 +214,16 @@ def test_keys(service: httpx.Client, key: str) -> None:
     assert answered(service, f"{FACE}/scene", b"", {})[0] == 401
 
 
+def test_a_field_that_comes_twice_is_not_read_as_one_of_both(service: httpx.Client, key: str) -> None:
+    """Two ids one after the other would be a third person's."""
+    own = text("api_key", key)
+    image = ("image", COLLINS, "face.jpg")
+    assert post(service, f"{FACE}/register", "requests", own, text("userid", "eileengrace"), image)[0] == 200
+    twice = post(service, f"{FACE}/delete", "requests", own, text("userid", "eileen"), text("userid", "grace"))
+    assert twice == (400, {"success": False, "error": "userid: given twice.", "code": 400})
+    assert post(service, f"{FACE}/list", "requests", own)[1]["faces"] == ["eileengrace"]
+
+
 def test_the_audit_log_names_the_subject(service: httpx.Client, key: str) -> None:
     post(service, REGISTER, "requests", text("api_key", key), text("userid", "eileen"), ("image", COLLINS, "image"))
     post(service, DELETE, "requests", text("api_key", key), text("userid", "eileen"))

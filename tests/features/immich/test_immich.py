@@ -154,7 +154,7 @@ def test_the_rest_is_handed_on_as_it_came(tmp_path: Path) -> None:
 
 
 def test_what_is_handed_on_keeps_a_boundary_that_needs_quotes(tmp_path: Path) -> None:
-    kind = 'multipart/form-data; boundary="a b"'.encode() + b'; x="\xe9"'
+    kind = b'multipart/form-data; boundary="a b"' + b'; x="\xe9"'
     part = f'Content-Disposition: form-data; name="entries"\r\n\r\n{json.dumps(CLIP)}'
     body = f"--a b\r\n{part}\r\n--a b--\r\n"
     with machine_learning() as (url, asked), running(tmp_path / "data", **HERE, immich_others=url) as api:

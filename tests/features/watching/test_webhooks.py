@@ -346,7 +346,8 @@ def test_names_that_no_gallery_and_no_camera_can_have_are_refused(home: httpx.Cl
 
 
 @pytest.mark.parametrize(
-    ("host", "named"), [("[::1]", "[::1]"), ("b\u00fccher.example", "xn--bcher-kva.example"), ("127.0.0.1", "127.0.0.1")]
+    ("host", "named"),
+    [("[::1]", "[::1]"), ("b\u00fccher.example", "xn--bcher-kva.example"), ("127.0.0.1", "127.0.0.1")],
 )
 def test_the_header_host_names_the_urls_host(receiver: Receiver, host: str, named: str) -> None:
     with receiver.listening():
