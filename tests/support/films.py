@@ -21,12 +21,14 @@ def film(
     each_s: float = 2.0,
     fps: int = 10,
     size: int = 480,
+    turned: int = 0,
     codec: Literal["mpeg4", "libx264"] = "mpeg4",
 ) -> Path:
-    """Write a film that shows one photo after the other, moving; None: nobody. ``size``: a photo's height."""
+    """Write a film that shows one photo after the other, moving; None: nobody. ``size``: a photo's height;
+    ``turned``: by so many degrees clockwise, all of it."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
-        stream.width, stream.height = SIZE
+        stream.width, stream.height = Image.new("L", SIZE).rotate(-turned, expand=True).size
         stream.bit_rate = 4_000_000
         for photo in photos:
             shown = None if photo is None else Image.open(io.BytesIO(photo)).convert("RGB")
@@ -36,6 +38,7 @@ def film(
                 picture = Image.new("RGB", SIZE, "grey")
                 if shown is not None:
                     picture.paste(shown, (60 + 4 * step, 0))
+                picture = picture.rotate(-turned, Image.Resampling.BICUBIC, expand=True)
                 frame = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")
                 container.mux(stream.encode(frame))
         container.mux(stream.encode())

@@ -49,6 +49,7 @@ def watch(
     fps: Annotated[float, typer.Option(min=0.1, max=60, help="Frames looked at in a second.")] = 5.0,
     roi: Annotated[str | None, typer.Option(help="Part to look at: left,top,right,bottom as shares, 0-1.")] = None,
     min_face: Annotated[int, typer.Option(min=10, max=1000, help="Narrowest face to look for, in pixels.")] = 24,
+    rotate: Annotated[int, typer.Option(help="Degrees to turn pictures clockwise: 90, 180 or 270.")] = 0,
     timeline: Annotated[Path | None, typer.Option(help="Write who is in the films: a file .json or .csv.")] = None,
     frigate: Annotated[str | None, typer.Option(help="In place of sources: Frigate, such as http://host:5000.")] = None,
     mqtt: Annotated[str | None, typer.Option(help="Frigate's broker: mqtt://user:password@host:1883.")] = None,
@@ -74,7 +75,7 @@ def watch(
     if cameras is not None:
         wanted = configured.read_cameras(cameras)
     elif sources:
-        wanted = configured.read_options(sources, name or [], roi, fps=fps, min_face=min_face)
+        wanted = configured.read_options(sources, name or [], roi, fps=fps, min_face=min_face, rotate=rotate)
     settings = load_settings()
     cache = settings.data_dir / "models" if settings.data_dir.is_dir() else Path.home() / ".cache" / "likeness"
     cache.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("av", reason="the extra video brings PyAV")
 
@@ -23,7 +26,7 @@ from app.timestamps import utc_now
 from tests.features.watching.test_mqtt import MOSQUITTO, broker
 from tests.support.films import film
 from tests.support.live import LiveServer, serving
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
+from tests.support.service import AGAIN, COLLINS, HOPPER, encoded, enrolled
 from tests.support.waiting import until
 from tests.support.watchers import need_rtsp, rtsp_camera, watching
 
@@ -202,7 +205,7 @@ def test_frigates_persons_are_named_by_sub_labels(
     frigate = FrigateLike()
     known, other, faceless = "1607123955.475377-mxklsc", "1607123956.1-other", "1607123957.2-car"
     frigate.snapshots = {known: AGAIN, other: b"no picture"}
-    frigate.frame = HOPPER
+    frigate.frame = encoded(np.rot90(np.asarray(Image.open(io.BytesIO(HOPPER)))))  # somebody who lies
     client = paho.Client(paho.CallbackAPIVersion.VERSION2)
     with frigate.listening() as address, broker(tmp_path / "broker", port):
         words = ("--frigate", address, "--go2rtc", address, "--mqtt", f"mqtt://127.0.0.1:{port}", "--gallery", "crew")

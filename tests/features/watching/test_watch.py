@@ -161,7 +161,7 @@ def test_a_zone_is_where_the_face_was_last(tmp_path: Path) -> None:
     assert not gate.holds(in_gate, frame.pixels, WHOLE)
     told = list[Report]()
     reporter: Any = SimpleNamespace(tell=told.append)
-    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at: [look(at, at * 100.0, person(1))])
+    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at, **_: [look(at, at * 100.0, person(1))])
     watch = Watch("door", looker, Tracker(0.44, 0.35), reporter, zones={"left": Area(0, 0, 0.5, 1), "all": WHOLE})
     for step in range(25):
         watch.see(Frame(frame.pixels, step / 5))

@@ -40,13 +40,8 @@ export function cameras(_segments, query) {
   const body = h("div.stack", {});
   const choice = h("div", {});
   const again = later(body);
-  const element = h(
-    "div",
-    {},
-    head("Cameras", "Whether they are there, and what they have shown in the last hour.", choice),
-    place.element,
-    body,
-  );
+  const top = head("Cameras", "Whether they are there, and what they have shown in the last hour.", choice);
+  const element = h("div", {}, top, place.element, body);
   const load = async (/** @type {string} */ gallery) => {
     const { cameras } = await get(path("galleries", gallery, "cameras"));
     again.set(() => refresh(gallery), EVERY_MS);

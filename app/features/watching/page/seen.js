@@ -17,19 +17,11 @@ export function seen(gallery, subject) {
   const body = h("div.stack", {});
   const all = `${link("today")}?${new URLSearchParams({ gallery, subject })}`;
   const load = async () => {
-    const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), {
-      subject,
-      limit: SHOWN,
-    });
+    const asked = { subject, limit: SHOWN };
+    const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), asked);
     if (!sightings.length) return h("p.small", {}, "By no camera, as far as sightings are kept.");
-    return [
-      h(
-        "ul.seen",
-        {},
-        sightings.map((/** @type {Api.Sighting} */ one) => card(gallery, one, show, true)),
-      ),
-      more && h("p", {}, h("a", { href: all }, "All of them")),
-    ];
+    const row = (/** @type {Api.Sighting} */ one) => card(gallery, one, show, true);
+    return [h("ul.seen", {}, sightings.map(row)), more && h("p", {}, h("a", { href: all }, "All of them"))];
   };
   const show = () => filling(place, body, load);
   void show();

@@ -96,6 +96,7 @@ async function show(gallery, sighting, onchange) {
  */
 function aboutOf(gallery, sighting) {
   const { decision, subject, threshold, frames, quality } = sighting;
+  const href = link("galleries", gallery, "people", subject ?? "");
   const reached = sighting.score === null ? "below every operating point" : score(sighting.score);
   return facts([
     ["Camera", sighting.camera],
@@ -105,12 +106,7 @@ function aboutOf(gallery, sighting) {
     ["Score", `${reached}; ${score(threshold)} is enough, which ${oneIn(sighting.fpir)} visits of others reach`],
     ["Seen by", `${count(frames, "photo")}, the best of quality ${Math.round(quality)}`],
     ["Kept until", when(sighting.expires_at)],
-    [
-      "Person",
-      decision === "known" &&
-        subject &&
-        h("a", { href: link("galleries", gallery, "people", subject) }, nameOf(sighting)),
-    ],
+    ["Person", decision === "known" && subject && h("a", { href }, nameOf(sighting))],
   ]);
 }
 
@@ -141,16 +137,12 @@ function saying(gallery, sighting, close) {
     if (await confirm({ title: "Delete this sighting?", text: "Its picture and its events go too.", action: "Delete" }))
       await doing(button, () => remove(where), "Deleted.");
   };
-  const name = nameOf(sighting);
+  const denying = sighting.subject && h("button", { type: "button", onclick: not }, `Not ${nameOf(sighting)}`);
+  const deleting = h("button.danger", { type: "button", onclick: drop }, "Delete");
   return h(
     "form.stack",
     { onsubmit: say },
-    h(
-      "div.row",
-      {},
-      sighting.subject && h("button", { type: "button", onclick: not }, `Not ${name}`),
-      h("button.danger", { type: "button", onclick: drop }, "Delete"),
-    ),
+    h("div.row", {}, denying, deleting),
     h("div.field", {}, h("label", { for: who.input.id }, "This is"), h("div.row", {}, who.element, save)),
     h("label.choice", {}, enroll, h("span", {}, "Also enroll this picture. Of somebody new it always is.")),
     place.element,

@@ -174,12 +174,9 @@ class Day {
     const [hour, day] = [new Date(sighting.first_at), new Date(sighting.first_at)];
     hour.setMinutes(0, 0, 0);
     day.setHours(0, 0, 0, 0);
-    const end = new Date(+hour + HOUR_MS);
+    const hours = `${clock(hour)}–${clock(new Date(+hour + HOUR_MS))}`;
     const home = within(this.days, "section.stack", +day, () => h("h2", {}, dayName(day)));
-    const part = within(home, "section.stack", +hour, () => [
-      h("h3", {}, `${clock(hour)}–${clock(end)}`),
-      h("ul.seen"),
-    ]);
+    const part = within(home, "section.stack", +hour, () => [h("h3", {}, hours), h("ul.seen")]);
     const items = part.querySelector("ul");
     items.insertBefore(row, [...items.children].find((one) => one.dataset.at < row.dataset.at) ?? null);
   }

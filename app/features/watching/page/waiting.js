@@ -193,12 +193,15 @@ export class Waiting {
       (close) => {
         const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work) =>
           showing(place, () => busy(button, () => work().then(() => close(true))));
-        const tile = (/** @type {any} */ shown, /** @type {string} */ label, /** @type {any} */ work) => {
-          const words = shown.cameras ? `${list(shown.cameras)}, ${moment(shown.last_at)}` : whereAndWhen(shown);
-          const onclick = (/** @type {any} */ event) => doing(event.currentTarget, () => work(shown.id));
-          const picture = pictureOf(this.gallery, shown.best ? bestOf(shown) : shown);
-          const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
-          return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
+        const tiles = (/** @type {any[]} */ some, /** @type {string} */ label, /** @type {any} */ work) => {
+          const tile = (/** @type {any} */ shown) => {
+            const words = shown.cameras ? `${list(shown.cameras)}, ${moment(shown.last_at)}` : whereAndWhen(shown);
+            const onclick = (/** @type {any} */ event) => doing(event.currentTarget, () => work(shown.id));
+            const picture = pictureOf(this.gallery, shown.best ? bestOf(shown) : shown);
+            const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
+            return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
+          };
+          return h("ul.tiles", {}, some.map(tile));
         };
         const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
         const join = (/** @type {string} */ id) =>
@@ -216,19 +219,11 @@ export class Waiting {
           place.element,
           sightings.length > 1 && [
             h("p", {}, "Click a picture of somebody else: those that are more like it go along."),
-            h(
-              "ul.tiles",
-              {},
-              sightings.map((/** @type {any} */ one) => tile(one, "Somebody else", part)),
-            ),
+            tiles(sightings, "Somebody else", part),
           ],
           others.length > 0 && [
             h("p", {}, "Click whoever is the same person as this one."),
-            h(
-              "ul.tiles",
-              {},
-              others.map((one) => tile(one, "The same person", join)),
-            ),
+            tiles(others, "The same person", join),
           ],
           orLeave(close, "Close", h("button.danger", { type: "button", onclick: forget }, "Forget")),
         );

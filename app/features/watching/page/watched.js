@@ -61,23 +61,12 @@ export function howToBegin(gallery, title) {
   const watch = `likeness watch rtsp://CAMERA/stream --name hall --gallery ${id}`;
   const server = `LIKENESS_SERVER=${location.origin} LIKENESS_KEY=… `;
   const people = h("a", { href: link("galleries", gallery) }, `Enroll people in ${gallery}`);
+  const install = h("code", {}, "pip install 'likeness-server[video]'");
   const steps = [
     [people, ", and put up a sign."],
     ["Make a key for the cameras, where the server runs: ", h("code", {}, key)],
-    [
-      "Beside the cameras, ",
-      h("code", {}, "pip install 'likeness-server[video]'"),
-      ", then ",
-      h("code", {}, server + watch),
-    ],
-  ];
-  return nothing(
-    title,
-    h(
-      "ol.begin",
-      {},
-      steps.map((step) => h("li", {}, step)),
-    ),
-    h("p.small", {}, "A film does too, in place of the camera's address."),
-  );
+    ["Beside the cameras, ", install, ", then ", h("code", {}, server + watch)],
+  ].map((step) => h("li", {}, step));
+  const film = h("p.small", {}, "A film does too, in place of the camera's address.");
+  return nothing(title, h("ol.begin", {}, steps), film);
 }

@@ -106,7 +106,8 @@ def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
             due = max(due, at - 1 / fps) + 1 / fps if due >= 0 else at + 1 / fps
             if frame.width * frame.height > MOST_PIXELS:
                 raise InvalidInput("The source's pictures are too large.", code="invalid_source")
-            yield Frame(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), at)
+            turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))  # as telephones write it
+            yield Frame(np.ascontiguousarray(turned, np.uint8), at)
 
 
 def _is_snapshot(source: str) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import cv2
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -50,6 +50,7 @@ class CameraConfig(BaseModel):
     min_face: Annotated[int, Field(ge=10, le=1000)] = MIN_FACE
     roi: Part = WHOLE
     zones: dict[Annotated[str, Field(min_length=1, max_length=100)], Part] = {}
+    rotate: Literal[0, 90, 180, 270] = 0
 
     @property
     def label(self) -> str:
@@ -70,7 +71,7 @@ def read_options(sources: Sequence[str], names: Sequence[str], roi: str | None, 
 
 
 def read_cameras(path: Path) -> list[CameraConfig]:
-    """Read a YAML file: `cameras`, a list of `source`, `name`, `fps`, `min_face`, `roi` and `zones`.
+    """Read a YAML file: `cameras`, a list of `source`, `name`, `fps`, `min_face`, `roi`, `zones` and `rotate`.
 
     Raises FileMissing, InvalidInput (``invalid_source``).
     """
@@ -105,7 +106,7 @@ class Eyes:
     def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float = 0.0) -> Watch:
         """Return a `Watch` that follows people before the camera; ``began`` as there."""
         looker, tracker = self.looker(camera.min_face), Tracker(self.same, self.other)
-        return Watch(label, looker, tracker, reporter, roi=camera.roi, zones=camera.zones, began=began)
+        return Watch(label, looker, tracker, reporter, camera.roi, camera.zones, camera.rotate, began)
 
 
 @contextmanager

@@ -202,7 +202,7 @@ class Frigate:
         except (httpx.HTTPError, LikenessError) as error:
             _log.info("Frigate has no picture: %s", type(error).__name__)
             return []
-        looks = self._looker.find(pixels, time.time())
+        looks = self._looker.find(pixels, time.time(), turned=True)
         self._tallies[camera].add(looks, time.time())
         return self._looker.embed([look for look in looks if look.usable])
 

@@ -77,8 +77,8 @@ class Tracker:
 
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
         """Return whether a face of a frame belongs to a track by its place alone: no other face or track is near."""
-        near = [track for track in self.tracks if _is_near(track, look)]
-        return len(near) == 1 and look.at <= near[0].sure_until and sum(_is_near(near[0], one) for one in looks) == 1
+        near = [track for track in self.tracks if is_near(track, look)]
+        return len(near) == 1 and look.at <= near[0].sure_until and sum(is_near(near[0], one) for one in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
         """Take the faces of a frame; return the tracks that got a face, and those that have ended.
@@ -127,7 +127,8 @@ class Tracker:
         return near + alike if near is not None and alike >= self._other else None
 
 
-def _is_near(track: Track, look: Look) -> bool:
+def is_near(track: Track, look: Look) -> bool:
+    """Return whether the face may be the track's by its place."""
     return nearness(track.last.box, look.box, look.at - track.last.at) is not None
 
 

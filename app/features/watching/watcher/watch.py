@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from app.concurrency.worker import Worker
 from app.features.watching.watcher.camera import Camera, Frame
 from app.features.watching.watcher.looks import KEPT, Look, Looker
 from app.features.watching.watcher.motion import MotionGate
 from app.features.watching.watcher.reporter import Report, Reporter
 from app.features.watching.watcher.tally import Tally
-from app.features.watching.watcher.tracker import Track, Tracker
+from app.features.watching.watcher.tracker import Track, Tracker, is_near
 from app.types import Box, Pixels
 
 AGAIN_S: Final = 1.0
@@ -21,6 +23,8 @@ AGAIN_S: Final = 1.0
 HEARD_S: Final = 15.0
 """Seconds between two reports that a track goes on."""
 IDLE_S: Final = 1.0
+TURNED_S: Final = 1.0
+"""Seconds between searches for people who lie, too, in frames that are looked at."""
 NARROW: Final = 10
 NARROW_S: Final = 60.0
 """Seconds between searches of frames without a face for faces from NARROW pixels on: these are too small to be
@@ -63,27 +67,31 @@ class Watch:
     reporter: Reporter
     roi: Area = WHOLE
     zones: Mapping[str, Area] = field(default_factory=dict)
+    rotate: int = 0
+    """Degrees by which the frames are turned clockwise first, a multiple of 90; the areas are of turned ones."""
     began: float = 0.0
     """Seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
     tally: Tally = field(default_factory=Tally)
     _gate: MotionGate = field(default_factory=MotionGate)
     _now: float = 0.0
+    _turned_at: float = 0.0
     _narrow_at: float = 0.0
 
     def see(self, frame: Frame) -> None:
         """Take the next frame."""
-        pixels = self.roi.cut(frame.pixels)
+        whole = np.ascontiguousarray(np.rot90(frame.pixels, -self.rotate // 90))
+        pixels = self.roi.cut(whole)
         self._now = frame.at
         if not self._gate.passes(pixels, frame.at) and not self.tracker.tracks:
             return
-        looks = self.looker.find(pixels, frame.at)
+        looks = self._find(pixels, frame.at)
         self.tally.add(looks or self._narrow(pixels, frame.at), self.began + frame.at)
         known = [self.tracker.knows(look, looks) for look in looks]
         others = self.looker.embed([look for look, is_known in zip(looks, known, strict=True) if not is_known])
         looks = [look for look, is_known in zip(looks, known, strict=True) if is_known] + others
         seen, ended = self.tracker.update(looks, frame.at)
         for track in seen:
-            inside = (name for name, area in self.zones.items() if area.holds(track.last.box, frame.pixels, self.roi))
+            inside = (name for name, area in self.zones.items() if area.holds(track.last.box, whole, self.roi))
             track.zone = next(inside, track.zone)
             self._tell(track, frame.at)
         for track in ended:
@@ -118,6 +126,19 @@ class Watch:
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
         began, last = self.began + track.began, self.began + track.last.at
         self.reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
+
+    def _find(self, pixels: Pixels, at: float) -> list[Look]:
+        """Return the faces of a frame: upright ones, and those of people who lie now and then, until there are looks
+        enough of one, and where a face appears, since the detector makes up upright ones where people lie."""
+        tracks = self.tracker.tracks
+        lying = [track for track in tracks if track.last.lies]
+        if at < self._turned_at and all(track.usable >= KEPT for track in lying):
+            seen = self.looker.find(pixels, at)
+            looks = [look for look in seen if not any(is_near(track, look) for track in lying)]
+            if all(not look.usable or any(is_near(track, look) for track in tracks) for look in looks):
+                return looks
+        self._turned_at = at + TURNED_S
+        return self.looker.find(pixels, at, turned=True)
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
         """Return the faces that are narrower than those looked for, now and then."""
