@@ -1,5 +1,5 @@
-"""The watcher: what a camera costs with nobody and with two people before it, how many two cores bear, how soon it says
-who is there.
+"""The watcher: what a camera costs with nobody, with two people and with somebody who lies before it, how many two
+cores bear, how soon it says who is there.
 
 Cameras are films in a loop, H.264 of 640 × 480 at 10 images a second, sent over HTTP as cameras do, each from another
 place on; five images a second are looked at. What a camera costs is counted by the frame, so that it is the same on a
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import numpy as np
@@ -42,15 +43,28 @@ PART = "watch"
 SIZE, FPS, LOOKED_AT = (640, 480), 10, 5
 HEIGHT = 240
 """Of the photos in a film, in pixels: their faces are some 100 wide."""
-KNOWN, OTHER = "collins.jpg", "hopper.jpg"
 WANTED = 6
 """Cameras that two cores should bear, with two people before each."""
 SOON_S, LATE_S = 1.0, 2.0
 """From the first good frame to the event: median and 95th percentile that are wanted."""
 GONE_S = 14.0
 """Nobody is there for so long that a visit ends and the next one is a new one."""
+PICTURES = re.compile(r": (\d+) pictures; ")
+"""What a watcher says at its end of each camera."""
 PIECES = 10
 """In a second, of a film that is sent."""
+
+
+class Shown(NamedTuple):
+    """A photo in a film: turned by so many degrees clockwise, below this share of its height."""
+
+    photo: str
+    turned: int = 0
+    top: float = 0.0
+
+
+KNOWN, OTHER = Shown("collins.jpg"), Shown("hopper.jpg")
+LIES, CLOTHES = KNOWN._replace(turned=90), OTHER._replace(top=0.6)
 
 
 def measure(run: Run) -> None:
@@ -58,7 +72,9 @@ def measure(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder, run.data_folder() as data:
         films = {
             "nobody": _film(Path(folder) / "nobody.ts", [((), 8.0)]),
+            "clothes": _film(Path(folder) / "clothes.ts", [((CLOTHES,), 8.0)]),
             "two": _film(Path(folder) / "two.ts", [((KNOWN, OTHER), 8.0)]),
+            "lies": _film(Path(folder) / "lies.ts", [((LIES,), 8.0)]),
             "visits": _film(Path(folder) / "visits.ts", [((KNOWN, OTHER), 4.0), ((), GONE_S)]),
         }
         with serving(data, MODELS_DIR=run.stages.models, WATCHING="on") as server, _cameras(films) as address:
@@ -66,7 +82,13 @@ def measure(run: Run) -> None:
                 client.post("/v1/galleries", json={"id": "bench"}).raise_for_status()
                 photo = (SAMPLES / "collins_again.jpg").read_bytes()
                 client.post("/v1/galleries/bench/subjects/collins/faces", files={"images": photo}).raise_for_status()
-            for film, people in (("nobody", "nobody"), ("two", "two people")):
+            people_in = {
+                "nobody": "nobody",
+                "clothes": "clothes that move",
+                "two": "two people",
+                "lies": "somebody who lies",
+            }
+            for film, people in people_in.items():
                 run.say(f"cameras with {people} before them")
                 cost = _watched(server, [f"{address}/{film}"] * 2, seconds, Path(folder))
                 _tell_cost(run, people, cost)
@@ -142,7 +164,7 @@ def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Pat
         memory = memory_in_use(watcher.pid)
         watcher.terminate()
         printed = watcher.stdout.read()
-    frames = sum(int(count) for count in re.findall(r": (\d+) frames; ", printed))
+    frames = sum(int(count) for count in PICTURES.findall(printed))
     return _Cost(len(sources), seconds, max(1, frames), spent, served, memory)
 
 
@@ -151,7 +173,7 @@ def _processor_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _film(path: Path, scenes: Sequence[tuple[tuple[str, ...], float]]) -> list[bytes]:
+def _film(path: Path, scenes: Sequence[tuple[tuple[Shown, ...], float]]) -> list[bytes]:
     """Return the pieces, PIECES a second, of a film of these scenes: who is there, and for how many seconds."""
     import av  # noqa: PLC0415 - an extra
 
@@ -160,8 +182,7 @@ def _film(path: Path, scenes: Sequence[tuple[tuple[str, ...], float]]) -> list[b
         stream = container.add_stream("libx264", rate=FPS, options={"preset": "ultrafast", "g": str(FPS)})
         stream.width, stream.height = SIZE
         for who, seconds in scenes:
-            photos = [Image.open(io.BytesIO((SAMPLES / name).read_bytes())).convert("RGB") for name in who]
-            photos = [photo.resize((photo.width * HEIGHT // photo.height, HEIGHT)) for photo in photos]
+            photos = [_photo(shown) for shown in who]
             for step in range(round(seconds * FPS)):
                 picture = Image.new("RGB", SIZE, "grey")
                 for place, photo in enumerate(photos):
@@ -172,6 +193,12 @@ def _film(path: Path, scenes: Sequence[tuple[tuple[str, ...], float]]) -> list[b
         container.mux(stream.encode())
     data, number = path.read_bytes(), round(sum(seconds for _, seconds in scenes) * PIECES)
     return [data[len(data) * at // number : len(data) * (at + 1) // number] for at in range(number)]
+
+
+def _photo(shown: Shown) -> Image.Image:
+    photo = Image.open(io.BytesIO((SAMPLES / shown.photo).read_bytes())).convert("RGB")
+    photo = photo.resize((photo.width * HEIGHT // photo.height, HEIGHT))
+    return photo.crop((0, round(shown.top * HEIGHT), *photo.size)).rotate(-shown.turned, expand=True)
 
 
 @contextmanager

@@ -108,13 +108,14 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
 
     reporter, watcher = Reporter(client, gallery, answered), Watcher()
     try:
+        watches = {label: eyes.watch(label, camera, reporter) for label, camera in live}
         for label, camera in live:
-            watcher.add(Camera(camera.source, camera.fps), eyes.watch(label, camera, reporter))
+            watcher.add(Camera(camera.source, camera.fps), watches[label])
         if live:
             _follow(client, gallery, watcher, f"Watching {', '.join(label for label, _ in live)}")
             for shown in watcher.reports():
                 counts = ", ".join(f"{shown[name]} {name}" for name in ("frames", "faces", "usable"))
-                output.say(f"{shown['name']}, the last hour: {counts}")
+                output.say(f"{shown['name']}: {watches[shown['name']].frames} pictures; the last hour: {counts}")
         for label, camera in films:
             _play(label, camera, eyes, reporter, timeline)
     finally:

@@ -23,6 +23,7 @@ pytest.importorskip("av", reason="the extra video brings PyAV")
 
 from app.features.watching.watcher.camera import read_camera
 from app.timestamps import utc_now
+from bench.parts.watch import PICTURES
 from tests.features.watching.test_mqtt import MOSQUITTO, broker
 from tests.support.films import film
 from tests.support.live import LiveServer, serving
@@ -94,6 +95,7 @@ def test_a_camera_by_rtsp_goes_away_and_comes_back(
             since = utc_now()
             until(lambda: seen(api, subject="eileen", since=since), 120)
     assert watched.process.returncode == 0
+    assert int(PICTURES.findall(watched.printed)[0]) > 0, "which the benchmark reads"
     assert "secret" not in watched.printed
     assert "Traceback" not in watched.printed
 

@@ -72,6 +72,8 @@ class Watch:
     began: float = 0.0
     """Seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
     tally: Tally = field(default_factory=Tally)
+    frames: int = 0
+    """Pictures so far, looked at or not."""
     _gate: MotionGate = field(default_factory=MotionGate)
     _now: float = 0.0
     _turned_at: float = 0.0
@@ -82,6 +84,7 @@ class Watch:
         whole = np.ascontiguousarray(np.rot90(frame.pixels, -self.rotate // 90))
         pixels = self.roi.cut(whole)
         self._now = frame.at
+        self.frames += 1
         if not self._gate.passes(pixels, frame.at) and not self.tracker.tracks:
             return
         looks = self._find(pixels, frame.at)
