@@ -88,8 +88,8 @@ def test_who_lies_beside_somebody_upright_is_seen_too(eyes: Eyes) -> None:
 def test_a_camera_on_its_side_is_turned_back(eyes: Eyes) -> None:
     """Parts and zones are those of the picture as it is shown then."""
     sideways = scene((HOPPER, 0), (COLLINS, 0)).transpose(Image.Transpose.ROTATE_90)
-    right: dict[str, Any] = {"rotate": 90, "roi": (0.5, 0, 1, 1), "zones": {"right": (0.6, 0, 1, 1), "left": (0, 0, 0.5, 1)}}
-    [seen] = visits(eyes, sideways, **right).values()
+    zones: dict[str, Any] = {"right": (0.6, 0, 1, 1), "left": (0, 0, 0.5, 1)}
+    [seen] = visits(eyes, sideways, rotate=90, roi=(0.5, 0, 1, 1), zones=zones).values()
     assert (seen.looks[0].lies, seen.zone) == (False, "right")
     assert {report.looks[0].lies for report in visits(eyes, sideways).values()} == {True}
     for wrong in (45, "90 degrees", -90):

@@ -11,6 +11,8 @@ from app.features.watching.watcher.tracker import GAP_S, Tracker
 from app.types import Box, Detection, Quality, Vector
 
 SAME, OTHER = 0.44, 0.35
+UPRIGHT = np.array([[0, 0], [40, 0], [20, 20], [0, 40], [40, 40]], np.float32)
+"""Landmarks."""
 
 
 def person(number: int) -> Vector:
@@ -21,7 +23,7 @@ def person(number: int) -> Vector:
 def look(at: float, x: float, who: Vector | None, *, quality: float = 80.0, y: float = 50.0) -> Look:
     box = Box(x, y, 60.0, 80.0)
     crop = np.zeros((112, 112, 3), np.uint8)
-    detection = Detection(box, np.zeros((5, 2), np.float32), 0.95)
+    detection = Detection(box, UPRIGHT, 0.95)
     return Look(at, detection, Quality(quality, ()), crop, crop[:10, :10], who)
 
 
