@@ -8,6 +8,7 @@ import { nameOf } from "./words.js";
 const AT_ONCE = 4;
 const KEPT = 800;
 const PAUSE_MS = 120;
+const LONGEST_PAUSE_MS = 30_000;
 
 /** URLs of crops by their paths. */
 const urls = new Map();
@@ -123,15 +124,17 @@ export function forget() {
 }
 
 /**
+ * Load the picture soon, or once the element is part of the page: a view is shown when the last of its answers has come.
  * @param {HTMLElement} element
  * @param {() => Promise<string | null | undefined>} load
  */
-function later(element, load) {
+function later(element, load, pause = PAUSE_MS) {
   setTimeout(() => {
-    if (!element.isConnected) return;
-    waiting.push({ element, load });
-    void work();
-  }, PAUSE_MS);
+    if (element.isConnected) {
+      waiting.push({ element, load });
+      void work();
+    } else if (pause < LONGEST_PAUSE_MS) later(element, load, 2 * pause);
+  }, pause);
 }
 
 async function work() {

@@ -25,12 +25,11 @@ import numpy as np
 
 from tests.support.live import LiveServer, family, serving
 from tests.support.receiver import Receiver
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
-from tests.support.sighted import tell
+from tests.support.service import AGAIN, COLLINS, HOPPER
+from tests.support.sighted import HOME, make_home, tell
 from training.service import reserved_port
 
 WAYS = ("none", "refuses", "hangs", "500")
-HOME = "/v1/galleries/home"
 ROUND_S = 1.5
 WARM = 20
 """Rounds before anything counts."""
@@ -124,8 +123,7 @@ def begin(way: str, folder: Path, stack: ExitStack) -> Side:
     server = stack.enter_context(serving(folder / way, {"WATCHING": "on", "WEBHOOK_NETWORKS": "127.0.0.0/8"}))
     receiver = Receiver(stack.enter_context(reserved_port()), status=500 if way == "500" else 204)
     side = Side(way, server, receiver, stack.enter_context(server.client()))
-    side.api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-    enrolled(side.api, HOME, "eileen", COLLINS)
+    make_home(side.api, eileen=COLLINS)
     if way != "none":
         side.api.post("/v1/webhooks", json={"url": receiver.url}).raise_for_status()
     if way == "hangs":

@@ -13,6 +13,16 @@ import httpx
 from app.db.engine import Database
 from app.features.watching.events import read_events
 from app.timestamps import utc_now
+from tests.support.service import enrolled
+
+HOME = "/v1/galleries/home"
+
+
+def make_home(api: httpx.Client, **people: bytes) -> None:
+    """Make the gallery `home`, and enroll a photo of each of these people."""
+    api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+    for subject, photo in people.items():
+        enrolled(api, HOME, subject, photo)
 
 
 def tell(

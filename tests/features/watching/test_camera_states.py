@@ -17,16 +17,15 @@ from app.types import Box, Detection, Quality, Reason
 from tests.conftest import PROJECT
 from tests.features.watching.test_tracker import look
 from tests.support.service import COLLINS, HOPPER, enrolled, error_of, running
-from tests.support.sighted import told
+from tests.support.sighted import HOME, make_home, told
 
-HOME = "/v1/galleries/home"
 PAGE = PROJECT / "app" / "features" / "watching" / "page"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[httpx.Client]:
     with running(tmp_path / "data", watching="on", stranger_days=3) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         yield api
 
 

@@ -13,17 +13,14 @@ import pytest
 from app.features.watching import streaming
 from app.features.watching.schemas import Event
 from tests.support.live import serving
-from tests.support.service import AGAIN, COLLINS, enrolled, error_of, running
-from tests.support.sighted import told
-
-HOME = "/v1/galleries/home"
+from tests.support.service import AGAIN, COLLINS, error_of, running
+from tests.support.sighted import make_home, told
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[httpx.Client]:
     with running(tmp_path / "data", watching="on") as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         yield api
 
 
@@ -86,8 +83,7 @@ def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) ->
 @pytest.mark.long
 def test_an_event_arrives_while_a_listener_waits_and_the_server_can_stop(tmp_path: Path) -> None:
     with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         with api.stream("GET", "/v1/events") as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("retry:")

@@ -15,8 +15,8 @@ import pytest
 
 from app.gallery.store import Store
 from tests.support.live import serving
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
-from tests.support.sighted import events_of, told
+from tests.support.service import AGAIN, COLLINS, HOPPER, running
+from tests.support.sighted import HOME, events_of, make_home, told
 from tests.support.waiting import PATIENCE_S, until
 
 paho = pytest.importorskip("paho.mqtt.client", reason="the extra mqtt brings paho-mqtt")
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(MOSQUITTO is None, reason="needs Mosquitto (Debian: mosquitto)"),
 ]
-HOME = "/v1/galleries/home"
 
 
 @contextmanager
@@ -105,8 +104,7 @@ def listener(port: int) -> Iterator[Listener]:
 def test_home_assistant_learns_of_people_and_cameras(tmp_path: Path, port: int, listener: Listener) -> None:
     settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
     with broker(tmp_path / "broker", port), running(tmp_path / "data", **settings) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         until(lambda: listener.retained.get("likeness/status") == "online")
         seen = told(api, AGAIN)
         until(lambda: listener.states("people") and listener.heard)
@@ -167,8 +165,7 @@ def test_a_killed_server_is_unavailable(tmp_path: Path, port: int, listener: Lis
 def test_a_broker_that_was_away_gets_every_event(tmp_path: Path, port: int, listener: Listener) -> None:
     settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
     with running(tmp_path / "data", **settings) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         with broker(tmp_path / "broker", port):
             # Both sides are there: what was before is neither published nor heard.
             until(lambda: listener.retained.get("likeness/status") == "online")

@@ -11,11 +11,10 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.browsing import DESK, PHONE, Visitor, visiting
 from tests.support.live import LiveServer, serving
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
-from tests.support.sighted import told
+from tests.support.service import AGAIN, COLLINS, HOPPER
+from tests.support.sighted import HOME, make_home, told
 
 pytestmark = pytest.mark.long
-HOME = "/v1/galleries/home"
 TABLET = {"width": 768, "height": 1024}
 
 
@@ -29,8 +28,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 def api(watched: LiveServer) -> Iterator[httpx.Client]:
     """A client of a service whose gallery `home` is new: Eileen Collins is enrolled in it."""
     with watched.client() as client:
-        client.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(client, HOME, "eileen", COLLINS)
+        make_home(client, eileen=COLLINS)
         yield client
         client.delete(HOME).raise_for_status()
 
@@ -174,6 +172,17 @@ def test_today_fits_every_width_and_both_themes(
         guard.look(f"today-{width}")
         widest = guard.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert widest <= 0, "the page is wider than the window"
+
+
+def test_pictures_are_shown_however_late_the_rest_of_the_view_is(guard: Visitor, api: httpx.Client) -> None:
+    told(api, AGAIN)
+    told(api, HOPPER, HOPPER, ended=True)
+    page = guard.page
+    with page.expect_response(re.compile(r"/sightings\?decision=uncertain")):  # the last that unknown people ask for
+        timeline = guard.hold_back(re.compile(r"/sightings\?limit="), lambda: page.goto(guard.link()))
+    page.wait_for_timeout(1000)  # their cards are made, and belong to no page yet
+    timeline.continue_()
+    expect(page.locator("main img")).to_have_count(3)
 
 
 def test_a_key_that_may_only_read_is_asked_nothing(guard: Visitor, api: httpx.Client) -> None:

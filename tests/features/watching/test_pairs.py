@@ -14,20 +14,17 @@ import pytest
 from app.db.encryption import encode_key
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.commands import run
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running, two_running
-from tests.support.sighted import told
+from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running, two_running
+from tests.support.sighted import HOME, make_home, told
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended, until
-
-HOME = "/v1/galleries/home"
 
 
 @pytest.fixture
 def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Two services on one PostgreSQL with the gallery `home`, in which Eileen Collins is enrolled."""
     with two_running(tmp_path, postgresql) as (one, two):
-        one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(one, HOME, "eileen", COLLINS)
+        make_home(one, eileen=COLLINS)
         yield one, two
 
 
@@ -77,7 +74,7 @@ def test_sealing_by_another_key_leaves_sightings_and_strangers_as_they_are(tmp_p
     keys.chmod(0o600)
     settings: dict[str, Any] = {"watching": "on", "stranger_days": 3, "encryption_key_file": keys}
     with running(data_dir, **settings) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         first = told(api, HOPPER, HOPPER)
         crop = api.get(f"{HOME}/sightings/{first['id']}/crop").raise_for_status().content
     keys.write_text(f"{new}\n{old}\n")

@@ -19,10 +19,8 @@ from PIL import Image
 from app.timestamps import utc_now
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running
-from tests.support.sighted import events_of, tell, told
+from tests.support.sighted import HOME, events_of, make_home, tell, told
 from tests.support.waiting import until
-
-HOME = "/v1/galleries/home"
 
 
 @pytest.fixture
@@ -34,8 +32,7 @@ def data_dir(tmp_path: Path) -> Path:
 def home(data_dir: Path) -> Iterator[httpx.Client]:
     """A service with the gallery `home`, in which Eileen Collins is enrolled."""
     with running(data_dir, watching="on", stranger_days=3) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         yield api
 
 
@@ -205,7 +202,7 @@ def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
     second = 1 / 86_400
     days: dict[str, Any] = {"sightings_days": 15 * second, "unknown_days": 10 * second}
     with running(data_dir, watching="on", expiry_seconds=0.2, **days) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         seen = told(api, HOPPER, HOPPER)
         crop = api.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status().content
         until(lambda: api.get(f"{HOME}/sightings/{seen['id']}/crop").status_code == 404)
@@ -218,7 +215,7 @@ def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
 def test_crops_and_templates_are_sealed_like_those_of_faces(tmp_path: Path) -> None:
     key = "0" * 43 + "="
     with running(tmp_path / "data", watching="on", encryption_key=key) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         seen = told(api, HOPPER, HOPPER)
         crop = api.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status().content
         with closing(sqlite3.connect(tmp_path / "data" / "likeness.db")) as database:
@@ -246,6 +243,6 @@ def test_a_key_of_a_watcher_tells_and_reads_nothing(home: httpx.Client) -> None:
 
 def test_off_there_is_nothing_of_it(data_dir: Path) -> None:
     with running(data_dir) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         error_of(tell(api, HOPPER), 404, "not_found")
         assert "/v1/events" not in api.get("/openapi.json").json()["paths"]

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from app.features.grouping import group_faces
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
-from tests.support.sighted import events_of, told
-
-HOME = "/v1/galleries/home"
+from tests.support.sighted import HOME, events_of, make_home, told
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[httpx.Client]:
     with running(tmp_path / "data", watching="on", stranger_days=3) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         yield api
 
 

@@ -17,10 +17,9 @@ from app.search.snapshots import Snapshots
 from tests.support.following import PAST, engine_of
 from tests.support.postgres import new_database
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
-from tests.support.sighted import told
+from tests.support.sighted import HOME, make_home, told
 from tests.support.waiting import until
 
-HOME = "/v1/galleries/home"
 LATER = "2999-01-01T00:00:00Z"
 PIECE = 64
 """Bytes of a template or crop that are looked for: of 16 numbers, or of the pixels' codes. SQLite may keep the rest of
@@ -93,7 +92,7 @@ def test_expired_subjects_sightings_and_strangers_leave_no_byte(
         "stranger_days": 3,
     }
     with running(data_dir, watching="on", **settings) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(api)
         enrolled(api, HOME, "eileen", COLLINS, expires_at=LATER)
         told(api, AGAIN, AGAIN, ended=True)
         stranger = told(api, HOPPER, HOPPER, ended=True)["stranger"]

@@ -18,10 +18,8 @@ from app.db.schema import EVENTS, SIGHTINGS
 from tests.support.postgres import new_database
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running, two_running
-from tests.support.sighted import told
+from tests.support.sighted import HOME, make_home, told
 from tests.support.waiting import until
-
-HOME = "/v1/galleries/home"
 
 
 @pytest.fixture
@@ -29,8 +27,7 @@ def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, ht
     """Two services with the gallery `home`, in which Eileen Collins is enrolled."""
     settings: dict[str, Any] = {"watching": "on", "stranger_days": 3, "webhook_networks": ("127.0.0.0/8",)}
     with two_running(tmp_path, postgresql, **settings) as (one, two):
-        one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(one, HOME, "eileen", COLLINS)
+        make_home(one, eileen=COLLINS)
         yield one, two
 
 
@@ -116,7 +113,7 @@ def test_expiry_at_one_is_expiry_at_the_other(tmp_path: Path, postgresql: Path) 
         for file in (tmp_path / "one").glob("*.key"):
             shutil.copy(file, tmp_path / "two")
         with running(tmp_path / "two", **settings) as two:
-            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+            make_home(one)
             seen = told(one, HOPPER, HOPPER)
             path = f"{HOME}/sightings/{seen['id']}"
             until(lambda: two.get(f"{path}/crop").status_code == 404)

@@ -24,10 +24,9 @@ from app.timestamps import utc_now
 from tests.support.following import engine_of, let_expire
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
-from tests.support.sighted import told
+from tests.support.sighted import HOME, make_home, told
 from tests.support.waiting import until
 
-HOME = "/v1/galleries/home"
 EILEEN, GRACE = ({"gallery": "home", "subject": name} for name in ("eileen", "grace"))
 
 
@@ -37,16 +36,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def receiver(port: int) -> Receiver:
-    return Receiver(port)
-
-
-@pytest.fixture
 def home(tmp_path: Path) -> Iterator[httpx.Client]:
     with running(tmp_path / "data", watching="on", webhook_networks=("127.0.0.0/8",), expiry_seconds=0.2) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
-        enrolled(api, HOME, "grace", HOPPER)
+        make_home(api, eileen=COLLINS, grace=HOPPER)
         yield api
 
 
@@ -116,7 +108,7 @@ def test_without_its_people_it_gets_nothing_and_keeps_no_id(
     mine, everybody = hook(home, receiver, EILEEN), hook(home, receiver, kinds=["unknown_seen"], subjects=None)
     if how == "gallery":
         home.delete(HOME).raise_for_status()
-        home.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        make_home(home)
     elif how == "expire":
         let_expire(url, "eileen")
     elif how == "erase":

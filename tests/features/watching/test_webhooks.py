@@ -30,11 +30,10 @@ from app.timestamps import utc_now
 from tests.api.test_statements import counted
 from tests.conftest import PROJECT
 from tests.support.receiver import Receiver
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
-from tests.support.sighted import events_of, told
+from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running
+from tests.support.sighted import events_of, make_home, told
 from tests.support.waiting import until
 
-HOME = "/v1/galleries/home"
 LOCAL = ("127.0.0.0/8",)
 
 
@@ -46,15 +45,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def receiver(port: int) -> Receiver:
-    return Receiver(port)
-
-
-@pytest.fixture
 def home(tmp_path: Path) -> Iterator[httpx.Client]:
     with running(tmp_path / "data", watching="on", webhook_networks=LOCAL) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         yield api
 
 
@@ -231,8 +224,7 @@ def test_a_webhook_gets_the_kinds_cameras_and_quiet_that_were_asked_for(home: ht
 
 def test_events_of_a_restarted_server_go_on_with_their_ids(tmp_path: Path, receiver: Receiver) -> None:
     with running(tmp_path / "data", watching="on", webhook_networks=LOCAL) as api:
-        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
-        enrolled(api, HOME, "eileen", COLLINS)
+        make_home(api, eileen=COLLINS)
         hook(api, receiver)
         told(api, AGAIN)
     due = [event["id"] for event in events_of(tmp_path / "data")]
