@@ -21,6 +21,7 @@ from app.gallery.service import Galleries
 from tests.support.access import (
     FACE,
     GALLERY,
+    KINDS,
     OPEN,
     OTHER,
     OWN,
@@ -32,6 +33,7 @@ from tests.support.access import (
     access_ground,
     check_access,
     keys,
+    keys_of,
     token,
 )
 from tests.support.service import COLLINS, error_of, running
@@ -187,7 +189,12 @@ def test_the_table_and_the_document_name_the_same_operations_and_scopes(ground: 
 
 @pytest.mark.parametrize(("scope", "way"), keys())
 def test_every_operation_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
-    check_access(ground, scope, way, NEEDS)
+    check_access(ground, dict.fromkeys(NEEDS, (scope, way)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_with_a_key_of_this_kind(ground: Ground, kind: str) -> None:
+    check_access(ground, keys_of(kind, NEEDS))
 
 
 def test_a_new_operation_answers_and_is_in_the_audit_log(ground: Ground) -> None:

@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,8 @@ NAMED = "grace"
 """Whom the stranger is named."""
 SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates")
 REFUSED = ("expired", "revoked", "wrong", "none")
+KINDS = ("own scope", "other scope", "other gallery", "none")
+"""Of keys: what an operation needs and no more, one of the other scopes in turns, the same elsewhere, no key."""
 SECRET = "0123456789abcdef" * 3
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
@@ -63,11 +65,12 @@ STATE = (
     "SELECT * FROM corrections",
     "SELECT * FROM api_keys",
     "SELECT id FROM receipts",
-    "SELECT * FROM sightings",
+    "SELECT id, subject_key, camera, zone, decision, score, frames, settled, heard_at, template, crop FROM sightings",
     "SELECT * FROM strangers",
     "SELECT id, url FROM webhooks",
     "SELECT id, kind = 'nobodys' AND state FROM jobs",
 )
+"""A sighting without whether it has ended: tracks of which nothing is heard for a while are ended by the service."""
 
 
 def every_key(unrestricted: str = "unrestricted") -> list[tuple[str, str]]:
@@ -77,12 +80,20 @@ def every_key(unrestricted: str = "unrestricted") -> list[tuple[str, str]]:
 
 
 def keys(unrestricted: str = "unrestricted") -> list[Any]:
-    """Return `every_key` as parameters of a test.
+    """Return `every_key` as parameters of a test of the second stage; the first one has `KINDS`."""
+    return [pytest.param(*key, marks=pytest.mark.long) for key in every_key(unrestricted)]
 
-    What a scope allows doesn't depend on the gallery: keys for the own one alone are the second stage's.
-    """
-    marks = {"own gallery": pytest.mark.long}
-    return [pytest.param(*key, marks=marks.get(key[1], ())) for key in every_key(unrestricted)]
+
+def keys_of(kind: str, needs: Mapping[str, str], unrestricted: str = "unrestricted") -> dict[str, tuple[str, str]]:
+    """Return scope and way of the key with which each operation is called, by the scope that it needs."""
+    if kind == "none":
+        return dict.fromkeys(needs, ("admin", "none"))
+    chosen = {}
+    for number, (name, needed) in enumerate(needs.items()):
+        others = [scope for scope in SCOPES if scope not in {needed, "admin"}]
+        scope = needed if needed in SCOPES and kind != "other scope" else others[number % len(others)]
+        chosen[name] = scope, "other gallery" if kind == "other gallery" else unrestricted
+    return chosen
 
 
 def token(scope: str, way: str) -> str:
@@ -294,14 +305,14 @@ def expected(name: str, operation: dict[str, Any], scope: str, way: str) -> tupl
     return LET_IN.get(name, (good, ""))
 
 
-def check_access(ground: Ground, scope: str, way: str, names: Iterable[str]) -> None:
-    """Call each operation with the key, first those that must refuse it; refusals must change nothing."""
-    due = {name: expected(name, ground.operations[name], scope, way) for name in names}
+def check_access(ground: Ground, keys: Mapping[str, tuple[str, str]]) -> None:
+    """Call each operation with its key, first those that must refuse it; refusals must change nothing."""
+    due = {name: expected(name, ground.operations[name], *key) for name, key in keys.items()}
     got: dict[str, tuple[int, str]] = {}
     ids, before = ground.inhabit(), state(ground.data_dir)
 
     def ask(name: str) -> bool:
-        answer = ground.ask(name, ids, token(scope, way))
+        answer = ground.ask(name, ids, token(*keys[name]))
         got[name] = (answer.status_code, "" if answer.is_success else answer.json()["error"]["code"])
         return answer.is_success
 
