@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.choices import Device, GpuMath, GpuSearch
@@ -397,19 +396,3 @@ def refuse_unknown(environ: Mapping[str, str]) -> None:
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
             message = f"{name} is not a setting; did you mean {nearest}?"
             raise InvalidSetting(message, code="unknown_setting", nearest=nearest)
-
-
-def settings_table() -> str:
-    """Return the settings as a Markdown table: variable, default, meaning."""
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        lines.append(f"| `{PREFIX}{name.upper()}` | {_shown_default(name, field)} | {field.description} |")
-    return "\n".join(lines)
-
-
-def _shown_default(name: str, field: FieldInfo) -> str:
-    if name == "models_dir":
-        return "the project's `models`"
-    if field.default_factory is not None or field.default in (None, ()):
-        return ""
-    return f"`{field.default}`"

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import httpx
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from app import cli
@@ -33,7 +34,7 @@ from app import cli
 from app.access.grants import Scope
 from app.api.route import Router
 from app.cli.output import Exit
-from app.config import settings_table
+from app.config import PREFIX, Settings
 from app.error_codes import KINDS
 from app.features.compreface.routes import ROUTERS as COMPREFACE
 from app.features.deepstack.routes import router as deepstack
@@ -344,7 +345,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 def settings_page() -> str:
     return (
         "# Settings\n\nSettings are environment variables. The server rejects an unknown `LIKENESS_…` variable at "
-        f"start and names the nearest one that exists.\n\n{settings_table()}\n"
+        f"start and names the nearest one that exists.\n\n{_settings_table()}\n"
     )
 
 
@@ -458,6 +459,22 @@ def command_line_page() -> str:
         examples = (command.epilog or "").partition(": ")[2].split("\n\n")
         lines += ["", "```sh", *examples, "```", ""] if examples[0] else [""]
     return "\n".join(lines)
+
+
+def _settings_table() -> str:
+    """Return the settings as a Markdown table: variable, default, meaning."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        lines.append(f"| `{PREFIX}{name.upper()}` | {_shown_default(name, field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def _shown_default(name: str, field: FieldInfo) -> str:
+    if name == "models_dir":
+        return "the project's `models`"
+    if field.default_factory is not None or field.default in (None, ()):
+        return ""
+    return f"`{field.default}`"
 
 
 def _commands_by_task() -> list[str]:

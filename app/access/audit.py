@@ -255,18 +255,10 @@ class AuditLog:
             dropped, self._dropped = self._dropped, 0
         if dropped:
             _log.error("audit entries lost", extra={"fields": {"entries": dropped}})
-        if batch:
-            self._write(batch)
-        return 0.0 if self._waiting else None
-
-    def _write(self, batch: list[_Waiting]) -> None:
-        entries: dict[int, AuditEntry] = {}
-        waiting: list[Future[None]] = []
-        for entry, done in batch:
-            entries[id(entry)] = entry
-            if done and done.set_running_or_notify_cancel():
-                waiting.append(done)
-        written = list(entries.values())
+        waiting = [done for _, done in batch if done and done.set_running_or_notify_cancel()]
+        written = list({id(entry): entry for entry, _ in batch}.values())
+        if not batch:
+            return None
         try:
             self.store.write(written)
         except Exception as error:
@@ -283,3 +275,4 @@ class AuditLog:
             self.sink.write(written)
         for done in waiting:
             done.set_result(None)
+        return 0.0 if self._waiting else None

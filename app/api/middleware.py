@@ -87,13 +87,12 @@ class RequestMiddleware:
         start = time.perf_counter()
         try:
             raw = scope.get("raw_path")
-            _check_query(scope)
             try:
                 scope["path"] = raw.decode("ascii") if raw else scope["path"]
                 unquote(scope["path"], errors="strict")
             except UnicodeDecodeError:
                 raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
-            _check_host(scope)
+            _check_host_and_query(scope)
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             pass
@@ -124,14 +123,11 @@ class _Answer:
         await self._send(message)
 
 
-def _check_query(scope: Scope) -> None:
-    """Refuse a query of too many parameters before anything reads them."""
+def _check_host_and_query(scope: Scope) -> None:
+    """Refuse a query of too many parameters before anything reads them, and a request for another server's name, by
+    which a browser may have been led here (DNS rebinding)."""
     if scope["query_string"].count(b"&") >= MAX_QUERY:
         raise InvalidInput(f"The query has more than {MAX_QUERY} parameters.", code="invalid_request", limit=MAX_QUERY)
-
-
-def _check_host(scope: Scope) -> None:
-    """Refuse a request for another server's name, by which a browser may have been led here (DNS rebinding)."""
     allowed: tuple[str, ...] = scope["app"].state.hosts
     if not allowed:
         return

@@ -116,9 +116,16 @@ class WireFormat(ABC):
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
         """Return what the request's key allows, and where to read the body from.
 
+        The key is ``scope["key"]`` from then on. Only requests in our own format may come in a session.
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
         """
-        return await components.guard.check(key_of(scope), address_of(scope)), receive
+        key = given_key(Headers(scope=scope), scope["path"])
+        for session_key in components.session_keys if key is None and self.name is None else ():
+            key = key or await session_key(scope)
+        if key is None:
+            raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
+        scope["key"] = key
+        return await components.guard.check(key, address_of(scope)), receive
 
 
 class OwnFormat(WireFormat):
@@ -126,12 +133,6 @@ class OwnFormat(WireFormat):
 
     security = ("bearer", "api_key")
     strict = True
-
-    async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        if given_key(Headers(scope=scope), scope["path"]) is None:
-            for session_key in components.session_keys:
-                scope["session_key"] = scope.get("session_key") or await session_key(scope)
-        return await components.guard.check(key_of(scope), address_of(scope)), receive
 
     def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other format)
         return True
@@ -144,14 +145,6 @@ class OwnFormat(WireFormat):
 
 
 OWN = OwnFormat()
-
-
-def key_of(scope: Scope) -> str:
-    """Return the key that a request sends, or that its session stands for. Raises InvalidInput (``missing_key``)."""
-    given = scope.get("session_key") or given_key(Headers(scope=scope), scope["path"])
-    if given is None:
-        raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
-    return given
 
 
 def given_key(headers: Headers, path: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -29,14 +28,6 @@ NAMED = 5
 """Galleries that a message names at most."""
 COMPLETED = 100
 """Galleries that a shell is given at most."""
-NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
-"""Of a package's name, as in its manifest."""
-
-
-def check_name(name: str, option: str) -> None:
-    """Raise BadParameter if a manifest could not hold the name."""
-    if re.fullmatch(NAME_PATTERN, name) is None:
-        raise typer.BadParameter(f"{name!r} must be up to 100 of a-z, 0-9 and . _ -", param_hint=option)
 
 
 def gallery_ids(context: typer.Context, incomplete: str) -> list[str]:

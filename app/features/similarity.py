@@ -31,6 +31,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.errors import PackageUnavailable
+from app.inference.embedders import Embedders
 from app.package.thresholds import Thresholds, fmr_for
 from app.recognition.decisions import AnsweredScores, fused_sizes, mean_comparisons
 from app.types import Sizes
@@ -179,3 +181,12 @@ def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
     share = (x - xs[left]) / (xs[right] - xs[left])
     low, high = sorted((ys[left], ys[right]))
     return min(max(ys[left] + share * (ys[right] - ys[left]), low), high)
+
+
+def most_lenient(embedders: Embedders, package_id: str) -> float | None:
+    """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
+    try:
+        points = embedders.thresholds(package_id).points
+    except PackageUnavailable:
+        return None
+    return points[0].threshold if points else None

@@ -15,15 +15,16 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import in_parts, select_in
+from app.db.engine import Database, in_parts, select_in
 from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACES, METADATA, SUBJECTS, WEBHOOK_SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change, is_old
+from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
     Counts,
     Gallery,
@@ -35,7 +36,12 @@ from app.gallery.records import (
 )
 from app.gallery.subjects import NO_METADATA, check_unexpired, make_subjects, subject_values, tidy, update_subject
 from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
+from app.timestamps import utc_now
 
+ANSWERS_KEPT = timedelta(days=1)
+"""How long a request that is repeated under its token gets the same answer."""
+PRUNE_ANSWERS_S = 300.0
+"""Seconds between deletions of older ones."""
 MERGE = "merge"
 """The operation's name under which answers to merges are kept; the token is a digest of the merged subject's id."""
 _GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
@@ -252,7 +258,7 @@ def keep_answer(change: Change, operation: str, token: str, digest: bytes, answe
     Raises AlreadyAnswered.
     """
     mine = ANSWERED_REQUESTS.c.gallery_key == change.gallery.key
-    change.connection.execute(sa.delete(ANSWERED_REQUESTS).where(mine & is_old()))
+    change.connection.execute(sa.delete(ANSWERED_REQUESTS).where(mine & _is_old()))
     row = {"operation": operation, "token": token, "digest": digest, "answer": answer}
     values = row | {"gallery_key": change.gallery.key, "created_at": change.now}
     insert = change.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing()
@@ -266,7 +272,7 @@ def recall_answer(connection: Connection, gallery: Gallery, operation: str, toke
         ANSWERED_REQUESTS.c.gallery_key == gallery.key,
         ANSWERED_REQUESTS.c.operation == operation,
         ANSWERED_REQUESTS.c.token == token,
-        ~is_old(),
+        ~_is_old(),
     )
     row = connection.execute(query).one_or_none()
     return None if row is None else (bytes(row.digest), row.answer)
@@ -275,3 +281,13 @@ def recall_answer(connection: Connection, gallery: Gallery, operation: str, toke
 def _forget_answer(change: Change, operation: str, token: str) -> None:
     same = (ANSWERED_REQUESTS.c.gallery_key == change.gallery.key) & (ANSWERED_REQUESTS.c.token == token)
     change.connection.execute(sa.delete(ANSWERED_REQUESTS).where(same & (ANSWERED_REQUESTS.c.operation == operation)))
+
+
+def prune_answers(database: Database) -> None:
+    """Delete all galleries' old answers."""
+    with database.write() as connection:
+        connection.execute(sa.delete(ANSWERED_REQUESTS).where(_is_old()))
+
+
+def _is_old() -> sa.ColumnElement[bool]:
+    return ANSWERED_REQUESTS.c.created_at <= utc_now(-ANSWERS_KEPT)

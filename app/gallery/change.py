@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -31,7 +30,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, select_in
 from app.db.opening import Inserting
-from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
+from app.db.schema import CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import GalleryNotFound, PackageMismatch
 from app.gallery.records import (
@@ -86,10 +85,6 @@ class Change:
         self.entries += [(kind, subject, face) for subject, face in faces]
 
 
-def begin_stamp() -> int:
-    return secrets.randbits(STAMP_BITS)
-
-
 def begin_log(connection: Connection, gallery_key: int, stamp: int, now: str) -> None:
     """Write entry 0 of a new gallery."""
     values = {"gallery_key": gallery_key, "number": 0, "stamp": stamp, "kind": BEGIN, "created_at": now}
@@ -98,7 +93,7 @@ def begin_log(connection: Connection, gallery_key: int, stamp: int, now: str) ->
 
 def record_changes(change: Change) -> None:
     """Write the change's entries to the log. From here on other writers to the gallery wait."""
-    gallery, entries, stamp = change.gallery.key, change.entries, begin_stamp()
+    gallery, entries, stamp = change.gallery.key, change.entries, secrets.randbits(STAMP_BITS)
     new = {"gallery": gallery, "count": len(entries), "stamp": stamp}
     last: int = change.connection.execute(_BUMP, new).scalar_one()
     values = [
@@ -266,16 +261,3 @@ def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step
         else:
             steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
     return tuple(steps)
-
-
-ANSWERS_KEPT = timedelta(days=1)
-"""How long a request that is repeated under its token gets the same answer."""
-
-
-def prune_answers(connection: Connection) -> None:
-    """Delete all galleries' old answers."""
-    connection.execute(sa.delete(ANSWERED_REQUESTS).where(is_old()))
-
-
-def is_old() -> sa.ColumnElement[bool]:
-    return ANSWERED_REQUESTS.c.created_at <= utc_now(-ANSWERS_KEPT)

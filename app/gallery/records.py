@@ -19,7 +19,6 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 from PIL import Image
 from sqlalchemy.engine import Connection, Row
 
@@ -28,13 +27,10 @@ from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, CROPS, FACE_ORIGINS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, PackageMismatch, SubjectNotFound, Unusable
-from app.face.formats import Limits
-from app.face.image import decode
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
-from app.package.manifest import CROP_SIDE
 from app.search.types import FaceBlock, IndexKey, IndexSpec
 from app.timestamps import utc_now
-from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors
+from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -312,11 +308,6 @@ def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
             raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
 
 
-def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
-    """Return which rows have length 1, (N,). Rows with NaN have not."""
-    return np.asarray(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE)
-
-
 # Galleries
 
 GALLERY_ROWS = sa.select(
@@ -494,14 +485,6 @@ def is_unnamed_row() -> sa.ColumnElement[bool]:
 JPEG_QUALITY = 95
 FULL_CHROMA = 0
 """Pillow's name for 4:4:4: halved chroma would cost an embedder more than it saves here."""
-CROP_LIMITS = Limits(
-    max_bytes=256 * 1024,  # seven times the pixels' own size
-    max_pixels=CROP_SIDE**2,
-    max_side=CROP_SIDE,
-    min_side=CROP_SIDE,
-    formats=frozenset({"JPEG"}),
-)
-"""What a stored crop may be: imported archives bring crops that other programs made."""
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
 PackageId: TypeAlias = str | sa.BindParameter[str]
@@ -593,8 +576,3 @@ def encode_crop(crop: Pixels) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(crop).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=FULL_CHROMA)
     return buffer.getvalue()
-
-
-def decode_crop(jpeg: bytes) -> Pixels:
-    """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
-    return decode(jpeg, CROP_LIMITS).pixels

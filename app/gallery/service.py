@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from app.choices import IndexKind
 from app.concurrency.batcher import GroupCommit
 from app.concurrency.scheduler import Scheduler
-from app.errors import Conflict, LikenessError, NotFound
+from app.errors import Conflict, LikenessError
 from app.gallery.change import Change
 from app.gallery.records import (
     NO_TERMS,
@@ -201,15 +201,6 @@ class Galleries:
         matches = self.indexes.ready(spec).verify(vectors, subject.key)
         named = self._name([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
-
-    def scrub_index(self, gallery_id: str) -> bool:
-        """Remove copies of the index on disk that may hold erased faces. Return False if another server keeps them; it
-        removes them within a second or two."""
-        try:
-            with self.indexes.inspecting(self.store.gallery(gallery_id).index_specs) as index:
-                return index.scrub()
-        except NotFound:
-            return True
 
     def _check_kind(self, search: IndexKind) -> None:
         if search not in self.indexes.backend.kinds:

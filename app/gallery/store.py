@@ -5,6 +5,7 @@ Every public call is one transaction: when it returns, its changes are on disk; 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from app.db.pagination import Page, read_page
 from app.db.schema import FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, PackageUnavailable
-from app.gallery.change import Change, ChangeReader, begin_log, begin_stamp, prune_answers, prune_log, record_changes
+from app.gallery.change import STAMP_BITS, Change, ChangeReader, begin_log, prune_log, record_changes
 from app.gallery.records import (
     GALLERY_ROWS,
     SUBJECT_ROWS,
@@ -113,7 +114,7 @@ class Store:
         self, gallery_id: str, embedder: str, dimension: int, **settings: Unpack[GallerySettings]
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
-        now, stamp = utc_now(), begin_stamp()
+        now, stamp = utc_now(), secrets.randbits(STAMP_BITS)
         cleaned = clean_id(gallery_id, "gallery")
         check_visible(cleaned, "gallery id")
         values = {
@@ -244,10 +245,8 @@ class Store:
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
     def prune_changes(self, older_than: timedelta = LOG_KEPT) -> int:
-        """Delete old kept answers, and old entries of the change log, except each gallery's last; return how many of
-        these. The scheduler calls it."""
+        """Delete old entries of the change log, except each gallery's last; return how many. The scheduler calls it."""
         with self.database.write() as connection:
-            prune_answers(connection)
             return prune_log(connection, utc_now(-older_than))
 
     def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:

@@ -190,14 +190,6 @@ class Embedders:
             self.packages()  # what is installed now may be the right one: the next request opens it
             raise
 
-    def most_lenient(self, package_id: str) -> float | None:
-        """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
-        try:
-            points = self.thresholds(package_id).points
-        except PackageUnavailable:
-            return None
-        return points[0].threshold if points else None
-
     @contextmanager
     def use(self, package_id: str) -> Iterator[Model]:
         """Keep the package open while the block runs; open it first if needed.

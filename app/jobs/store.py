@@ -40,23 +40,6 @@ class JobLost(Exception):
     """Another process has claimed the job, or it was deleted with its gallery: nothing of it may be written."""
 
 
-class UnderWay(Exception):
-    """A job does this already; ``job`` is its id."""
-
-    def __init__(self, job: str) -> None:
-        super().__init__(job)
-        self.job = job
-
-
-def check_free(connection: Connection, job_id: str | None, **params: str) -> None:
-    """Raise UnderWay if this job exists, has these parameters and has not finished."""
-    row = connection.execute(sa.select(JOBS.c.state, JOBS.c.params).where(JOBS.c.id == job_id)).one_or_none()
-    if job_id is None or row is None or row.state in FINISHED:
-        return
-    if params.items() <= json.loads(row.params).items():
-        raise UnderWay(job_id)
-
-
 class JobStore:
     """The jobs of one database. Safe to share between threads and processes."""
 

@@ -125,11 +125,6 @@ class GalleryIndex(ABC, Generic[S_co]):
         """Note that the database may hold changes that the index lacks. Costs nothing."""
         self._latest_mark = object()
 
-    def rebuild(self) -> None:
-        """Build the index again from the database."""
-        with self._lock:
-            self._build()
-
     def set_kind(self, kind: IndexKind) -> bool:  # noqa: ARG002 - most kinds of indexes have one kind of search
         """Search by this kind from now on; False if the gallery is just being changed."""
         return True

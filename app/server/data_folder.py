@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
-from app.files import replacing, write_new
+from app.files import write_new
 
 FOLDER = "servers"
 KEY_PREFIX = "lk_"
@@ -41,7 +41,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     """
     prepare_data_dir(folder)
     path = folder / ADMIN_KEY_FILE
-    made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
+    made = not path.exists() and write_new(path, new_key().encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -50,16 +50,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     return read_admin_key(path), made
 
 
-def replace_key(folder: Path) -> str:
-    """Replace the admin key atomically, and return the new one; running servers take it. Raises as `load_key` does."""
-    prepare_data_dir(folder)
-    key = _new_key()
-    with replacing(folder / ADMIN_KEY_FILE) as file:
-        file.write(key.encode() + b"\n")
-    return key
-
-
-def _new_key() -> str:
+def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 

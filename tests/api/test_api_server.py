@@ -34,9 +34,10 @@ from app.concurrency.pool import WorkerPool
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
+from app.features.keys.command import replace_key
 from app.logs import JsonFormatter
 from app.serve import serve
-from app.server.data_folder import load_key, replace_key
+from app.server.data_folder import load_key
 from app.server.run import listen
 from tests.support.commands import run
 from tests.support.live import LiveServer

@@ -64,7 +64,8 @@ def test_a_wrong_setting_stops_the_server_with_one_line_and_no_traceback(tmp_pat
 
 
 def test_the_table_says_every_setting_once() -> None:
-    lines = config.settings_table().splitlines()[2:]
+    page = (config.PROJECT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| `LIKENESS_")]
     assert [line.split("`")[1] for line in lines] == [
         f"LIKENESS_{name.upper()}" for name in config.Settings.model_fields
     ]

@@ -20,6 +20,7 @@ from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.features import signatures
 from app.features.erasure.checking import check_receipt, is_about
+from app.features.erasure.erasing import Erasures
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
@@ -206,7 +207,7 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
     def die(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Galleries, "scrub_index", die)
+    monkeypatch.setattr(Erasures, "_scrub_index", die)
     with pytest.raises(KeyboardInterrupt):
         work.erase("staff", "eileen")
     monkeypatch.undo()

@@ -251,7 +251,8 @@ def test_a_subject_is_erased_where_the_folder_of_snapshots_is_gone(
     if in_its_place is not None:
         folder.write_bytes(in_its_place)
     changed(galleries, "staff", lambda change: erase_subject(change, "s1"))
-    assert galleries.scrub_index("staff")
+    with galleries.indexes.inspecting(galleries.store.gallery("staff").index_specs) as index:
+        assert index.scrub()
     assert found(galleries, 1) == found(quiet(saved), 1)
 
 

@@ -18,7 +18,7 @@ import pytest
 from app.config import Settings
 from app.features.corrected import read_corrections
 from app.features.erasure.erasing import Erasures
-from app.gallery.records import decode_crop
+from app.features.stored import decode_crop
 from app.main import create_app
 from app.search.snapshots import Snapshots
 from app.server.data_folder import load_key

@@ -104,12 +104,6 @@ def find_job(jobs: JobStore, grant: Grant, job_id: str) -> records.Job:
     return job
 
 
-def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
-    """Return the last job on something; None without one, or once it was pruned."""
-    job = jobs.find(job_id)
-    return None if job is None else answer(job)
-
-
 def answer(job: records.Job) -> schemas.Job:
     error = None
     if job.error_code is not None:

@@ -156,7 +156,7 @@ def identify(
     params = sent.params
     identification = operations.identify(
         gallery,
-        _probe(sent.images, track=params.track),
+        _probe(sent.fields[0], track=params.track),
         exact=grant.sees_exact_scores,
         track=params.track,
         limit=params.limit,
@@ -193,7 +193,7 @@ def verify_subject(
     verified = operations.verify_subject(
         gallery,
         subject,
-        _probe(sent.images, track=params.track),
+        _probe(sent.fields[0], track=params.track),
         params.fmr,
         exact=grant.sees_exact_scores,
         track=params.track,
@@ -247,7 +247,7 @@ def enroll(
     enrollment = operations.enroll(
         gallery,
         subject,
-        sent.images,
+        sent.fields[0],
         QualityLevel(params.quality),
         liveness=params.liveness,
         terms=terms,

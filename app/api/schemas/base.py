@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -148,9 +150,8 @@ NextCursor: TypeAlias = Annotated[
 ]
 
 
-def is_none(value: object) -> bool:
-    """Return whether a field of an answer is left out (`Field`'s ``exclude_if``)."""
-    return value is None
+is_none = partial(operator.is_, None)
+"""Says whether a field of an answer is left out (`Field`'s ``exclude_if``)."""
 
 
 SHOWN: Mapping[str, Any] = {

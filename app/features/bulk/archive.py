@@ -33,8 +33,9 @@ from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine
 from app.features.bulk.rows import BulkSubject, everything
 from app.features.corrected import Correction, read_corrections, restore_corrections
 from app.features.sealed_files import SealedWriter, read_sealed
+from app.features.stored import decode_crop, is_unit
 from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
-from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, decode_crop, is_unit
+from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
 from app.jobs.records import Result

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from app.choices import FindingKind
 from app.errors import InvalidInput
-from app.gallery.records import CROP_LIMITS
+from app.features.stored import CROP_LIMITS
 from app.timestamps import utc_text
 from app.types import UNKNOWN_QUALITY, Reason
 from app.wording import found_wrong

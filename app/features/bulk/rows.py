@@ -16,6 +16,7 @@ from app.db.schema import CROPS, FACES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, InvalidInput, TwoPackages
 from app.features.corrected import id_here
+from app.features.stored import is_unit
 from app.gallery.change import Change
 from app.gallery.records import (
     Consent,
@@ -26,7 +27,6 @@ from app.gallery.records import (
     face_query,
     from_bytes,
     is_current,
-    is_unit,
     join_templates,
     package_mismatch,
     reread,

@@ -13,7 +13,8 @@ from app.features.bulk import json_lines
 from app.features.bulk.imports import FACES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.rows import BulkSubject
-from app.gallery.records import is_unit, package_mismatch
+from app.features.stored import is_unit
+from app.gallery.records import package_mismatch
 from app.jobs.runner import Running
 from app.types import Vector
 

@@ -14,12 +14,13 @@ from functools import partial
 from app.errors import LikenessError
 from app.features.calibration.population import measure_population, sample_rows, sample_share
 from app.features.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
+from app.features.own_jobs import UnderWay
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
-from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now

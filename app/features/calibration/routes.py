@@ -14,12 +14,12 @@ from app.api.components import Components, GalleryId
 from app.api.feature import Feature, Part, Task
 from app.api.operation import GALLERY
 from app.api.route import Router
-from app.api.routes.jobs import last_job
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.choices import CalibrationSource
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.population import deciding
 from app.features.calibration.store import Calibrations
+from app.features.own_jobs import last_job
 from app.jobs.store import JobStore
 
 router = Router("galleries")

@@ -14,9 +14,9 @@ from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.errors import GalleryNotFound
 from app.features.calibration.population import Figures, deciding
+from app.features.own_jobs import check_free
 from app.gallery.records import Gallery, lock_gallery
 from app.gallery.store import Store
-from app.jobs.store import check_free
 from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
 

@@ -208,9 +208,18 @@ class Erasures:
             connection.execute(sa.update(RECEIPTS).where(mine).values(done))
             return _document(connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == row.id)).one())
 
+    def _scrub_index(self, gallery_id: str) -> bool:
+        """Remove copies of the index on disk that may hold erased faces. Return False if another server keeps them; it
+        removes them within a second or two."""
+        try:
+            with self._galleries.indexes.inspecting(self._store.gallery(gallery_id).index_specs) as index:
+                return index.scrub()
+        except NotFound:
+            return True
+
     def _clear(self, gallery_ids: Iterable[str], *, rewrite: bool) -> Document:
         """Clear everything on disk that may hold deleted data; return the receipt's fields about it."""
-        scrubbed = [self._galleries.scrub_index(gallery_id) for gallery_id in gallery_ids]
+        scrubbed = [self._scrub_index(gallery_id) for gallery_id in gallery_ids]
         index = all(scrubbed)
         not_reached = list(NOT_REACHED)
         if self._database.is_sqlite:

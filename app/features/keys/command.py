@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -15,6 +16,8 @@ from app.cli import options, output
 from app.cli.connect import Data, own_client, own_key
 from app.cli.options import Session, command, gallery_ids
 from app.config import Settings, load_settings
+from app.db.encryption import ADMIN_KEY_FILE
+from app.files import replacing
 from app.server import data_folder
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
@@ -108,12 +111,21 @@ def show_admin_key(
     if not rotate:
         output.say(own_key(settings))
         return
-    new = data_folder.replace_key(settings.data_dir)
+    new = replace_key(settings.data_dir)
     output.say(new)
     for url in data_folder.all_running_at(settings.data_dir):
         if not _takes_key(settings, url, new):
             output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
             raise typer.Exit(output.Exit.NO)
+
+
+def replace_key(folder: Path) -> str:
+    """Replace the admin key atomically, and return the new one; running servers take it. Raises as `load_key` does."""
+    data_folder.prepare_data_dir(folder)
+    key = data_folder.new_key()
+    with replacing(folder / ADMIN_KEY_FILE) as file:
+        file.write(key.encode() + b"\n")
+    return key
 
 
 def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:

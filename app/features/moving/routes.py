@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
@@ -9,8 +10,8 @@ from pydantic import Field
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.components import FaceId, SubjectId
-from app.api.feature import Feature
+from app.api.components import Components, FaceId, SubjectId
+from app.api.feature import Feature, Part, Task
 from app.api.operation import FACES, NO_FACE, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.routes.faces import FACE, stored_face
@@ -116,4 +117,9 @@ def move_faces(
     return schemas.Subject.model_validate(store.subject(gallery, target))
 
 
-FEATURE = Feature([subjects_router, faces_router])
+def _start(core: Components) -> Part:
+    prune = partial(transfers.prune_answers, core.store.database)
+    return Part(tasks=[Task(transfers.PRUNE_ANSWERS_S, "answers to merges", prune)])
+
+
+FEATURE = Feature([subjects_router, faces_router], _start)

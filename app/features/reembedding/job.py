@@ -9,13 +9,15 @@ from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
 from app.features.corrected import drop_other_packages, reembed_corrections
+from app.features.own_jobs import UnderWay
 from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
+from app.features.stored import decode_crop
 from app.features.transfers import delete_faces
-from app.gallery.records import Gallery, decode_crop
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running
-from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.jobs.store import JobStore, new_job_id
 from app.timestamps import utc_now
 from app.types import Pixels, Template
 

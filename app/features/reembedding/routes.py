@@ -13,9 +13,9 @@ from app.api.feature import Feature, Part, Task
 from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
 from app.api.route import Router
 from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
-from app.api.routes.jobs import last_job
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
 from app.api.schemas.server import Job
+from app.features.own_jobs import last_job
 from app.features.reembedding import steps
 from app.features.reembedding.job import KIND, Reembedder
 from app.jobs.store import JobStore

@@ -7,6 +7,7 @@ gets templates of exactly the packages that `Gallery.written` lists at that mome
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -18,10 +19,10 @@ from sqlalchemy.engine import Connection
 
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
-from app.gallery.change import begin_stamp
+from app.features.own_jobs import check_free
+from app.gallery.change import STAMP_BITS
 from app.gallery.records import Gallery, join_templates, lock_gallery, template_column, to_bytes
 from app.gallery.store import Store
-from app.jobs.store import check_free
 from app.timestamps import utc_now
 from app.types import Template
 
@@ -112,7 +113,7 @@ class Reembeddings:
                 "source_generation": own.key.generation,
                 "target": target,
                 "target_dimension": dimension,
-                "target_generation": begin_stamp(),
+                "target_generation": secrets.randbits(STAMP_BITS),
                 "state": "embedding",
                 "started_at": utc_now(),
             }

@@ -1,7 +1,10 @@
 """Amazon Rekognition's wire format: `POST /`, AWS JSON 1.1, signed with SigV4. See docs/reference/drop-ins.md."""
 
+from functools import partial
+
 from app.api.components import Components
-from app.api.feature import Feature, Part
+from app.api.feature import Feature, Part, Task
+from app.features import transfers
 from app.features.one_time import SeenSignatures
 from app.features.rekognition.routes import router
 from app.features.rekognition.wire import REKOGNITION, SignatureChecker
@@ -9,7 +12,9 @@ from app.features.rekognition.wire import REKOGNITION, SignatureChecker
 
 def _start(core: Components) -> Part:
     checker, seen = SignatureChecker(core.keys, core.guard), SeenSignatures(core.store.database)
-    return Part({"signature_checker": checker, "seen_signatures": seen})
+    prune = partial(transfers.prune_answers, core.store.database)
+    tasks = [Task(transfers.PRUNE_ANSWERS_S, "answers to tokens", prune)]
+    return Part({"signature_checker": checker, "seen_signatures": seen}, tasks=tasks)
 
 
 FEATURE = Feature([router], _start, setting="rekognition", wire=REKOGNITION)

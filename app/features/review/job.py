@@ -10,6 +10,7 @@ import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.features.corrected import wrong_by_key
+from app.features.own_jobs import UnderWay
 from app.features.review.examine import Examiner, Nearest, nearest_of
 from app.features.review.records import Draft, Summary
 from app.features.review.rules import STRANGERS_FMR, Points
@@ -19,7 +20,7 @@ from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.jobs.records import Job
 from app.jobs.runner import Running
-from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
 from app.search.registry import Searchable

@@ -11,8 +11,9 @@ from app.api.components import Components, GalleryId, path_id
 from app.api.feature import Feature, Part
 from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
 from app.api.route import Router
-from app.api.routes.jobs import answer, last_job
+from app.api.routes.jobs import answer
 from app.api.schemas import Job
+from app.features.own_jobs import last_job
 from app.features.review import schemas
 from app.features.review.job import KIND, Reviewer
 from app.features.review.records import Kind

@@ -18,11 +18,11 @@ from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.features.dismissals import Dismissal, forget, remember
+from app.features.own_jobs import check_free
 from app.features.review.records import Draft, Evidence, Kind, Review, Summary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.gallery.records import Gallery, lock_gallery
 from app.gallery.text import is_unnamed
-from app.jobs.store import check_free
 from app.timestamps import utc_now
 
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)

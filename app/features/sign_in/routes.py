@@ -20,7 +20,7 @@ from app.api.route import Router, respond
 from app.api.routes.access import own_key
 from app.api.schemas import OwnKey
 from app.api.schemas.base import Params, Wire
-from app.api.wire import OwnFormat, address_of, key_of
+from app.api.wire import OwnFormat, address_of, given_key
 from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
 from app.features.sign_in.links import SIGN_IN_LINK
 
@@ -69,7 +69,8 @@ class ByCode(OwnFormat):
     ) -> tuple[Grant, Receive]:
         """Return what the key of the code allows, which is spent later. A wrong code counts as a wrong key of the
         address."""
-        code, address = key_of(scope), address_of(scope)
+        scope["key"] = code = given_key(Headers(scope=scope), scope["path"]) or ""
+        address = address_of(scope)
         codes = _codes_of(code, components)
         key = await components.guard.attempt(lambda: codes.key(code), address)
         return await components.guard.check(key, address), receive
@@ -94,7 +95,7 @@ def create_sign_in_code(
     within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its history is of
     no use afterwards.
     """
-    made = (invitations if query.valid == "day" else codes).make(key_of(request.scope), entry)
+    made = (invitations if query.valid == "day" else codes).make(request.scope["key"], entry)
     return SignInCode.of(made, code=made.text)
 
 
@@ -112,7 +113,7 @@ def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Compo
 
     Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
     """
-    code = key_of(request.scope)
+    code = request.scope["key"]
     return SignedIn(**dict(own_key(grant)), secret=_codes_of(code, components).spend(code, entry))
 
 
@@ -133,7 +134,7 @@ def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Re
     `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with its key, or by
     signing out.
     """
-    made = sessions.make(key_of(request.scope), entry)
+    made = sessions.make(request.scope["key"], entry)
     return _keeping(request, respond(Session.of(made), 201), made.text, int(sessions.valid_s))
 
 

@@ -13,13 +13,15 @@ from app.db.schema import EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
 from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
 from app.features.listing import templates_of
+from app.features.similarity import most_lenient
+from app.features.stored import decode_crop
 from app.features.watching.cameras import Cameras
 from app.features.watching.rows import Stored, delete_sightings, find_row, templates, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
-from app.gallery.records import NOWHERE, Gallery, StoredFace, decode_crop, find_subject
+from app.gallery.records import NOWHERE, Gallery, StoredFace, find_subject
 from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
@@ -128,7 +130,7 @@ class Watching:
         unknown = SIGHTINGS.c.subject_key.is_(None)
         for package in home.packages:
             faces = templates_of(connection, change.blobs, package, {subject.key}).get(subject.key)
-            least = self._core.embedders.most_lenient(package)
+            least = most_lenient(self._core.embedders, package)
             if faces is None or least is None:
                 continue
             of_all = templates(connection, change.blobs, home, package, unknown)

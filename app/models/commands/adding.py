@@ -15,7 +15,7 @@ from app.cli import options, output
 from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
 from app.models.commands import archives
-from app.models.commands.measuring import NOT_MEASURED
+from app.models.commands.measuring import NOT_MEASURED, check_name
 from app.package.folders import OWN_FOLDER, Package, find_packages, select
 from app.package.manifest import Licence, LivenessContract
 from app.wording import near
@@ -261,7 +261,7 @@ def add(
         return
     if name is None:
         raise typer.BadParameter("an ONNX file does not have one: name the new package", param_hint="--name")
-    options.check_name(name, "--name")
+    check_name(name, "--name")
     given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
     stated = given.over(PRESETS[preset]) if preset else given
     settings = load_settings()
@@ -386,7 +386,7 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
         raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")
     names = tuple(name.strip() for name in classes.split(","))
     for name in names:
-        options.check_name(name, "--classes")
+        check_name(name, "--classes")
     if names.count("live") != 1 or len(set(names)) != len(names):
         raise typer.BadParameter("give each output another name, one of them live", param_hint="--classes")
     return LivenessContract.model_validate({"cut": {"scale": scale, **CUTS[cut]}, "classes": names, "live": "live"})

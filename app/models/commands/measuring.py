@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
 CALIBRATION_PHOTOS = 2000
 """Most photos that are searched for calibration faces."""
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
+"""Of a package's or a calibration's name, as in its manifest."""
 WEIGHED_PHOTOS = 5000
 """Most photos that weights are chosen on. They make 12.5 million pairs, each of 4 bytes for every member and mirror
 image."""
@@ -56,7 +59,7 @@ def measure(
     from app.models.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.models.stages import open_stages  # noqa: PLC0415 - slow to import
 
-    options.check_name(calibration, "--name")
+    check_name(calibration, "--name")
     settings = load_settings()
     packages = find_packages(settings.models_dir, settings.data_dir)
     package = select(packages, name)
@@ -169,7 +172,7 @@ def fuse(
     """
     from app.models.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
 
-    options.check_name(name, "--name")
+    check_name(name, "--name")
     if weight is not None and len(weight) != len(names):
         raise typer.BadParameter(f"{len(weight)} for {len(names)} packages", param_hint="--weight")
     if photos is not None and (weight or mirror):
@@ -237,3 +240,9 @@ def _say_fused(made: Package, members: Sequence[Member], weighed: Sequence[Weigh
         output.say(f"{member.weight:g} of {member.package.id}{', with the mirror image' if member.mirror else ''}")
     output.say(f"{made.id}: {made.folder}, {made.manifest.dimension} numbers ({made.manifest.licence.name})")
     output.say(NOT_MEASURED.format(name=made.manifest.name))
+
+
+def check_name(name: str, option: str) -> None:
+    """Raise BadParameter if a manifest could not hold the name."""
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise typer.BadParameter(f"{name!r} must be up to 100 of a-z, 0-9 and . _ -", param_hint=option)

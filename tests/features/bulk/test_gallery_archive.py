@@ -21,8 +21,8 @@ from app.features import signatures
 from app.features.bulk import json_lines
 from app.features.bulk.json_lines import DismissalLine
 from app.features.review.records import Kind
+from app.features.stored import decode_crop
 from app.features.tar_stream import TAR_END, header, padding
-from app.gallery.records import decode_crop
 from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER

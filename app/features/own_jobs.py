@@ -1,0 +1,37 @@
+"""Jobs that features begin by themselves: one at a time does a piece of work, and answers show the last one."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from app.api import schemas
+from app.api.routes.jobs import answer
+from app.db.schema import JOBS
+from app.jobs.records import FINISHED
+from app.jobs.store import JobStore
+
+
+class UnderWay(Exception):
+    """A job does this already; ``job`` is its id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+
+def check_free(connection: Connection, job_id: str | None, **params: str) -> None:
+    """Raise UnderWay if this job exists, has these parameters and has not finished."""
+    row = connection.execute(sa.select(JOBS.c.state, JOBS.c.params).where(JOBS.c.id == job_id)).one_or_none()
+    if job_id is None or row is None or row.state in FINISHED:
+        return
+    if params.items() <= json.loads(row.params).items():
+        raise UnderWay(job_id)
+
+
+def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
+    """Return the last job on something; None without one, or once it was pruned."""
+    job = jobs.find(job_id)
+    return None if job is None else answer(job)
