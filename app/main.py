@@ -57,6 +57,7 @@ from app.features.moving.routes import FEATURE as MOVING
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
+from app.features.server_key.routes import FEATURE as SERVER_KEY
 from app.features.sign_in.routes import FEATURE as SIGN_IN
 from app.features.vault.feature import FEATURE as VAULT
 from app.features.watching.feature import FEATURE as WATCHING
@@ -110,6 +111,7 @@ MEMORY_S = 60.0
 """Seconds between releases of unused memory, which is a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
     KEYS,
+    SERVER_KEY,
     SIGN_IN,
     KEYS_FILE,
     AUDIT,
@@ -163,7 +165,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app.state.webhooks = tuple(model for feature in features for model in feature.webhooks)
     app.state.wires = tuple(feature.wire for feature in features if feature.wire)
     app.state.components, app.state.status = None, "starting"
-    middleware.add_middleware(app, settings.cors_origins)
+    middleware.add_middleware(app, settings.cors_origins, app.state.wires)
     wire.add_error_handlers(app)
     route.add_operations(app, [*ROUTERS, *(router for feature in features for router in feature.routers)])
     page.add_page(app, [feature.page for feature in features if feature.page])
@@ -279,7 +281,7 @@ def _build(
         reader=reader,
         audit=audit,
         sealer=storage.sealer,
-        signer=storage.signer,
+        secrets=storage.secrets,
         jobs=storage.jobs,
         runner=runner,
         files=storage.files,

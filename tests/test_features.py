@@ -40,6 +40,7 @@ PATHS: dict[str, str | None] = {
     "reembedding": "reembed",
     "rekognition": '"/"',
     "review": "review",
+    "server_key": "/v1/server-key",
     "sign_in": "/v1/sign-in",
     "vault": None,
     "watching": "sightings",

@@ -24,7 +24,7 @@ from app.concurrency.pool import WorkerPool
 from app.concurrency.turns import Lanes
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
-from app.db.signing import Signer
+from app.db.secrets import SecretStore
 from app.errors import LikenessError
 from app.gallery.change import Change
 from app.gallery.records import Gallery
@@ -77,7 +77,7 @@ class Components:
     reader: PhotoWorkers | PhotoThreads
     audit: AuditLog
     sealer: Sealer
-    signer: Signer
+    secrets: SecretStore
     jobs: JobStore
     runner: Runner
     files: JobFiles

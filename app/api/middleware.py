@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.metrics import METHODS, OTHER, Metrics
-from app.api.wire import CLIENT_GONE, expected, send_error, wire_of
+from app.api.wire import CLIENT_GONE, WireFormat, expected, send_error, wire_of
 from app.errors import InvalidInput
 from app.logs import LOGGER
 
@@ -45,16 +45,8 @@ CORS_HEADERS = (
     "x-api-key",
     "content-type",
     "x-request-id",
-    # Headers that AWS's clients send from a page.
-    "x-amz-content-sha256",
-    "x-amz-date",
-    "x-amz-security-token",
-    "x-amz-target",
-    "x-amz-user-agent",
-    "amz-sdk-invocation-id",
-    "amz-sdk-request",
 )
-CORS_EXPOSED = ("x-request-id", "retry-after", "x-amzn-requestid", "x-amzn-errortype")
+CORS_EXPOSED = ("x-request-id", "retry-after")
 MAX_QUERY = 100
 """Most parameters in a query; no operation has a third as many."""
 PREFLIGHT_S = 600
@@ -156,7 +148,7 @@ def _count_request(scope: Scope, method: str, status: int, seconds: float) -> No
     log.log(level, "request", extra={"fields": fields})
 
 
-def add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
+def add_middleware(app: FastAPI, origins: Sequence[str], wires: Sequence[WireFormat]) -> None:
     """Put the middleware around ``app``.
 
     ``origins`` are the exact origins whose pages may read answers and send requests that need a browser's permission;
@@ -167,8 +159,8 @@ def add_middleware(app: FastAPI, origins: Sequence[str]) -> None:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=CORS_METHODS,
-            allow_headers=CORS_HEADERS,
-            expose_headers=CORS_EXPOSED,
+            allow_headers=[*CORS_HEADERS, *(name for wire in wires for name in wire.sent_headers)],
+            expose_headers=[*CORS_EXPOSED, *(name for wire in wires for name in wire.answer_headers)],
             max_age=PREFLIGHT_S,
         )
     app.add_middleware(RequestMiddleware)

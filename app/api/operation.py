@@ -68,11 +68,7 @@ SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid
 NO_SUBJECT = ("subject_not_found",)
 NO_FACE = ("subject_not_found", "face_not_found")
 NO_JOB = ("job_not_found",)
-NO_KEY = ("key_not_found",)
 CURSOR = ("invalid_cursor",)
-NO_MOVE = ("reembedding_not_found",)
-NO_FINDING = ("finding_not_found",)
-NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
 
 
 @dataclass(frozen=True, slots=True)

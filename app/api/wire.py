@@ -96,6 +96,9 @@ class WireFormat(ABC):
     """Whether callers send a key, so that the document says which scope it needs."""
     security_schemes: ClassVar[Mapping[str, Any]] = {}
     """The security schemes that only this format has, for the document."""
+    sent_headers: ClassVar[Sequence[str]] = ()
+    answer_headers: ClassVar[Sequence[str]] = ()
+    """Headers that pages of other origins may send and read, beside those of our own format."""
     description: ClassVar[str] = ""
     """Describes its operations in the document."""
     strict: ClassVar[bool] = False

@@ -15,7 +15,6 @@ from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX
 from app.errors import Unusable
 
-SIGNING_KEY = "signing-key"
 BUSY_MS = 5_000
 IS_SECRET = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
 """SQL for the server's own secrets: the table holds marks of other keys, too."""
@@ -33,6 +32,12 @@ class SecretStore:
         with self._database.read() as connection:
             sealed = connection.execute(sa.select(SECRETS.c.sealed).where(SECRETS.c.name == name)).scalar()
         return None if sealed is None else self._open(name, sealed)
+
+    def check(self) -> None:
+        """Raise Unusable ``sealed_unreadable`` if the secrets that are stored were sealed with another key."""
+        query = sa.select(SECRETS.c.name, SECRETS.c.sealed).where(IS_SECRET).order_by(SECRETS.c.name).limit(1)
+        for name, sealed in self._database.rows(query):
+            self._open(name, sealed)
 
     def get_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return the secret of that name; if it doesn't exist yet, `make` makes it, once for all servers."""

@@ -1,4 +1,4 @@
-"""Sign the JSON documents that leave the service, exports and receipts, and check those that come back.
+"""Sign what leaves the service, archives, backups and receipts, by Ed25519 (RFC 8032), and check what comes back.
 
 Anybody can check a signature with the public key in the document, and compare that key's fingerprint with one they
 know.
@@ -12,14 +12,70 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from app.db.signing import ALGORITHM, Signer, encode, message, public_key_id
+from app.db.secrets import SecretStore
 from app.errors import Unusable
+
+ALGORITHM: Final = "Ed25519"
+SIGNING_KEY = "signing-key"
+"""Name of the private key among the server's secrets."""
+PRIVATE_BYTES = 32
+KEY_ID_BYTES = 8
+_CONTEXT = b"likeness signature v1\0"
+
+
+class Signer:
+    """One private key; safe to share between threads, and never shows it."""
+
+    def __init__(self, private: bytes) -> None:
+        """Take RFC 8032's secret key, PRIVATE_BYTES."""
+        self._private = Ed25519PrivateKey.from_private_bytes(private)
+        self.public_key = self._private.public_key().public_bytes_raw()
+        """32 bytes."""
+        self.key_id = public_key_id(self.public_key)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.key_id})"
+
+    @classmethod
+    def of(cls, secrets: SecretStore) -> Self:
+        """Return the signer of the servers that share these secrets; the first call makes its key. Raises Unusable
+        ``sealed_unreadable``."""
+        return cls(secrets.get_or_make(SIGNING_KEY, new_private_key))
+
+    @property
+    def pem(self) -> str:
+        """The public key as PEM."""
+        form = PublicFormat.SubjectPublicKeyInfo
+        return self._private.public_key().public_bytes(Encoding.PEM, form).decode()
+
+    def sign(self, data: bytes, purpose: bytes) -> bytes:
+        """Return the signature, 64 bytes. A signature for one `purpose` isn't valid for another."""
+        return self._private.sign(message(data, purpose))
+
+
+def message(data: bytes, purpose: bytes) -> bytes:
+    """Return the signed bytes: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
+    return _CONTEXT + bytes([len(purpose)]) + purpose + data
+
+
+def public_key_id(public_key: bytes) -> str:
+    """Return the first KEY_ID_BYTES of the key's SHA-256, hexadecimal."""
+    return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
+
+
+def encode(data: bytes) -> str:
+    """Return a key or signature as base64, for JSON."""
+    return base64.b64encode(data).decode()
+
+
+def new_private_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:

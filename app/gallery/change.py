@@ -160,11 +160,6 @@ class ChangeReader:
         rows = self._database.rows(query)
         return LogPosition(*rows[0]) if rows else None
 
-    def log_start(self, spec: IndexSpec) -> LogPosition | None:
-        query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
-        rows = self._database.rows(query.order_by(CHANGES.c.number).limit(1))
-        return LogPosition(*rows[0]) if rows else None
-
     def changes(
         self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
     ) -> Changes | None:
@@ -210,11 +205,6 @@ class ChangeReader:
 
     def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
         return self._some_faces(spec, FACES.c.key, faces)
-
-    def owners(self, faces: Sequence[int]) -> dict[int, int]:
-        query = sa.select(FACES.c.key, FACES.c.subject_key)
-        with self._database.read() as connection:
-            return {row.key: row.subject_key for row in select_in(connection, query, FACES.c.key, faces)}
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
         faces = sa.func.count().label("faces")

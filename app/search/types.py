@@ -182,10 +182,6 @@ class FaceSource(Protocol):
         """Return where the change log ends; None if the gallery is gone."""
         ...
 
-    def log_start(self, spec: IndexSpec) -> LogPosition | None:
-        """Return the first position from which the change log can be read; None if the gallery is gone."""
-        ...
-
     def changes(
         self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
     ) -> Changes | None:
@@ -205,10 +201,6 @@ class FaceSource(Protocol):
 
     def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
         """Return those of these faces that still exist, in order of their keys; None without any."""
-        ...
-
-    def owners(self, faces: Sequence[int]) -> dict[int, int]:
-        """Return the subject of each of these faces that still exists."""
         ...
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:

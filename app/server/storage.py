@@ -12,8 +12,7 @@ from app.db import usage
 from app.db.encryption import VAULT_FILE, Sealer
 from app.db.engine import Database
 from app.db.sealed_columns import Blobs
-from app.db.secrets import SIGNING_KEY, Rings, SecretStore, load_rings
-from app.db.signing import Signer
+from app.db.secrets import Rings, SecretStore, load_rings
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -37,7 +36,6 @@ class Storage:
     galleries: Galleries
     sealer: Sealer
     secrets: SecretStore
-    signer: Signer
     audit: AuditLog
     jobs: JobStore
     files: JobFiles
@@ -65,7 +63,7 @@ def open_storage(
     stack.callback(galleries.close)
     usage.remember(settings.data_dir, settings.database)
     secrets = SecretStore(sql.database, rings.secrets)
-    signer = _signer(settings, secrets)
+    _check_secrets(settings, secrets)
     audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(audit.close)
     return Storage(
@@ -73,7 +71,6 @@ def open_storage(
         galleries=galleries,
         sealer=rings.secrets,
         secrets=secrets,
-        signer=signer,
         audit=audit,
         jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),
@@ -105,11 +102,11 @@ def _open_galleries(
     return Galleries(store, LocalBackend(store.change_reader, snapshots, cores(), gpu))
 
 
-def _signer(settings: Settings, secrets: SecretStore) -> Signer:
-    """Return the server's signer. Raises Unusable (``sealed_unreadable``)."""
+def _check_secrets(settings: Settings, secrets: SecretStore) -> None:
+    """Raise Unusable (``sealed_unreadable``) if the keys here don't open the server's secrets."""
     path = settings.data_dir / VAULT_FILE
     try:
-        return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
+        secrets.check()
     except SealedUnreadable as error:
         message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
         raise SealedUnreadable(message) from None

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config import Settings
-from app.db import signing
 from app.db.encryption import (
     OVERHEAD,
     PIECE,
@@ -31,10 +30,10 @@ from app.db.encryption import (
 )
 from app.db.engine import Database
 from app.db.secrets import SecretStore
-from app.db.signing import Signer
 from app.errors import Unusable
 from app.features import signatures
 from app.features.doctor.command import examine
+from app.features.signatures import Signer
 from app.features.vault.reseal import reseal_secrets
 from tests.support.service import running
 
@@ -258,7 +257,7 @@ def test_the_servers_key_stays_and_a_wrong_or_missing_key_file_ends_the_start(tm
     assert stat.S_IMODE((data / VAULT_FILE).stat().st_mode) == 0o600
     loaded = serialization.load_pem_public_key(first["pem"].encode())
     assert isinstance(loaded, ed25519.Ed25519PublicKey)
-    assert signing.encode(loaded.public_bytes_raw()) == first["public_key"]
+    assert signatures.encode(loaded.public_bytes_raw()) == first["public_key"]
     kept = (data / VAULT_FILE).read_text()
     assert vault_findings(data) == ["ok"]
     (data / VAULT_FILE).unlink()
@@ -281,4 +280,4 @@ def vault_findings(data: Path) -> list[str]:
 def test_every_key_may_see_the_public_key(api: httpx.Client) -> None:
     made = api.post("/v1/keys", json={"scopes": ["read"], "galleries": ["none"]}).json()
     shown = api.get("/v1/server-key", headers={"x-api-key": made["secret"]}).raise_for_status().json()
-    assert shown["key_id"] == signing.public_key_id(signatures.decode(shown["public_key"]))
+    assert shown["key_id"] == signatures.public_key_id(signatures.decode(shown["public_key"]))

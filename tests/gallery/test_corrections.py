@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from app.db.encryption import Sealer, new_key
 from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
-from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
 from app.features import corrected
 from app.features.corrected import MOST, Correction
 from app.features.erasure.erasing import Erasures, drop_like, erase_subject
+from app.features.signatures import Signer
 from app.features.transfers import merge_subjects
 from app.features.vault.reseal import census, reseal
 from app.gallery.corrections import Wrong, wrong_probes

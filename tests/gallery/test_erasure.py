@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.db import signing
 from app.db.schema import RECEIPTS
-from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.features import signatures
 from app.features.erasure.checking import check_receipt, is_about
 from app.features.erasure.erasing import Erasures
+from app.features.signatures import Signer
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
@@ -265,7 +264,7 @@ def test_commands_erase_and_check_receipts_without_a_server(tmp_path: Path) -> N
     receipt, key, pem, other = (tmp_path / name for name in ("receipt.json", "key.json", "key.pem", "other.json"))
     key.write_text(json.dumps(server_key))
     pem.write_text(server_key["pem"])
-    other.write_text(json.dumps({"public_key": signing.encode(Signer(bytes(32)).public_key)}))
+    other.write_text(json.dumps({"public_key": signatures.encode(Signer(bytes(32)).public_key)}))
 
     erased = run(data, "erase", "crew", "eileen", "--yes", "--save", receipt)
     assert (erased.returncode, "not reached: backups" in erased.stdout) == (0, True), erased.stderr

@@ -13,7 +13,6 @@ import pytest
 from likeness_client import Client
 
 from app.access.audit import AuditLog, AuditStore
-from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, NotFound
 from app.features import signatures
 from app.features.audit.reading import AuditFilter
@@ -24,6 +23,7 @@ from app.features.erasure.checking import check_receipt
 from app.features.erasure.erasing import Erasures
 from app.features.listing import count_people, face_ids, find_faces, placed_faces, subject_ids
 from app.features.monitoring.collector import Totals, count_totals
+from app.features.signatures import Signer
 from app.features.transfers import Move, dissolve_subject, move_faces, rename_subject
 from app.gallery.change import Change
 from app.gallery.records import Consent, Counts, Terms

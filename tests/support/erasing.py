@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.db.signing import Signer
 from app.features.erasure.erasing import Erasures
+from app.features.signatures import Signer
 from app.gallery.service import Galleries
 
 

@@ -1,4 +1,4 @@
-"""The server itself: its health, version, model packages and public key."""
+"""The server itself: its health, version and model packages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from fastapi import Request, Response
 from app.api import schemas
 from app.api.components import Components
 from app.api.route import Router, respond
-from app.db import signing
-from app.db.signing import Signer
 from app.package.folders import Package
 
 router = Router("server")
@@ -79,20 +77,6 @@ def list_models(components: Components) -> schemas.ModelList:
     defaults = schemas.Defaults.of(operations.defaults, embedder=operations.package)
     installed, skipped = list(components.models()), list(components.skipped_models())
     return schemas.ModelList(defaults=defaults, models=installed, skipped=skipped)
-
-
-@router.operation("GET", "/v1/server-key", scope=None)
-async def show_server_key(signer: Signer) -> schemas.ServerKey:
-    """Show the server's public key.
-
-    Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
-    """
-    return schemas.ServerKey(
-        key_id=signer.key_id,
-        algorithm=signing.ALGORITHM,
-        public_key=signing.encode(signer.public_key),
-        pem=signer.pem,
-    )
 
 
 def model_answer(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:

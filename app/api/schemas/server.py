@@ -165,15 +165,6 @@ class ModelList(Wire):
     )
 
 
-class ServerKey(Wire):
-    """The public part of the key that the server signs with."""
-
-    key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
-    algorithm: Literal["Ed25519"]
-    public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
-    pem: str = Field(description="The same in PEM.")
-
-
 class Version(Wire):
     name: str
     version: str

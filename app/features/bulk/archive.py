@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.choices import LivenessMode
-from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.features import dismissals, signatures
@@ -33,6 +32,7 @@ from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine
 from app.features.bulk.rows import BulkSubject, everything
 from app.features.corrected import Correction, read_corrections, restore_corrections
 from app.features.sealed_files import SealedWriter, read_sealed
+from app.features.signatures import Signer
 from app.features.stored import decode_crop, is_unit
 from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
 from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects
@@ -109,10 +109,11 @@ def export_gallery(core: Components, job: Running) -> None:
             return
         gallery, parts = written
         manifest = _json(_manifest(core, gallery, job, parts))
+        signer = Signer.of(core.secrets)
         signature = Signature(
-            algorithm=signing.ALGORITHM,
-            public_key=signing.encode(core.signer.public_key),
-            signature=signing.encode(core.signer.sign(manifest, PURPOSE)),
+            algorithm=signatures.ALGORITHM,
+            public_key=signatures.encode(signer.public_key),
+            signature=signatures.encode(signer.sign(manifest, PURPOSE)),
         )
         whole = begin()
         for name, content in ((MANIFEST, manifest), (SIGNATURE, _json(signature))):
@@ -373,7 +374,7 @@ def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]
         manifest, signed = Manifest.model_validate_json(raw), Signature.model_validate_json(signature)
     except ValidationError:
         raise InvalidInput("The archive's manifest or signature can't be read.", code="invalid_archive") from None
-    if manifest.format != FORMAT or manifest.version != VERSION or signed.algorithm != signing.ALGORITHM:
+    if manifest.format != FORMAT or manifest.version != VERSION or signed.algorithm != signatures.ALGORITHM:
         message = f"The archive is not of the format {FORMAT}, version {VERSION}."
         raise InvalidInput(message, code="invalid_archive")
     return manifest, raw, signed
@@ -388,7 +389,8 @@ def _verify(run: Import, trust: str) -> Manifest:
         signatures.verify(public_key, signature, raw, PURPOSE)
     except Unusable as error:
         raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
-    if not (hmac.compare_digest(public_key, run.core.signer.public_key) or signatures.is_named(public_key, trust)):
+    own = Signer.of(run.core.secrets).public_key
+    if not (hmac.compare_digest(public_key, own) or signatures.is_named(public_key, trust)):
         message = (
             "The archive was signed by another server, whose key has the SHA-256 "
             f"{signatures.fingerprint(public_key)}. If you trust it, give that as `trust`."

@@ -27,18 +27,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.db import signing
 from app.db.encryption import IRREPLACEABLE
 from app.db.engine import Database
 from app.db.opening import sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import Blobs
-from app.db.secrets import IS_SECRET, SIGNING_KEY, FoundRings, purpose_of
-from app.db.signing import Signer
+from app.db.secrets import IS_SECRET, FoundRings, purpose_of
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.features import signatures
 from app.features.bulk.copying import replacing_sqlite
+from app.features.signatures import SIGNING_KEY, Signer
 from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
 from app.package.folders import CALIBRATIONS, OWN_FOLDER
@@ -282,7 +281,7 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
         opened = {name: rings.secrets.open(blob, purpose_of(name)) for name, blob in sealed.items() if rings.secrets}
     except SealedUnreadable:
         opened = {}
-    own = signing.Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
+    own = Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
     if not trust and (signer is None or signer != own):
         reason = "isn't signed, so it may have been altered"
         if signer is not None:

@@ -16,11 +16,11 @@ from app.cli.connect import require_data
 from app.config import Settings, load_settings
 from app.db import usage
 from app.db.engine import Database
-from app.db.secrets import SIGNING_KEY, FoundRings, SecretStore, find_rings
-from app.db.signing import Signer
+from app.db.secrets import FoundRings, SecretStore, find_rings
 from app.errors import Conflict, SealedUnreadable
 from app.features.bulk import backup as archive
 from app.features.bulk.copying import copy_database
+from app.features.signatures import Signer
 from app.files import LAST_BACKUP
 from app.server import data_folder
 from app.version import VERSION
@@ -58,7 +58,7 @@ def _signer(settings: Settings, database: Database) -> Signer | None:
     if rings.secrets is None:
         return None
     try:
-        return Signer(SecretStore(database, rings.secrets).get_or_make(SIGNING_KEY, Signer.make))
+        return Signer.of(SecretStore(database, rings.secrets))
     except SealedUnreadable:
         return None
 

@@ -38,10 +38,10 @@ from app.db.schema import (
     SECOND_TEMPLATES,
     SUBJECTS,
 )
-from app.db.signing import Signer
 from app.errors import NotFound
 from app.features import signatures
 from app.features.listing import templates_of
+from app.features.signatures import Signer
 from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
 from app.gallery.records import find_subject, from_bytes, subject_not_found

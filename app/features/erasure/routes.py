@@ -17,6 +17,7 @@ from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import NextCursor, Params, Wire
 from app.features.erasure.erasing import Erasures
+from app.features.signatures import Signer
 from app.features.similarity import most_lenient
 
 subjects = Router("subjects")
@@ -135,7 +136,7 @@ def show_receipt(erasures: Erasures, receipt: ReceiptId) -> JSONResponse:
 def _start(core: Components, *, expiry_seconds: float) -> Part:
     erasures = Erasures(
         core.galleries,
-        core.signer,
+        Signer.of(core.secrets),
         least=partial(most_lenient, core.embedders),
         recorded=partial(core.audit.recorded, "expire_subject"),
         reached=core.erased_too,

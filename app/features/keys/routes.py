@@ -13,7 +13,7 @@ from app.access.grants import Grant, Scope
 from app.access.keys import Key, Keys, KeyTerms
 from app.api.components import path_id
 from app.api.feature import Feature
-from app.api.operation import CURSOR, NO_KEY
+from app.api.operation import CURSOR
 from app.api.route import Router
 from app.api.schemas import PageParams
 from app.features import issued_keys
@@ -23,6 +23,8 @@ from app.features.keys import schemas
 from app.features.keys.schemas import KEY_ID_PATTERN
 
 router = Router("access")
+
+NO_KEY = ("key_not_found",)
 
 KEYS = "/v1/keys"
 KEY = f"{KEYS}/{{key}}"

@@ -12,10 +12,10 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from app.db.engine import Database
-from app.db.schema import COLLECTIONS, GALLERIES, REEMBEDDINGS
+from app.db.engine import Database, select_in
+from app.db.schema import CHANGES, COLLECTIONS, FACES, GALLERIES, REEMBEDDINGS
 from app.errors import GalleryNotFound
-from app.search.types import IndexKey, IndexSpec
+from app.search.types import IndexKey, IndexSpec, LogPosition
 from app.timestamps import utc_now
 
 MAKING, CURRENT, OLD = "making", "current", "old"
@@ -88,6 +88,18 @@ class Collections:
         c = COLLECTIONS.c
         mine = (c.server == self._server) & (c.gallery_key == gallery)
         return self._database.column(sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key))))
+
+    def log_start(self, gallery: int) -> LogPosition | None:
+        """Return the first position from which a gallery's change log can be read; None if it is gone."""
+        query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery)
+        rows = self._database.rows(query.order_by(CHANGES.c.number).limit(1))
+        return LogPosition(*rows[0]) if rows else None
+
+    def owners(self, faces: Sequence[int]) -> dict[int, int]:
+        """Return the subject of each of these faces that still exists."""
+        query = sa.select(FACES.c.key, FACES.c.subject_key)
+        with self._database.read() as connection:
+            return {row.key: row.subject_key for row in select_in(connection, query, FACES.c.key, faces)}
 
     def _current(self, key: IndexKey) -> sa.ColumnElement[bool]:
         c = COLLECTIONS.c

@@ -241,7 +241,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             for block in blocks:
                 comparison.look(block)
             comparison.look_beyond()
-        there = self._source.owners([*comparison.missing, *comparison.different, *comparison.extra])
+        there = self._collections.owners([*comparison.missing, *comparison.different, *comparison.extra])
         missing, different = (
             tuple(key for key in keys if key in there) for keys in (comparison.missing, comparison.different)
         )
@@ -350,7 +350,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         while len(block.faces):
             self._milvus.add(name, block)
             written = dict(zip(block.faces.tolist(), block.subjects.tolist(), strict=True))
-            owners = self._source.owners(list(written))
+            owners = self._collections.owners(list(written))
             self._milvus.remove(name, sorted(written.keys() - owners.keys()))
             other = [face for face, subject in owners.items() if subject != written[face]]
             block = self._source.faces_at(self._spec, other) or joined([], self._spec.dimension)
@@ -374,11 +374,11 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def _remove_again(self, name: str, until: LogPosition) -> bool:
         removed = False
-        since = self._swept or self._source.log_start(self._spec)
+        since = self._swept or self._collections.log_start(self._spec.key.gallery)
         while since is not None and since.number < until.number:
             changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
             if changes is None:  # pruned
-                since = self._source.log_start(self._spec)
+                since = self._collections.log_start(self._spec.key.gallery)
                 continue
             self._move(name, changes)
             removed |= self._remove(name, changes)

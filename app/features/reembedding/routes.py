@@ -10,7 +10,7 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api.components import Components, GalleryId
 from app.api.feature import Feature, Part, Task
-from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
+from app.api.operation import GALLERY, GALLERY_PACKAGE
 from app.api.route import Router
 from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
@@ -21,6 +21,9 @@ from app.features.reembedding.job import KIND, Reembedder
 from app.jobs.store import JobStore
 
 router = Router("galleries")
+
+NO_MOVE = ("reembedding_not_found",)
+NOT_SWITCHED = (*NO_MOVE, "reembedding_not_switched")
 
 REEMBED = f"{GALLERY}/reembed"
 LOOK_S = 60.0

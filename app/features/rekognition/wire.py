@@ -182,6 +182,16 @@ class Rekognition(WireFormat):
 
     name = "Amazon Rekognition"
     security = ("aws_sigv4",)
+    sent_headers = (
+        "x-amz-content-sha256",
+        "x-amz-date",
+        "x-amz-security-token",
+        "x-amz-target",
+        "x-amz-user-agent",
+        "amz-sdk-invocation-id",
+        "amz-sdk-request",
+    )
+    answer_headers = ("x-amzn-requestid", "x-amzn-errortype")
     forms = False
     security_schemes: ClassVar = {
         "aws_sigv4": {

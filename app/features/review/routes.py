@@ -9,7 +9,7 @@ from fastapi import Query
 from app.access.grants import Grant, Scope
 from app.api.components import Components, GalleryId, path_id
 from app.api.feature import Feature, Part
-from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
+from app.api.operation import CURSOR, GALLERY, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer
 from app.api.schemas import Job
@@ -26,6 +26,8 @@ from app.recognition.decisions import AnsweredScores
 from app.recognition.operations import Operations
 
 router = Router("galleries")
+
+NO_FINDING = ("finding_not_found",)
 FindingId: TypeAlias = Annotated[str, path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
 
 REVIEW = f"{GALLERY}/review"

@@ -19,7 +19,6 @@ from app.api.components import DECODED, HEXADECIMAL, Components, Reached, path_i
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
-from app.db.secrets import SecretStore
 from app.errors import GalleryNotFound, NotFound
 from app.features.watching import schemas
 from app.features.watching.events import among
@@ -366,7 +365,7 @@ def _start(
     core: Components, *, webhook_networks: tuple[str, ...], expiry_seconds: float, mqtt: SecretStr | None, **days: float
 ) -> Part:
     watching, database = Watching(core, **days), core.store.database
-    webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
+    webhooks = Webhooks(database, core.secrets, webhook_networks)
     running = ExitStack()
     if mqtt is not None:
         from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have

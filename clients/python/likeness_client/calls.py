@@ -491,14 +491,6 @@ def add_model(
     )
 
 
-def server_key() -> Call[answers.ServerKey]:
-    """Show the server's public key.
-
-    Keep it, to check anywhere what this server has signed. All servers of one database have the
-    same key."""
-    return call("GET", "/v1/server-key", answers.ServerKey)
-
-
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
     """List the keys.
 
@@ -551,6 +543,14 @@ def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.Ne
     `grace_seconds` more, older ones no longer. A key with `templates` is needed for one that has
     it."""
     return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
+
+
+def server_key() -> Call[answers.ServerKey]:
+    """Show the server's public key.
+
+    Keep it, to check anywhere what this server has signed. All servers of one database have the
+    same key."""
+    return call("GET", "/v1/server-key", answers.ServerKey)
 
 
 def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:

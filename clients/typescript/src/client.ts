@@ -341,15 +341,6 @@ export class Client {
   }
 
   /**
-   * Show the server's public key.
-   *
-   * Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
-   */
-  serverKey(): Promise<T.ServerKey> {
-    return this.send({ method: "GET", path: "/v1/server-key" });
-  }
-
-  /**
    * List the keys.
    *
    * All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
@@ -401,6 +392,15 @@ export class Client {
    */
   rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
     return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
+  }
+
+  /**
+   * Show the server's public key.
+   *
+   * Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
+   */
+  serverKey(): Promise<T.ServerKey> {
+    return this.send({ method: "GET", path: "/v1/server-key" });
   }
 
   /**

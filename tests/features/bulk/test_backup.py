@@ -26,14 +26,13 @@ from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
 from app.db.secrets import FoundRings
-from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, LikenessError
 from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.checks.comparing import check_index
 from app.features.sign_in.codes import SignInCodes
-from app.features.signatures import canonical, signed
+from app.features.signatures import Signer, canonical, new_private_key, signed
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -367,8 +366,8 @@ def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Pat
             False,
         ),
         "unsigned": (whole(altered), "unknown_signer", True),
-        "of another signer": (whole(altered, Signer(Signer.make())), "unknown_signer", True),
-        "of another vault": (whole(own_keys, Signer(Signer.make())), "unknown_signer", True),
+        "of another signer": (whole(altered, Signer(new_private_key())), "unknown_signer", True),
+        "of another vault": (whole(own_keys, Signer(new_private_key())), "unknown_signer", True),
     }
     for name, (content, code, taken) in forged.items():
         (tmp_path / "forged").write_bytes(content)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from likeness_client import ApiError, Client
 
-from app.db import signing
 from app.errors import InvalidInput
 from app.features import signatures
 from app.features.bulk import json_lines
@@ -162,7 +161,7 @@ def test_without_crops(two: Two) -> None:
 
 def test_a_signer_must_be_known_or_confirmed(two: Two) -> None:
     digest = signatures.fingerprint(signatures.decode(two.trust))
-    for number, trust in enumerate((None, "", "0" * 64, signing.encode(bytes(32)))):
+    for number, trust in enumerate((None, "", "0" * 64, signatures.encode(bytes(32)))):
         job = brought(two, f"unknown-{number}", two.archive, trust)
         assert (job.state, job.error.code) == ("failed", "unknown_signer")
         assert digest in job.error.message
@@ -225,7 +224,7 @@ def test_what_was_altered_is_refused_and_nothing_of_it_imported(two: Two, what: 
 
 def resigned(files: dict[str, bytes]) -> tuple[bytes, str]:
     """An archive of these files, signed by a key of its own, and that key."""
-    signer = signing.Signer(signing.Signer.make())
+    signer = signatures.Signer(signatures.new_private_key())
     manifest = json.loads(files["manifest.json"])
     for member in manifest["members"]:
         data = files[member["name"]]
@@ -233,8 +232,8 @@ def resigned(files: dict[str, bytes]) -> tuple[bytes, str]:
     told = json.dumps(manifest).encode()
     document = {
         "algorithm": "Ed25519",
-        "public_key": signing.encode(signer.public_key),
-        "signature": signing.encode(signer.sign(told, b"gallery archive")),
+        "public_key": signatures.encode(signer.public_key),
+        "signature": signatures.encode(signer.sign(told, b"gallery archive")),
     }
     signed = {"manifest.json": told, "signature.json": json.dumps(document).encode()}
     return tar(files | signed), document["public_key"]

@@ -1,0 +1,1 @@
+"""The key that the server signs with, as everybody may see it."""
