@@ -34,11 +34,14 @@ PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_
 Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
 """What a challenge asks of the person in front of the camera."""
 JobStateName: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
-"""The states of a job (`app.jobs.records.JobState`)."""
+"""The states of a job."""
 FindingKind: TypeAlias = Literal[
     "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
 ]
-"""What a review finds (`app.features.review.records.Kind`)."""
+"""What a review finds: two subjects that may be one person; a subject whose faces look like different people; a face
+that looks like another subject and not like its own; one that looks like somebody who was recorded as not its subject
+(`app.gallery.corrections`); one that looks like nobody; a poor one that could be confused with another subject, while
+its own doesn't need it; a subject all of whose faces are poor."""
 Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
 """A device that models run on."""
 Device: TypeAlias = Literal[Used, "auto"]

@@ -126,7 +126,7 @@ class WireFormat(ABC):
         for session_key in components.session_keys if key is None and self.name is None else ():
             key = key or await session_key(scope)
         if key is None:
-            raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
+            raise missing_key()
         scope["key"] = key
         return await components.guard.check(key, address_of(scope)), receive
 
@@ -148,6 +148,10 @@ class OwnFormat(WireFormat):
 
 
 OWN = OwnFormat()
+
+
+def missing_key() -> InvalidInput:
+    return InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
 
 
 def given_key(headers: Headers, path: str) -> str | None:

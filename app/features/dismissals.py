@@ -18,7 +18,7 @@ class Dismissal:
     """A finding that a person called right, by its faces' ids."""
 
     kind: str
-    """The finding's kind (`app.features.review.records.Kind`)."""
+    """The finding's kind (`app.choices.FindingKind`)."""
     face_id: str
     other_face_id: str | None
     created_at: str

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
+
+from app.choices import JobStateName
 
 MAX_REFUSED_NAME = 1024
 """Characters kept of a rejected item's name."""
 
 
-class JobState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+FINISHED: frozenset[JobStateName] = frozenset({"done", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,7 @@ class Job:
     kind: str
     gallery: str | None
     """The gallery's id; a job is deleted with its gallery."""
-    state: JobState
+    state: JobStateName
     done: int
     total: int | None
     params: Mapping[str, Any]

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
 
+from app.choices import JobStateName
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker import FailureLog, Worker
 from app.errors import DatabaseUnavailable, LikenessError, Overloaded, Unusable
 from app.jobs.files import JobFiles
-from app.jobs.records import MAX_REFUSED_NAME, Job, JobState, Refusal, Result
+from app.jobs.records import MAX_REFUSED_NAME, Job, Refusal, Result
 from app.jobs.store import JobLost, JobStore
 from app.machine import release_memory
 
@@ -234,10 +235,10 @@ class Runner:
             self._running[job.id] = running
         try:
             if job.cancel_asked:
-                self._finish(running, JobState.CANCELLED)
+                self._finish(running, "cancelled")
             elif job.attempts > MAX_DEATHS:
                 _log.error("A job is set aside", extra={"fields": {"job": job.id, "kind": job.kind}})
-                self._finish(running, JobState.FAILED, ("job_crashed", CRASHED))
+                self._finish(running, "failed", ("job_crashed", CRASHED))
             else:
                 self._work(running)
         except JobLost:
@@ -257,19 +258,19 @@ class Runner:
             if isinstance(error, RETRIED) and self._may_retry(running):
                 self._release(job, again_in=RETRY)
             else:
-                self._finish(running, JobState.FAILED, (error.code, error.message))
+                self._finish(running, "failed", (error.code, error.message))
         except Exception as error:  # noqa: BLE001 - the thread's edge
             _log.error("A job failed", exc_info=error, extra={"fields": {"job": job.id, "kind": job.kind}})
-            self._finish(running, JobState.FAILED, ("internal_error", "The server failed; its log says more."))
+            self._finish(running, "failed", ("internal_error", "The server failed; its log says more."))
         else:
             if running.lost:
                 raise JobLost(job.id)
             if running.cancel_asked:
-                self._finish(running, JobState.CANCELLED)
+                self._finish(running, "cancelled")
             elif self._closing.is_set():
                 self._release(job)
             else:
-                self._finish(running, JobState.DONE)
+                self._finish(running, "done")
 
     def _may_retry(self, running: Running) -> bool:
         """Count the retry. A job that got to a checkpoint since the last one begins to count again."""
@@ -288,16 +289,16 @@ class Runner:
                 self._unreleased.append(job)
             raise
 
-    def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
+    def _finish(self, running: Running, state: JobStateName, error: tuple[str, str] | None = None) -> None:
         job = running.job
         release_memory()  # a job leaves freed memory in many places
-        result = running.result if state is JobState.DONE else None
+        result = running.result if state == "done" else None
         self._store.finish(job, state, done=running.done, total=running.total, error=error, result=result)
         if self._files is not None:
             self._files.upload(job.id).unlink(missing_ok=True)
         with self._lock:
             del self._retries[job.id]
-            self._ended[job.kind, state.value] += 1
+            self._ended[job.kind, state] += 1
 
     def _renew(self) -> None:
         with self._lock:

@@ -18,13 +18,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.choices import JobStateName
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.gallery.records import Gallery, lock_gallery
-from app.jobs.records import FINISHED, Job, JobState, Refusal, Result
+from app.jobs.records import FINISHED, Job, Refusal, Result
 from app.machine import uptime
 from app.timestamps import utc_now, utc_text
 
@@ -71,7 +72,7 @@ class JobStore:
             "id": job_id,
             "kind": kind,
             "gallery_key": None if gallery is None else gallery.key,
-            "state": JobState.QUEUED,
+            "state": "queued",
             "params": _dump(params or {}),
             "who": who,
             "place": place,
@@ -129,8 +130,8 @@ class JobStore:
         with self._database.write() as connection:
             job = _find(connection, job_id, lock=True)
             if not job.finished:
-                queued = job.state is JobState.QUEUED
-                values = _end(JobState.CANCELLED) if queued else {"cancel_asked": True}
+                queued = job.state == "queued"
+                values = _end("cancelled") if queued else {"cancel_asked": True}
                 connection.execute(sa.update(JOBS).where(JOBS.c.key == job.key).values(values))
             return _find(connection, job_id)
 
@@ -154,7 +155,7 @@ class JobStore:
     def unfinished(self, kind: str, who: str) -> Sequence[str]:
         """Return the ids of the jobs of this kind that the key `who` began and that have not ended."""
         query = sa.select(JOBS.c.id).where(
-            JOBS.c.kind == kind, JOBS.c.who == who, JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING])
+            JOBS.c.kind == kind, JOBS.c.who == who, JOBS.c.state.in_(["queued", "running"])
         )
         return self._database.column(query)
 
@@ -189,7 +190,7 @@ class JobStore:
             if key is None:
                 return None
             values = {
-                "state": JobState.RUNNING,
+                "state": "running",
                 "lease_owner": owner,
                 "lease_until": _lease_time(connection, lease),
                 "attempts": JOBS.c.attempts + 1,
@@ -234,7 +235,7 @@ class JobStore:
     def finish(
         self,
         job: Job,
-        state: JobState,
+        state: JobStateName,
         *,
         done: int,
         total: int | None,
@@ -254,7 +255,7 @@ class JobStore:
     def release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
         """Hand the job back for any process to claim; its start is not counted."""
         values: dict[str, Any] = {
-            "state": JobState.QUEUED,
+            "state": "queued",
             "lease_owner": None,
             "lease_until": None,
             "attempts": sa.case((JOBS.c.attempts > 0, JOBS.c.attempts - 1), else_=0),
@@ -305,12 +306,12 @@ def _write(connection: Connection, job: Job, **values: Any) -> bool:
     return bool(cancel_asked)
 
 
-def _end(state: JobState) -> dict[str, Any]:
+def _end(state: JobStateName) -> dict[str, Any]:
     return {"state": state, "finished_at": utc_now(), "lease_owner": None, "lease_until": None, "secret": None}
 
 
 def _owned(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
-    return (JOBS.c.key == job.key, JOBS.c.lease_owner == job.lease_owner, JOBS.c.state == JobState.RUNNING)
+    return (JOBS.c.key == job.key, JOBS.c.lease_owner == job.lease_owner, JOBS.c.state == "running")
 
 
 def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
@@ -345,15 +346,13 @@ def _free(*, boots: bool) -> sa.Select[int]:
     other = JOBS.alias()
     same_key = sa.and_(other.c.who == JOBS.c.who, other.c.kind.in_(kinds))
     same = sa.or_(other.c.gallery_key == JOBS.c.gallery_key, same_key)
-    runs = sa.and_(
-        other.c.state == JobState.RUNNING, sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip))
-    )
+    runs = sa.and_(other.c.state == "running", sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip)))
     return (
         sa.select(JOBS.c.key)
         .where(
             JOBS.c.id.not_in(skip),
             ~sa.exists().where(other.c.key != JOBS.c.key, same, runs),
-            JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
+            JOBS.c.state.in_(["queued", "running"]),
             JOBS.c.kind.in_(kinds),
             sa.or_(JOBS.c.place.is_(None), JOBS.c.place == sa.bindparam("place")),
             is_past(JOBS.c.lease_until),
@@ -366,7 +365,7 @@ def _free(*, boots: bool) -> sa.Select[int]:
 
 def _job(row: Row[Any]) -> Job:
     read = {name: json.loads(getattr(row, name)) for name in ("params", "saved", "counts")}
-    read |= {"state": JobState(row.state), "result": row.result and Result(**json.loads(row.result))}
+    read |= {"result": row.result and Result(**json.loads(row.result))}
     return Job(**{field.name: getattr(row, field.name) for field in fields(Job)} | read)
 
 

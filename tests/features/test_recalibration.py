@@ -24,7 +24,7 @@ from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
-from app.jobs.records import Job, JobState
+from app.jobs.records import Job
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.packages import write_manifest
@@ -109,7 +109,7 @@ class Server:
         assert job is not None
         until(lambda: self.jobs.job(job).finished)
         done = self.jobs.job(job)
-        assert done.state is JobState.DONE, done.error_message
+        assert done.state == "done", done.error_message
         return self.calibrator.find("staff")
 
     def use(self, *, allow_laxer: bool = False) -> None:

@@ -20,6 +20,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from app.choices import JobStateName
 from app.concurrency.scheduler import Scheduler
 from app.errors import DatabaseBusy, DatabaseUnavailable, NotFound, PackageMismatch
 from app.features.bulk.service import UPLOADS
@@ -27,7 +28,7 @@ from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.jobs import files, runner
 from app.jobs.files import JobFiles
-from app.jobs.records import Job, JobState, Refusal, Result
+from app.jobs.records import Job, Refusal, Result
 from app.jobs.runner import Runner, Running, Work
 from app.jobs.store import JobLost, JobStore
 from tests.conftest import PROJECT
@@ -85,12 +86,12 @@ def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery
         job.checkpoint({"next": 3})
 
     made = jobs.create("count", gallery, {"of": "three"}, who="door")
-    assert (made.state, made.gallery, made.params, made.who) == (JobState.QUEUED, "staff", {"of": "three"}, "door")
+    assert (made.state, made.gallery, made.params, made.who) == ("queued", "staff", {"of": "three"}, "door")
     with running(jobs, work) as by:
         job = ended(jobs, made)
         until(lambda: not by.running)
         assert by.ended == {("count", "done"): 1}
-    assert (job.state, job.done, job.total, job.counts) == (JobState.DONE, 3, 3, {"seen": 3, "refused": 1})
+    assert (job.state, job.done, job.total, job.counts) == ("done", 3, 3, {"seen": 3, "refused": 1})
     assert job.saved == {"next": 3}
     assert jobs.refusals(job) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
     assert job.started_at is not None
@@ -108,7 +109,7 @@ def test_a_job_that_fails_says_why(jobs: JobStore, gallery: Gallery) -> None:
     for work, code in ((refused, "package_mismatch"), (broken, "internal_error")):
         with running(jobs, work):
             job = ended(jobs, jobs.create("count", gallery))
-        assert (job.state, job.error_code) == (JobState.FAILED, code)
+        assert (job.state, job.error_code) == ("failed", code)
         assert "secret" not in (job.error_message or "")
 
 
@@ -125,7 +126,7 @@ def test_what_passes_by_itself_is_tried_again_from_the_checkpoint(
             raise DatabaseBusy("busy")
 
     with running(jobs, work):
-        assert ended(jobs, jobs.create("count", gallery)).state is JobState.DONE
+        assert ended(jobs, jobs.create("count", gallery)).state == "done"
     assert seen == [{}, {"at": 1}, {"at": 2}]
 
 
@@ -139,7 +140,7 @@ def test_a_job_that_gets_nowhere_is_given_up(jobs: JobStore, gallery: Gallery, m
 
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
-    assert (job.state, job.error_code, len(begun)) == (JobState.FAILED, "database_busy", runner.MAX_RETRIES)
+    assert (job.state, job.error_code, len(begun)) == ("failed", "database_busy", runner.MAX_RETRIES)
 
 
 def test_all_jobs_are_handed_back_once_the_database_is_there_again(
@@ -164,12 +165,12 @@ def test_all_jobs_are_handed_back_once_the_database_is_there_again(
     monkeypatch.setattr(jobs, "release", release)
     made = [jobs.create("count") for _ in range(2)]
     with running(jobs, work, workers=2, lease=timedelta(hours=1)):
-        assert [ended(jobs, job).state for job in made] == [JobState.DONE] * 2
+        assert [ended(jobs, job).state for job in made] == ["done"] * 2
 
 
-@pytest.mark.parametrize(("deaths", "state"), [(1, JobState.DONE), (2, JobState.FAILED)])
+@pytest.mark.parametrize(("deaths", "state"), [(1, "done"), (2, "failed")])
 def test_a_job_whose_process_ended_twice_is_set_aside(
-    jobs: JobStore, gallery: Gallery, deaths: int, state: JobState
+    jobs: JobStore, gallery: Gallery, deaths: int, state: JobStateName
 ) -> None:
     made = jobs.create("count", gallery)
     for _ in range(deaths):
@@ -177,7 +178,7 @@ def test_a_job_whose_process_ended_twice_is_set_aside(
     done: list[int] = []
     with running(jobs, lambda _: done.append(1)):
         job = ended(jobs, made)
-    failed = state is JobState.FAILED
+    failed = state == "failed"
     assert (job.state, job.error_code, len(done)) == (state, "job_crashed" if failed else None, 0 if failed else 1)
     assert not failed or "memory limit" in (job.error_message or "")
 
@@ -196,7 +197,7 @@ def test_neither_a_checkpoint_nor_a_hand_back_counts_as_a_death(jobs: JobStore, 
         assert claimed is not None
         jobs.save(claimed, saved={"at": number}, counts={}, done=0, total=None, refusals=[])
     with running(jobs, lambda _: None):
-        assert ended(jobs, made).state is JobState.DONE
+        assert ended(jobs, made).state == "done"
 
 
 def test_a_report_ends_where_it_would_fill_the_disk(
@@ -217,7 +218,7 @@ def test_a_report_ends_where_it_would_fill_the_disk(
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:
     waiting = jobs.cancel(jobs.create("count", gallery).id)
-    assert (waiting.state, waiting.finished_at is not None) == (JobState.CANCELLED, True)
+    assert (waiting.state, waiting.finished_at is not None) == ("cancelled", True)
 
     def work(job: Running) -> None:
         job.checkpoint({"got": "here"})
@@ -227,7 +228,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStor
         made = jobs.create("count", gallery)
         until(lambda: bool(jobs.job(made.id).saved))
         assert not jobs.cancel(made.id).finished
-        assert ended(jobs, made).state is JobState.CANCELLED
+        assert ended(jobs, made).state == "cancelled"
     assert jobs.cancel(made.id) == jobs.job(made.id), "what has ended stays as it is"
 
 
@@ -239,10 +240,10 @@ def test_a_server_that_stops_hands_its_jobs_back(jobs: JobStore, gallery: Galler
     made = jobs.create("count", gallery)
     with running(jobs, waits):
         until(lambda: bool(jobs.job(made.id).saved))
-    assert jobs.job(made.id).state is JobState.QUEUED
+    assert jobs.job(made.id).state == "queued"
     found: list[Any] = []
     with running(jobs, lambda job: found.append(job.saved)):
-        assert ended(jobs, made).state is JobState.DONE
+        assert ended(jobs, made).state == "done"
     assert found == [{"got": "here"}]
 
 
@@ -261,8 +262,8 @@ def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Galler
     with pytest.raises(JobLost):
         jobs.save(mine, saved={}, counts={}, done=0, total=None, refusals=[])
     with pytest.raises(JobLost):
-        jobs.finish(mine, JobState.DONE, done=0, total=None)
-    jobs.finish(yours, JobState.DONE, done=0, total=None)
+        jobs.finish(mine, "done", done=0, total=None)
+    jobs.finish(yours, "done", done=0, total=None)
 
 
 def test_processes_that_look_at_once_take_one_job_of_a_gallery(database_url: str) -> None:
@@ -292,7 +293,7 @@ def test_a_key_and_a_gallery_have_one_worker(store: Store, jobs: JobStore, galle
     taken = [jobs.claim("me", KIND, LEASE) for _ in range(4)]
     assert [job and job.id for job in taken] == [first.id, yours.id, nobodys.id, None]
     assert taken[0]
-    jobs.finish(taken[0], JobState.DONE, done=0, total=None)
+    jobs.finish(taken[0], "done", done=0, total=None)
     following = jobs.claim("me", KIND, LEASE)
     assert following
     assert following.id == others[0].id
@@ -310,11 +311,11 @@ def test_long_work_apart_keeps_no_other_job_waiting(jobs: JobStore, gallery: Gal
         made.start({"count": lambda _: None, "long": long}, scheduler, apart={"long"})
         try:
             first, second = (jobs.create("long", None, who="door") for _ in range(2))
-            until(lambda: jobs.job(first.id).state is JobState.RUNNING, SOON_S)
-            assert ended(jobs, jobs.create("count", gallery, who="door")).state is JobState.DONE
-            assert [jobs.job(job.id).state for job in (first, second)] == [JobState.RUNNING, JobState.QUEUED]
+            until(lambda: jobs.job(first.id).state == "running", SOON_S)
+            assert ended(jobs, jobs.create("count", gallery, who="door")).state == "done"
+            assert [jobs.job(job.id).state for job in (first, second)] == ["running", "queued"]
             over.set()
-            assert ended(jobs, second).state is JobState.DONE
+            assert ended(jobs, second).state == "done"
         finally:
             over.set()
             made.close()
@@ -476,7 +477,7 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
     with store.database.read() as connection:
         found = list(connection.execute(sa.select(numbers.c.number)).scalars())
     assert sorted(found) == list(range(60))
-    assert (job.state, job.counts) == (JobState.DONE, {"numbers": 60, "refused": 60})
+    assert (job.state, job.counts) == ("done", {"numbers": 60, "refused": 60})
     assert [one.item for one in jobs.refusals(job)] == list(range(60))
 
 

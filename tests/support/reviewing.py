@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
+from app.choices import FindingKind
 from app.concurrency.scheduler import Scheduler
 from app.features.corrected import add_correction
 from app.features.milvus.indexes import MilvusBackend
 from app.features.review.job import KIND, Reviewer
-from app.features.review.records import Kind, Summary
+from app.features.review.records import Summary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, enroll
-from app.jobs.records import Job, JobState
+from app.jobs.records import Job
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
 from app.package.thresholds import Thresholds
@@ -120,7 +121,7 @@ class Reviewing:
         begun = self.reviewer.begin("staff").id
         until(lambda: self.jobs.job(begun).finished, WAIT_S)
         job = self.jobs.job(begun)
-        assert job.state is JobState.DONE, job
+        assert job.state == "done", job
         return job
 
     def review_summary(self) -> Summary:
@@ -129,7 +130,7 @@ class Reviewing:
         assert summary is not None
         return summary
 
-    def findings(self, kind: Kind | None = None, *, dismissed: bool = False) -> list[Finding]:
+    def findings(self, kind: FindingKind | None = None, *, dismissed: bool = False) -> list[Finding]:
         return list(self.reviews.findings(self.gallery, None, 1000, kind=kind, dismissed=dismissed).items)
 
     def found(self) -> set[tuple[str, str, str | None]]:

@@ -108,9 +108,7 @@ def answer(job: records.Job) -> schemas.Job:
     error = None
     if job.error_code is not None:
         error = {"code": job.error_code, "message": job.error_message or ""}
-    return schemas.Job.of(
-        job, state=job.state.value, counts=dict(job.counts), error=error, has_result=job.result is not None, key=job.who
-    )
+    return schemas.Job.of(job, counts=dict(job.counts), error=error, has_result=job.result is not None, key=job.who)
 
 
 async def _pages(

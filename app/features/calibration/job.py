@@ -18,7 +18,7 @@ from app.features.own_jobs import UnderWay
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.jobs.records import Job, JobState
+from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
@@ -170,6 +170,6 @@ class _Pace:
 
 def _rests(job: Job | None) -> bool:
     """Return whether no new job may begin yet: this one runs, or it failed or was cancelled a short while ago."""
-    if job is None or job.state is JobState.DONE:
+    if job is None or job.state == "done":
         return False
     return job.finished_at is None or job.finished_at > utc_now(-AGAIN)

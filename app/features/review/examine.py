@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.choices import FindingKind
 from app.features.review import rules
-from app.features.review.records import Draft, Evidence, Kind
+from app.features.review.records import Draft, Evidence
 from app.features.review.rules import Mask, Own, Points, Scores
 from app.features.review.separation import Counts, count
 from app.search.types import FaceBlock, Keys, Match
@@ -82,10 +83,10 @@ class Examiner:
         drafts = list(pairs.values())
         for row in np.flatnonzero(misplaced).tolist():
             terms = {"score": other[row], "threshold": uncertain, "beyond": own.best[row]}
-            drafts.append(self._draft(Kind.MISPLACED, block, own, row, **terms, other=nearest.faces[row, 0]))
+            drafts.append(self._draft("misplaced_face", block, own, row, **terms, other=nearest.faces[row, 0]))
         for row in np.flatnonzero(corrected).tolist():
             terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(own.best[row], verify)}
-            drafts.append(self._draft(Kind.CORRECTED, block, own, row, **terms))
+            drafts.append(self._draft("corrected_face", block, own, row, **terms))
         misplaced |= corrected
         drafts += self._two_people(block.only(~misplaced))
         rest = rules.compare_own(block.vectors, ~misplaced)
@@ -94,15 +95,15 @@ class Examiner:
         for row in _once(block, rest, outliers):
             score, face = float(rest.best[row]), int(block.faces[row])
             evidence = Evidence(own_score=score, threshold=strangers, fmr=self._fmr_of(score))
-            drafts.append(Draft(Kind.OUTLIER, strangers - score, face, int(block.faces[rest.at[row]]), evidence))
+            drafts.append(Draft("outlier", strangers - score, face, int(block.faces[rest.at[row]]), evidence))
         harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
         for row in np.flatnonzero(harmful).tolist():
             terms = {"score": other[row], "threshold": uncertain, "beyond": uncertain}
-            drafts.append(self._draft(Kind.HARMFUL, block, rest, row, **terms, other=nearest.faces[row, 0]))
+            drafts.append(self._draft("poor_face", block, rest, row, **terms, other=nearest.faces[row, 0]))
         if block.qualities.max() < rules.GOOD:
             best = int(block.qualities.argmax())
             strength = (rules.GOOD - float(block.qualities[best])) / 100
-            drafts.append(Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence()))
+            drafts.append(Draft("no_good_face", strength, int(block.faces[best]), None, Evidence()))
         misses = (own.best < verify) | corrected
         return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
 
@@ -154,7 +155,7 @@ class Examiner:
         )
         strength = alike.typical - self._points.verify.threshold
         faces = int(first.faces[alike.row]), int(second.faces[alike.other_row])
-        return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
+        return Draft("same_person", strength, *faces, evidence)
 
     def _two_people(self, block: FaceBlock) -> list[Draft]:
         """Return a finding for each group of faces that looks like somebody else than the subject's largest group."""
@@ -167,12 +168,12 @@ class Examiner:
             evidence = Evidence(score=best, threshold=threshold, fmr=self._fmr_of(best))
             face, other = (int(block.faces[some[np.argmax(block.qualities[some])]]) for some in (groups[0], rows))
             group = tuple(block.faces[rows].tolist())
-            drafts.append(Draft(Kind.TWO_PEOPLE, threshold - best, face, other, evidence, group))
+            drafts.append(Draft("two_people", threshold - best, face, other, evidence, group))
         return drafts
 
     def _draft(
         self,
-        kind: Kind,
+        kind: FindingKind,
         block: FaceBlock,
         own: Own,
         row: int,

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
+from app.choices import FindingKind
 from app.features.review.separation import MeasuredRate
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
-
-
-class Kind(StrEnum):
-    SAME_PERSON = "same_person"
-    """Two subjects that may be one person."""
-    TWO_PEOPLE = "two_people"
-    """A subject whose faces fall into groups that look like different people."""
-    MISPLACED = "misplaced_face"
-    """A face that looks like another subject and not like its own."""
-    OUTLIER = "outlier"
-    """A face that looks like none of its subject's other faces, nor like another subject."""
-    CORRECTED = "corrected_face"
-    """A face that looks like somebody who was recorded as not its subject (`app.gallery.corrections`)."""
-    HARMFUL = "poor_face"
-    """A poor face that could be confused with another subject, while its own subject doesn't need it."""
-    NO_GOOD_FACE = "no_good_face"
-    """A subject all of whose faces are poor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +34,7 @@ class Draft:
     """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, as a
     difference of scores."""
 
-    kind: Kind
+    kind: FindingKind
     strength: float
     face: int
     other_face: int | None
@@ -84,6 +67,6 @@ class Review:
     job: str
     published: str | None
     summary: Summary | None
-    counts: Mapping[Kind, int]
+    counts: Mapping[FindingKind, int]
     """The findings to look at, by kind."""
     dismissed: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 from fastapi import Query
 
@@ -13,10 +13,10 @@ from app.api.operation import CURSOR, GALLERY, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer
 from app.api.schemas import Job
+from app.choices import FindingKind
 from app.features.own_jobs import last_job
 from app.features.review import schemas
 from app.features.review.job import KIND, Reviewer
-from app.features.review.records import Kind
 from app.features.review.records import Review as Reviewed
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
@@ -68,8 +68,7 @@ def get_review(
     """
     home, reviews = store.gallery(gallery), reviewer.reviews
     reviewed = reviews.find(home)
-    kind = None if query.kind is None else Kind(query.kind)
-    page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+    page = reviews.findings(home, query.cursor, query.limit, kind=query.kind, dismissed=query.dismissed)
     findings, done = list(page.items), reviewed.summary
     if findings and done and not grant.has(Scope.ADMIN):
         coarse = AnsweredScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
@@ -108,7 +107,7 @@ def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:
     return schemas.ReviewSummary.of(
         done,
         model=done.package,
-        counts={kind.value: reviewed.counts.get(kind, 0) for kind in Kind},
+        counts={kind: reviewed.counts.get(kind, 0) for kind in get_args(FindingKind)},
         dismissed=reviewed.dismissed,
         fmr=done.verify.fmr,
         verify_threshold=done.verify.threshold,

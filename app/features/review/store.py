@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.engine import Connection, Row
 
+from app.choices import FindingKind
 from app.db.engine import Database, select_in
 from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.features.dismissals import Dismissal, forget, remember
 from app.features.own_jobs import check_free
-from app.features.review.records import Draft, Evidence, Kind, Review, Summary
+from app.features.review.records import Draft, Evidence, Review, Summary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.gallery.records import Gallery, lock_gallery
 from app.gallery.text import is_unnamed
@@ -63,7 +64,7 @@ class Reviews:
             query = query.where(_of(gallery), FINDINGS.c.review == row.published)
             counted = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
         summary = None if row.summary is None else _SUMMARY.validate_json(row.summary)
-        counts = {Kind(group.kind): group.found for group in counted if not group.dismissed}
+        counts = {group.kind: group.found for group in counted if not group.dismissed}
         return Review(row.job, row.published, summary, counts, sum(group.found for group in counted if group.dismissed))
 
     def findings(
@@ -72,7 +73,7 @@ class Reviews:
         cursor: str | None = None,
         limit: int = 100,
         *,
-        kind: Kind | None = None,
+        kind: FindingKind | None = None,
         dismissed: bool = False,
     ) -> Page[Finding]:
         """Return a page of the published review's findings, strongest first.
@@ -246,17 +247,17 @@ def _face(row: Row[Any], prefix: str) -> FindingFace:
 def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Sequence[str]) -> list[FindingAction]:
     """Return what can be done, the likeliest first."""
     delete = FindingAction(do="delete", subject=face.subject, face_id=face.face_id, to=None)
-    if kind == Kind.NO_GOOD_FACE:
+    if kind == "no_good_face":
         return [FindingAction(do="enroll", subject=face.subject, face_id=None, to=None)]
     if other is None:
         return [delete]
-    if kind == Kind.SAME_PERSON:
+    if kind == "same_person":
         small, large = sorted((face, other), key=lambda face: face.faces)
         return [FindingAction(do="merge", subject=small.subject, face_id=None, to=large.subject)]
-    if kind == Kind.TWO_PEOPLE:
+    if kind == "two_people":
         to, faces = f"{face.subject[:SUGGESTED]}-{other.face_id[:4]}", list(group) or [other.face_id]
         return [FindingAction(do="part", subject=face.subject, face_id=None, to=to, faces=faces)]
-    if kind == Kind.MISPLACED:
+    if kind == "misplaced_face":
         return [FindingAction(do="move", subject=face.subject, face_id=face.face_id, to=other.subject), delete]
     return [delete]
 

@@ -20,7 +20,7 @@ from app.api.route import Router, respond
 from app.api.routes.access import own_key
 from app.api.schemas import OwnKey
 from app.api.schemas.base import Params, Wire
-from app.api.wire import OwnFormat, address_of, given_key
+from app.api.wire import OwnFormat, address_of, given_key, missing_key
 from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
 from app.features.sign_in.links import SIGN_IN_LINK
 
@@ -69,8 +69,10 @@ class ByCode(OwnFormat):
     ) -> tuple[Grant, Receive]:
         """Return what the key of the code allows, which is spent later. A wrong code counts as a wrong key of the
         address."""
-        scope["key"] = code = given_key(Headers(scope=scope), scope["path"]) or ""
-        address = address_of(scope)
+        code, address = given_key(Headers(scope=scope), scope["path"]), address_of(scope)
+        if code is None:
+            raise missing_key()
+        scope["key"] = code
         codes = _codes_of(code, components)
         key = await components.guard.attempt(lambda: codes.key(code), address)
         return await components.guard.check(key, address), receive

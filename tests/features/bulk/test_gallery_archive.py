@@ -10,16 +10,16 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from likeness_client import ApiError, Client
 
+from app.choices import FindingKind
 from app.errors import InvalidInput
 from app.features import signatures
 from app.features.bulk import json_lines
 from app.features.bulk.json_lines import DismissalLine
-from app.features.review.records import Kind
 from app.features.stored import decode_crop
 from app.features.tar_stream import TAR_END, header, padding
 from tests.support.black_png import black_png
@@ -329,7 +329,7 @@ def test_who_is_erased_is_in_no_exported_file_and_no_report_any_more(two: Two) -
 
 def test_a_dismissal_is_of_a_kind_that_reviews_find() -> None:
     line = {"face_id": "0" * 32, "other_face_id": None, "created_at": "2026-01-01T00:00:00+00:00"}
-    for kind in Kind:
+    for kind in get_args(FindingKind):
         assert json_lines.parse(json.dumps(line | {"kind": kind}).encode(), DismissalLine).kind == kind
     with pytest.raises(InvalidInput, match="kind"):
         json_lines.parse(json.dumps(line | {"kind": "other"}).encode(), DismissalLine)

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
+from app.choices import JobStateName
 from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database, again_if_overtaken
@@ -35,7 +36,7 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.inference.embedders import Embedder, Embedders
-from app.jobs.records import Job, JobState
+from app.jobs.records import Job
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.opening import open_embedder
@@ -165,7 +166,7 @@ class Server:
         """What another server has changed is followed a moment later."""
         until(lambda: (self.found(number) or ("",))[0] == subject)
 
-    def ended(self, state: JobState = JobState.DONE) -> Job:
+    def ended(self, state: JobStateName = "done") -> Job:
         """The re-embedding's job once it has ended."""
         job_id = self.reembedder.find("staff").job
         assert job_id is not None
@@ -510,7 +511,7 @@ def test_a_damaged_crop_counts_as_none(server: Server) -> None:
         for key, jpeg in ((keys[0], b"\xff\xd8damaged"), (keys[1], small.getvalue())):
             connection.execute(sa.update(CROPS).where(CROPS.c.face_key == key).values(jpeg=jpeg))
     server.reembedder.begin("staff", "new")
-    job = server.ended(JobState.FAILED)
+    job = server.ended("failed")
     assert (job.error_code, job.counts) == ("crops_missing", {"embedded": 1, "unreadable": 2, "refused": 2})
     assert server.finds(1, 2, 3)
     assert server.reembedder.find("staff").state == "embedding"

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import NotFound, OperatingPointUnavailable
 from app.features.review import job as review_job
-from app.features.review.records import Kind
 from app.features.transfers import Move, move_faces
 from app.gallery.subjects import create_subject, delete_face, delete_subject
 from app.gallery.text import unnamed_id
@@ -64,21 +63,21 @@ def test_every_kind_is_found_with_what_can_be_done_and_nothing_else(planted: Rev
     assert job.counts == {"subjects": 42, "findings": 5}
     strengths = [one.strength for one in planted.findings()]
     assert strengths == sorted(strengths, reverse=True)
-    by_kind = {Kind(one.kind): one for one in planted.findings()}
+    by_kind = {one.kind: one for one in planted.findings()}
     done = {kind: [(action.do, action.subject, action.to) for action in one.actions] for kind, one in by_kind.items()}
     assert done == {
-        Kind.SAME_PERSON: [("merge", "twice", "p1")],
-        Kind.MISPLACED: [("move", "p2", "p3"), ("delete", "p2", None)],
-        Kind.OUTLIER: [("delete", "p4", None)],
-        Kind.HARMFUL: [("delete", "p5", None)],
-        Kind.NO_GOOD_FACE: [("enroll", "poor", None)],
+        "same_person": [("merge", "twice", "p1")],
+        "misplaced_face": [("move", "p2", "p3"), ("delete", "p2", None)],
+        "outlier": [("delete", "p4", None)],
+        "poor_face": [("delete", "p5", None)],
+        "no_good_face": [("enroll", "poor", None)],
     }
-    pair = by_kind[Kind.SAME_PERSON].evidence
+    pair = by_kind["same_person"].evidence
     assert pair.matching == 1
     assert pair.score is not None
     assert pair.threshold is not None
     assert pair.score > pair.threshold
-    misplaced = by_kind[Kind.MISPLACED].evidence
+    misplaced = by_kind["misplaced_face"].evidence
     assert misplaced.score is not None
     assert misplaced.own_score is not None
     assert misplaced.score > 0.5 > misplaced.own_score
@@ -116,7 +115,7 @@ def test_two_people_under_one_id_are_found_and_parted(planted: Reviewing) -> Non
     planted.enroll("bob", [vector(who, photo) for who in (110, 111) for photo in (1, 2, 3)])
     planted.review()
     assert planted.found() == PLANTED | {("two_people", "bob", "bob")}
-    (finding,) = planted.findings(Kind.TWO_PEOPLE)
+    (finding,) = planted.findings("two_people")
     (part,) = finding.actions
     assert (part.do, part.subject, len(part.faces)) == ("part", "bob", 3)
     assert part.to is not None
@@ -133,7 +132,7 @@ def test_a_face_like_a_recorded_wrong_probe_is_found(planted: Reviewing) -> None
     planted.review()
     corrected = {("corrected_face", subject, None) for subject in ("p7", "single")}
     assert planted.found() == PLANTED | corrected
-    one, other = planted.findings(Kind.CORRECTED)
+    one, other = planted.findings("corrected_face")
     assert [action.do for action in one.actions] == ["delete"]
     assert {one.evidence.own_score is None, other.evidence.own_score is None} == {True, False}
     assert one.evidence.score is not None
@@ -183,7 +182,7 @@ def test_what_is_right_is_not_asked_again_unless_other_faces_are_its_evidence(pl
 
 def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
     planted.review()
-    one = planted.findings(Kind.OUTLIER)[0]
+    one = planted.findings("outlier")[0]
     planted.reviews.dismiss(planted.gallery, one.id)
     planted.reviews.dismiss(planted.gallery, one.id)
     planted.reviews.dismiss(planted.gallery, one.id, dismissed=False)
@@ -194,11 +193,11 @@ def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
 
 def test_work_takes_its_findings_along(planted: Reviewing) -> None:
     planted.review()
-    by_kind = {Kind(one.kind): one for one in planted.findings()}
-    planted.reviews.dismiss(planted.gallery, by_kind[Kind.NO_GOOD_FACE].id)
-    moved = by_kind[Kind.MISPLACED]
+    by_kind = {one.kind: one for one in planted.findings()}
+    planted.reviews.dismiss(planted.gallery, by_kind["no_good_face"].id)
+    moved = by_kind["misplaced_face"]
     changed(planted.galleries, "staff", move_faces, [Move(moved.face.face_id, "p2", "p3")])
-    changed(planted.galleries, "staff", delete_face, "p4", by_kind[Kind.OUTLIER].face.face_id)
+    changed(planted.galleries, "staff", delete_face, "p4", by_kind["outlier"].face.face_id)
     changed(planted.galleries, "staff", delete_subject, "twice")
     changed(planted.galleries, "staff", delete_subject, "poor")
     assert planted.found() == {("poor_face", "p5", "p6")}
