@@ -76,10 +76,6 @@ class AuditTrail:
         self._send = send
         self._finished = operation.monitoring
 
-    async def begin(self) -> None:
-        """Write the entry of a change; raise what the database raises, so that no change goes unrecorded."""
-        await asyncio.wrap_future(self._audit.write(self.entry))
-
     def refuse(self, error: LikenessError) -> None:
         """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
         if error.code in _BAD_KEY:
@@ -172,7 +168,8 @@ class OperationRoute(APIRoute):
                 ):
                     scope["audit"] = trail.entry
                     if operation.changes and not operation.one_commit:
-                        await trail.begin()
+                        # Raises what the database raises: no change goes unrecorded.
+                        await asyncio.wrap_future(components.audit.write(trail.entry))
                     response = await self.endpoint(Request(scope, receive, trail.send))
                     await response(scope, receive, trail.send)
             except ClientDisconnect:
