@@ -15,7 +15,7 @@ from app.errors import Unusable
 from app.files import DRAFT, PUBLIC, replacing, sha256_of
 from app.package.folders import MANIFEST_NAME, OwnCalibrations, Package
 from app.package.golden import record
-from app.package.manifest import CarrierSource, FileSource, Manifest, Tensor, UrlSource
+from app.package.manifest import Calibration, CarrierSource, FileSource, Manifest, Tensor, UrlSource
 from app.types import Pixels, Vectors
 
 
@@ -75,6 +75,19 @@ def write_own(path: Path, own: OwnCalibrations) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
         file.write(own.model_dump_json(indent=2).encode() + b"\n")
+
+
+def added(own: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
+    """Return the calibrations with ``new``, in place of the one of its name."""
+    kept = [calibration for calibration in own.calibrations if calibration.name != new.name]
+    chosen = new.name if deciding else own.deciding
+    return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
+
+
+def without(own: OwnCalibrations, name: str) -> OwnCalibrations:
+    """Return the calibrations without the one of that name; if it decides, the manifest's default does from now on."""
+    kept = tuple(calibration for calibration in own.calibrations if calibration.name != name)
+    return OwnCalibrations(deciding=None if own.deciding == name else own.deciding, calibrations=kept)
 
 
 @contextmanager

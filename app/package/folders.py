@@ -200,17 +200,6 @@ class OwnCalibrations(Strict):
     """The calibration that decides, one of these or of the manifest; None for the manifest's default."""
     calibrations: tuple[Calibration, ...] = ()
 
-    def added(self, new: Calibration, *, deciding: bool) -> OwnCalibrations:
-        """Return these with ``new``, in place of the one of its name."""
-        kept = [calibration for calibration in self.calibrations if calibration.name != new.name]
-        chosen = new.name if deciding else self.deciding
-        return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
-
-    def without(self, name: str) -> OwnCalibrations:
-        """Return these without the one of that name; if it decides, the manifest's default does from now on."""
-        kept = tuple(calibration for calibration in self.calibrations if calibration.name != name)
-        return OwnCalibrations(deciding=None if self.deciding == name else self.deciding, calibrations=kept)
-
 
 def own_path(data_dir: Path, package_id: str) -> Path:
     return data_dir / CALIBRATIONS / f"{package_id}.json"

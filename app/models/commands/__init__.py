@@ -15,7 +15,7 @@ from app.cli.options import Session, command, confirm
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
 from app.models.commands import adding, measuring
-from app.models.packages import write_own
+from app.models.packages import without, write_own
 from app.package.folders import OwnCalibrations, Package, find_packages, own_path, read_own, select
 from app.package.manifest import Calibration
 
@@ -161,7 +161,7 @@ def remove(name: options.Package, calibration: CalibrationName) -> None:
     """Remove a calibration that was measured here. If it decided, the package's default does."""
     package, path, own = _chosen(name)
     _check_known(package, calibration, own.calibrations)
-    write_own(path, own.without(calibration))
+    write_own(path, without(own, calibration))
     deciding = _chosen(name)[0].manifest.deciding
     output.say(f"{package.id}: {calibration} is removed; {deciding.name if deciding else 'nothing'} decides.")
 

@@ -15,7 +15,7 @@ from app.cli.photos import each, people
 from app.config import load_settings
 from app.errors import InvalidInput
 from app.machine import cores
-from app.models.packages import write_own
+from app.models.packages import added, write_own
 from app.package.folders import OWN_FOLDER, Package, find_packages, load_package, own_path, read_own, select
 from app.package.manifest import CROP_SIDE
 
@@ -84,7 +84,7 @@ def measure(
     new = points.calibration(done.measurement, **facts, default=use, fusion=done.fusion)
     written = package.manifest.bind(new)
     path = own_path(settings.data_dir, package.id)
-    write_own(path, read_own(path).added(written, deciding=use))
+    write_own(path, added(read_own(path), written, deciding=use))
     if draw is not None:
         draw.write_text(measuring.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
     if as_json:

@@ -39,7 +39,7 @@ from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
 from app.jobs.records import Job
 from app.jobs.store import JobStore
-from app.models.packages import write_own
+from app.models.packages import added, write_own
 from app.package.folders import OwnCalibrations, own_path
 from app.types import Quality
 from tests.conftest import PROJECT
@@ -497,7 +497,7 @@ def with_own_points(data_dir: Path, lowest: float) -> str:
         for step, point in enumerate(measured)
     )
     own = package.manifest.bind(shipped.model_copy(update={"name": "own", "points": points}))
-    write_own(own_path(data_dir, package.id), OwnCalibrations().added(own, deciding=True))
+    write_own(own_path(data_dir, package.id), added(OwnCalibrations(), own, deciding=True))
     return package.id
 
 
