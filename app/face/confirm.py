@@ -132,13 +132,18 @@ class _Faces:
         return [look.face for look in self._looks if look.sure]
 
     def _read_turned(self, sight: Detection) -> _Look | None:
-        """Return the surest look that confirms a face at a sight, however it is turned; None without one."""
-        directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
-        if sight.score >= SCORE_THRESHOLD:  # what was seen upright is looked at closely as it is, too
-            directions = sorted({0, *directions}) if directions else DIRECTIONS
-        elif not directions:
-            return None
-        seen = [sight, *self._detector.turned(self._pixels, sight.box, directions)]
+        """Return the surest look that confirms a face at a sight, however it is turned; None without one.
+
+        Where a face was confirmed before, it was the surest of eight directions: only the sight itself is read.
+        """
+        seen = [sight]
+        if not _is_near(sight, [look.face for look in self._looks]):
+            directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
+            if sight.score >= SCORE_THRESHOLD:  # what was seen upright is looked at closely as it is, too
+                directions = sorted({0, *directions}) if directions else DIRECTIONS
+            elif not directions:
+                return None
+            seen += self._detector.turned(self._pixels, sight.box, directions)
         seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self._sure)]
         looks: list[_Look] = []
         for each in sorted(seen, key=lambda each: -each.score):
