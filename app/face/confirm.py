@@ -118,9 +118,11 @@ class _Faces:
             check_deadline()
             if _is_near(sight, self._sure):
                 continue
-            look = _measured(self._pixels, sight, self._detector, sure=True) if sight.score >= SURE_SCORE else None
-            if look is None:
-                look = self._read_turned(sight)
+            first = _look(self._pixels, sight, self._detector, one_way=True) if sight.score >= SURE_SCORE else None
+            look = None
+            if first is not None and first.score >= SURE_LOOK and first.leans <= SURE_WITHIN:
+                look = _upright(self._pixels, first, self._detector, SURE_LOOK)
+            look = self._read_turned(sight, first) if look is None else look._replace(sure=True)
             if look is not None:
                 self._add(look)
             elif sight.score >= unalignable_from and not _is_near(sight, self._others):
@@ -131,8 +133,9 @@ class _Faces:
         """Return the faces that were confirmed as made-up landmarks never are."""
         return [look.face for look in self._looks if look.sure]
 
-    def _read_turned(self, sight: Detection) -> _Look | None:
-        """Return the surest look that confirms a face at a sight, however it is turned; None without one.
+    def _read_turned(self, sight: Detection, first: _Look | None) -> _Look | None:
+        """Return the surest look that confirms a face at a sight, however it is turned; None without one. ``first`` is
+        the look at the sight itself, if it seemed sure.
 
         Where a face was confirmed before, it was the surest of eight directions: only the sight itself is read.
         """
@@ -149,7 +152,9 @@ class _Faces:
         for each in sorted(seen, key=lambda each: -each.score):
             if self._sure and any(_reads_alike(each, look) for look in looks):
                 continue  # a second try may be surer, which matters until a face is
-            look = _measured(self._pixels, each, self._detector)
+            known = each is sight and sight.score >= SURE_SCORE
+            look = first if known else _look(self._pixels, each, self._detector)
+            look = look and _upright(self._pixels, look, self._detector)
             if look is not None:
                 looks.append(look)
                 if look.sure:
@@ -163,22 +168,13 @@ class _Faces:
             self._looks = [*(each for each in self._looks if each not in near), look]
 
 
-def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: bool = False) -> _Look | None:
-    """Measure the face's landmarks again in a large, upright view; None unless that confirms it. With ``sure`` the face
-    must be as sure there as its sight, and upright.
+def _upright(pixels: Pixels, look: _Look, detector: Detector, least: float = CONFIRMED) -> _Look | None:
+    """Return the look, or a second one where the face leans in the first; None if that scores less than ``least``.
 
-    The first look's landmarks say how the face is turned, but of a turned face they are too near to upright. Where the
-    view shows that, it is taken once more.
+    The first sight's landmarks say how the face is turned, but of a turned face they are too near to upright.
     """
-    least = SURE_LOOK if sure else CONFIRMED
-    look = _look(pixels, sight, detector, least, sure=sure)
-    if look is None or (sure and look.leans > SURE_WITHIN):
-        return None
-    if look.leans >= UPRIGHT_WITHIN:
-        look = _look(pixels, look.face, detector, least)
-        if look is None:
-            return None
-    return look._replace(sure=sure or look.score >= SURE_LOOK_TURNED)
+    second = _look(pixels, look.face, detector, least) if look.leans >= UPRIGHT_WITHIN else look
+    return second and second._replace(sure=second.score >= SURE_LOOK_TURNED)
 
 
 class _Look(NamedTuple):
@@ -193,11 +189,14 @@ class _Look(NamedTuple):
     """No surer look needs to be searched for."""
 
 
-def _look(pixels: Pixels, sight: Detection, detector: Detector, least: float, *, sure: bool = False) -> _Look | None:
-    """Look at a face in an upright view and in its mirror image; None if either scores less than ``least``.
+def _look(
+    pixels: Pixels, sight: Detection, detector: Detector, least: float = CONFIRMED, *, one_way: bool = False
+) -> _Look | None:
+    """Measure a face's landmarks again in a large, upright view and in its mirror image; None if either scores less
+    than ``least``.
 
-    YuNet's landmarks lean to one side, more so of a face that leans: the two looks' mean does not. What is ``sure`` and
-    upright in the view itself needs no other look.
+    YuNet's landmarks lean to one side, more so of a face that leans: the two looks' mean does not. With ``one_way``,
+    what is sure and upright in the view itself needs no other look.
     """
     seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
     shown = _lit(seen.pixels)
@@ -206,7 +205,7 @@ def _look(pixels: Pixels, sight: Detection, detector: Detector, least: float, *,
         return None
     landmarks, score = one
     leans = _leans(landmarks, seen.landmarks)
-    if not (sure and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN):
+    if not (one_way and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN):
         other = detector.landmarks(np.asarray(cv2.flip(shown, 1), np.uint8), mirrored(seen.landmarks, VIEW_SIDE))
         if other is None or other[1] < least:
             return None
@@ -230,7 +229,7 @@ def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> floa
 def _lit(seen: Pixels) -> Pixels:
     """Return a view of a face, brightened if the face is dark: YuNet then knows it again."""
     quarter = len(seen) // 4
-    mean = float(seen[quarter:-quarter, quarter:-quarter].mean())
+    mean = sum(cv2.mean(seen[quarter:-quarter, quarter:-quarter])[:3]) / 3
     return seen if mean >= DARK else np.asarray(cv2.convertScaleAbs(seen, alpha=LIT / max(mean, 1.0)), np.uint8)
 
 

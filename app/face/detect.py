@@ -215,7 +215,7 @@ class Detector:
         for start in range(0, len(hints), TILES):
             some = hints[start : start + TILES]
             closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)))
-            faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
+            faces = np.concatenate([faces, closer])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
         spots = spots[~_near_any(spots, faces)]
@@ -225,8 +225,8 @@ class Detector:
     def promising(self, pixels: Pixels, box: Box) -> list[int]:
         """Return the DIRECTIONS in which something at ``box`` is enough like a face for `turned` to look."""
         place = _Place.at(box, pixels, ROUGH)
-        sights = self._run(_sheet(place.part, *place.turned_by(DIRECTIONS), ROUGH).pixels)
-        fitting = (sights[:, 2] > ROUGH.face / 3) & (sights[:, 2] < ROUGH.face * 2) & (sights[:, _SCORE] >= ROUGH_SCORE)
+        sights = self._run(_sheet(place.part, *place.turned_by(DIRECTIONS), ROUGH).pixels, least=ROUGH_SCORE)
+        fitting = (sights[:, 2] > ROUGH.face / 3) & (sights[:, 2] < ROUGH.face * 2)
         columns, rows = (_centres(sights[fitting]) // ROUGH.side).astype(int).T
         tiles = set((rows * TILES_PER_ROW + columns).tolist())
         return [degrees for tile, degrees in enumerate(DIRECTIONS) if tile in tiles]
@@ -245,9 +245,9 @@ class Detector:
 
         ``expected`` (5, 2) is about where they should be. YuNet answers at several places of its grid for one face: the
         result (5, 2) is their mean, weighted by score, which moves less with the face's place on the grid than the best
-        one's. Returns it and the best score; None if no such face is seen.
+        one's. Returns it and the best score; None if no such face is seen, or only by scores below SCORE_THRESHOLD.
         """
-        rows = self._network.places(view)
+        rows = self._network.places(view, least=OF_BEST * SCORE_THRESHOLD)
         apart = np.linalg.norm(expected[1] - expected[0])
         seen = rows[:, 4:14].reshape(-1, 5, 2).astype(np.float64)
         near = np.linalg.norm(seen - expected, axis=2).sum(axis=1) <= 5 * LIKE * apart
@@ -255,6 +255,8 @@ class Detector:
         if not len(scores):
             return None
         best = float(scores.max())
+        if best < SCORE_THRESHOLD:
+            return None
         weights = np.where(scores >= OF_BEST * best, scores, 0.0)
         return np.tensordot(weights / weights.sum(), seen, 1) + OFFSET * apart, min(1.0, best)
 
@@ -283,7 +285,7 @@ class Detector:
     ) -> _Sights:
         """Return the faces at up to TILES places, one each at most; the places as for `_sheet`."""
         sheet = _sheet(pixels, centres, widths, degrees, CLOSE)
-        sights, faces = self._run(sheet.pixels), []
+        sights, faces = self._run(sheet.pixels, least=SCORE_THRESHOLD), []
         for middle, centre, scale, turn in zip(sheet.middles, centres, sheet.scales, sheet.turns, strict=True):
             face = _nearest(sights, *middle)
             _map(face, 1 / scale, -middle / scale)
@@ -292,9 +294,9 @@ class Detector:
             faces.append(face)
         return np.concatenate(faces)
 
-    def _run(self, pixels: Pixels) -> _Sights:
-        """Run YuNet on one input and return its detections in the input's coordinates."""
-        rows = self._network.look(pixels)
+    def _run(self, pixels: Pixels, *, least: float = 0.0) -> _Sights:
+        """Run YuNet on one input and return its detections that score ``least`` or more in the input's coordinates."""
+        rows = self._network.look(pixels, least=least)
         sights = np.empty((len(rows), 16))
         sights[:, :15], sights[:, _SEEN_WIDTH] = rows, rows[:, 2]
         # Landmarks in one point are no face's.

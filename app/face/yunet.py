@@ -81,9 +81,10 @@ class YuNet:
                 self._run_all, max_batch=most, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
             )
 
-    def look(self, pixels: Pixels) -> Rows:
-        """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold or more, one row a face."""
-        rows = self.places(pixels)
+    def look(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
+        """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold and ``least`` or more, one
+        row a face."""
+        rows = self.places(pixels, least=least)
         if len(rows) < 2:
             return rows
         # OpenCV compares the boxes' whole pixels.
@@ -91,9 +92,9 @@ class YuNet:
         kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
         return rows[np.asarray(kept, np.int64).reshape(-1)]
 
-    def places(self, pixels: Pixels) -> Rows:
-        """Return what every place of the grid sees in (H, W, 3) uint8 RGB ``pixels`` that scores the threshold or more:
-        several rows a face.
+    def places(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
+        """Return what every place of the grid sees in (H, W, 3) uint8 RGB ``pixels`` that scores the threshold and
+        ``least`` or more: several rows a face.
         """
         height, width = pixels.shape[:2]
         canvas = self._canvas(height, width)
@@ -106,7 +107,7 @@ class YuNet:
             anchors = np.asarray(self._session.run(whole[None])[0][0], np.float32)
         else:
             anchors = self._batcher.run([whole])[0]
-        return _decoded(anchors, canvas.height, canvas.width, self._score_threshold)
+        return _decoded(anchors, canvas.height, canvas.width, max(least, self._score_threshold))
 
     def close(self) -> None:
         """Stop the thread that joins inputs, if there is one."""

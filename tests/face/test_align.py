@@ -190,7 +190,7 @@ def test_landmarks_are_the_mean_of_the_places_that_see_the_face(yunet: Path, mon
         return [0, 0, 100, 100, *(expected + shift).ravel(), score]
 
     seen = np.array([row(4, 0.9), row(1, 0.6), row(-20, 0.44), row(150, 0.95)], np.float32)
-    monkeypatch.setattr("app.face.yunet.YuNet.places", lambda *_: seen)
+    monkeypatch.setattr("app.face.yunet.YuNet.places", lambda *_, **__: seen)
     found = Detector(yunet).landmarks(np.zeros((256, 256, 3), np.uint8), expected)
     assert found is not None
     landmarks, score = found

@@ -310,9 +310,9 @@ class TestTurnedFaces:
         shown: list[int] = []
         look = YuNet.look
 
-        def counted(network: YuNet, pixels: Pixels) -> Rows:
+        def counted(network: YuNet, pixels: Pixels, *, least: float = 0.0) -> Rows:
             shown.append(pixels.shape[0] * pixels.shape[1])
-            return look(network, pixels)
+            return look(network, pixels, least=least)
 
         monkeypatch.setattr(YuNet, "look", counted)
         assert pipeline.detect(encoded(resized(whole, 250 / max(whole.shape)))).faces == ()
