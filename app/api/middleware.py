@@ -111,7 +111,10 @@ class _Answer:
             added = [header for header in _RAW if header[0] not in names]
             message["headers"] = [*given, (_ID_NAME, self._id), *added]
         elif self._without_body:
-            message = {**message, "body": b""}
+            await self._send({**message, "body": b"", "more_body": False})
+            if message.get("more_body"):
+                raise ClientDisconnect  # who asked for the head alone has it: a stream may have no end
+            return
         await self._send(message)
 
 

@@ -84,6 +84,8 @@ def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) ->
 def test_an_event_arrives_while_a_listener_waits_and_the_server_can_stop(tmp_path: Path) -> None:
     with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
         make_home(api, eileen=COLLINS)
+        assert api.head("/v1/events").status_code == 200
+        assert api.get("/version").status_code == 200, "the head's own connection waits for no event"
         with api.stream("GET", "/v1/events") as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("retry:")
