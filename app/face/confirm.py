@@ -137,10 +137,11 @@ class _Faces:
         """Return the surest look that confirms a face at a sight, however it is turned; None without one. ``first`` is
         the look at the sight itself, if it seemed sure.
 
-        Where a face was confirmed before, it was the surest of eight directions: only the sight itself is read.
+        Where a face was confirmed nearly surely before, it was the surest of eight directions: only the sight itself
+        is read.
         """
         seen = [sight]
-        if not _is_near(sight, [look.face for look in self._looks]):
+        if not _is_near(sight, [look.face for look in self._looks if look.score >= SURE_LOOK]):
             directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
             if sight.score >= SCORE_THRESHOLD:  # what was seen upright is looked at closely as it is, too
                 directions = sorted({0, *directions}) if directions else DIRECTIONS
