@@ -142,7 +142,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "webhook_refused": "The server may not send to the webhook's address (`LIKENESS_WEBHOOK_NETWORKS`).",
         "wrong_challenge": "The challenge was used, expired or is for another request; see `details.reason`.",
         "operating_point_unavailable": "The error rate was never measured; `details` has the measured range.",
-        "package_unknown": "No such model package is installed; `details.known` lists those that are.",
+        "package_unknown": "There is no such model package; `details.known` lists those that there are.",
         "package_ambiguous": "Several versions of the model package are installed; name one of them.",
         "package_not_measured": "The model package has no operating points, so it decides nothing; measure it first, "
         "or give `force`.",

@@ -61,6 +61,7 @@ from app.features.server_key.routes import FEATURE as SERVER_KEY
 from app.features.sign_in.routes import FEATURE as SIGN_IN
 from app.features.vault.feature import FEATURE as VAULT
 from app.features.watching.feature import FEATURE as WATCHING
+from app.features.webhook_form import FEATURE as WEBHOOK_FORM
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package
 from app.inference.embedders import Embedder, Embedders
@@ -135,6 +136,7 @@ FEATURES: tuple[Feature, ...] = (
     DEEPSTACK,
     IMMICH,
     WATCHING,
+    WEBHOOK_FORM,
     *(point.load() for point in entry_points(group="likeness.features")),
 )
 """The features: each is one folder, named by its import and its line here alone. Installed distributions add theirs by

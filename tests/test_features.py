@@ -44,6 +44,7 @@ PATHS: dict[str, str | None] = {
     "sign_in": "/v1/sign-in",
     "vault": None,
     "watching": "sightings",
+    "webhook_form": None,
 }
 """A part of each feature's paths, where it has any."""
 CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_change_log.py", "tests/recognition/test_gate.py")

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import app.page
 from app.api.middleware import CSP
 from app.api.page_modules import join_modules
 
 START = "index.html"
-MAIN = "main.js"
-STYLES = "styles.css"
-"""All style sheets that START names, in their order, as one file: a browser draws nothing before it has them all."""
+HEAD_END = "  </head>\n"
 PAGE_FILES = "/page/"
-BEGIN = f'    <script type="module" blocking="render" src="{PAGE_FILES}{MAIN}"></script>\n'
-"""It runs before the browser lays anything out, so that the server is asked first: a first layout waits for fonts."""
+BEGIN = f'    <script type="module" src="{PAGE_FILES}main.js"></script>\n'
 ADDED = """\
     <link rel="stylesheet" href="/page/{name}/style.css">
-    <script type="module" blocking="render" src="/page/{name}/start.js"></script>
+    <script type="module" src="/page/{name}/start.js"></script>
 """
 """Inserted before BEGIN for each feature that has a part of the page."""
 _SHEET = re.compile(r' *<link rel="stylesheet" href="/page/(?P<name>[^"]+)">\n')
-_SCRIPT = re.compile(r' *<script type="module" blocking="render" src="/page/(?P<name>[^"]+)"></script>\n')
+_SCRIPT = re.compile(r' *<script type="module" src="/page/(?P<name>[^"]+)"></script>\n')
 TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -40,14 +39,12 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""Content-Security-Policy of the page: only files and calls of its own server, nothing inline; `blob:` is for photos
-that the browser already has."""
+"""Content-Security-Policy of the page's files: only files and calls of its own server, nothing inline; `blob:` is for
+photos that the browser already has. START has the hashes of its own script and styles besides."""
 HEADERS = {"vary": "accept-encoding"}
-DOCUMENTS = {
-    CSP: POLICY,
-    "permissions-policy": "camera=(self), geolocation=(), microphone=()",
-}
-"""Headers of files that a browser opens alone: in scripts, styles and pictures of a page they have no effect."""
+DOCUMENTS = {"permissions-policy": "camera=(self), geolocation=(), microphone=()"}
+"""Headers, beside the policy, of files that a browser opens alone: in scripts, styles and pictures of a page they have
+no effect."""
 DOCUMENT_KINDS = ("html", "svg")
 DIGEST_CHARACTERS = 16
 
@@ -74,8 +71,8 @@ def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
 
 
 def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
-    """Return the files as they are served: all style sheets as STYLES, the modules of the first view as MAIN, and
-    START, which names each file below the digest of them all.
+    """Return the files as they are served: START with all style sheets and the modules of the first view in it, so that
+    a first view waits for one file, and the others, which it names below the digest of them all.
 
     The other views' modules are in a template, which the page has fetched once its first view is there: a module whose
     request breaks off when it is imported would be missing until the page is loaded again.
@@ -84,14 +81,18 @@ def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
     """
     files = read_files(added)
     html = files.pop(START).content.decode()
-    sheets, begun = _SHEET.findall(html), _SCRIPT.findall(html)
-    styles = b"\n".join(files[name].content for name in sheets)
+    styles = "\n".join(files.pop(name).content.decode() for name in _SHEET.findall(html))
     modules = {name: files.pop(name).content.decode() for name in sorted(files) if name.endswith(".js")}
-    joined = join_modules(modules, begun, MAIN)
-    files = {name: file for name, file in files.items() if name not in sheets}
-    files[STYLES] = _file(STYLES, styles)
-    files |= {name: _file(name, text.encode()) for name, text in joined.items()}
-    files[START] = _file(START, _start(html, [name for name in joined if name != MAIN], digest_of(files)).encode())
+    script, later = join_modules(modules, _SCRIPT.findall(html), PAGE_FILES)
+    files |= {name: _file(name, text.encode()) for name, text in later.items()}
+    rest = "".join(f'<link rel="prefetch" href="{PAGE_FILES}{name}">' for name in later)
+    html = _SCRIPT.sub("", _SHEET.sub("", html)).replace(
+        HEAD_END, f'    <template id="later">{rest}</template>\n{HEAD_END}'
+    )
+    below = f"{PAGE_FILES}{digest_of(files)}/"
+    html, script, styles = (text.replace(f'"{PAGE_FILES}', f'"{below}') for text in (html, script, styles))
+    html = html.replace(HEAD_END, _inline("style", styles) + _inline("script", script) + HEAD_END)
+    files[START] = _file(START, html.encode(), _policy(script, styles))
     return files
 
 
@@ -101,12 +102,21 @@ def digest_of(files: Mapping[str, File]) -> str:
     return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _start(html: str, later: Sequence[str], digest: str) -> str:
-    link = f'    <link rel="stylesheet" href="{PAGE_FILES}{STYLES}">\n'
-    html = _SCRIPT.sub("", _SHEET.sub("", html))
-    rest = "".join(f'<link rel="prefetch" href="{PAGE_FILES}{name}">' for name in later)
-    html = html.replace("  </head>", f'{link}{BEGIN}    <template id="later">{rest}</template>\n  </head>')
-    return html.replace(f'"{PAGE_FILES}', f'"{PAGE_FILES}{digest}/')
+def _inline(tag: Literal["script", "style"], text: str) -> str:
+    """Return the element. Raises ValueError if the text would end it."""
+    if found := re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
+        raise ValueError(f"The page's {tag} has {found[0]} in it, which can't stand in HTML.")
+    kind = ' type="module"' if tag == "script" else ""
+    return f"    <{tag}{kind}>{text}</{tag}>\n"
+
+
+def _policy(script: str, styles: str) -> str:
+    """Return POLICY with these two allowed, by their hashes."""
+    policy = POLICY
+    for kind, text in (("script", script), ("style", styles)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        policy = policy.replace(f"{kind}-src 'self'", f"{kind}-src 'self' 'sha256-{digest}'")
+    return policy
 
 
 def _files_of(folder: Path) -> dict[str, File]:
@@ -114,8 +124,9 @@ def _files_of(folder: Path) -> dict[str, File]:
     return {path.relative_to(folder).as_posix(): _file(path.name, path.read_bytes()) for path in kept}
 
 
-def _file(name: str, content: bytes) -> File:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+def _file(name: str, content: bytes, policy: str = POLICY) -> File:
     suffix = name.rpartition(".")[2]
-    headers = HEADERS | (DOCUMENTS if suffix in DOCUMENT_KINDS else {}) | {"content-type": TYPES[suffix], "etag": tag}
+    headers = HEADERS | {"content-type": TYPES[suffix], "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
+    if suffix in DOCUMENT_KINDS:
+        headers |= DOCUMENTS | {CSP: policy}
     return File(content, gzip.compress(content, mtime=0), headers)

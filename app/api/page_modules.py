@@ -1,7 +1,9 @@
-"""The web page's JavaScript modules as a first view needs them: one file in place of some twenty.
+"""The web page's JavaScript modules as a first view needs them: one script in place of some twenty files.
 
 A browser asks for six files at a time, and no module runs before all that it imports are there. Each joined module
-stays a scope of its own, a function that returns what the module exports; its text is otherwise as it was written.
+stays a scope of its own, a function that returns what the module exports; its text is otherwise as it was written. The
+script stands in the start page itself, which nothing can import from: it leaves its scopes in SCOPES, for the modules
+that are fetched later.
 """
 
 from __future__ import annotations
@@ -19,23 +21,24 @@ _EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:const|function\*?|class)\s+(
 _RENAMED = re.compile(r"(\w+)\s+as\s+(\w+)")
 _OTHERWISE = re.compile(r"^(?:import|export)\b(?!\()[^\n]*|^.*\bimport\.meta\b[^\n]*", re.MULTILINE)
 """Matches imports and exports written in another way, which can't stand in a function."""
+SCOPES = "likeness"
+"""Global name of the joined modules' scopes."""
 
 
-def join_modules(modules: Mapping[str, str], begun: Sequence[str], into: str) -> dict[str, str]:
-    """Return the modules as a page serves them: ``begun`` and all that they import as one, ``into``, and the others.
+def join_modules(modules: Mapping[str, str], begun: Sequence[str], folder: str) -> tuple[str, dict[str, str]]:
+    """Return the modules as a page serves them: ``begun`` and all that they import as one script, and the others.
 
-    Args: modules: Text by path, `views/home.js`. begun: The modules that run when the page begins, in this order; the
-    last is ``into``. into: The path of the joined file, at the root.
+    Args: modules: Text by path, `views/home.js`. begun: The modules that run when the page begins, in this order.
+    folder: The address of the modules' folder, which the script imports the others from.
 
     Raises ValueError if a module imports or exports in a way that can't be joined, or if two import each other.
     """
     joined: dict[str, str] = {}  # names of the functions; modules come before those that import them
     for name in begun:
         _collect(modules, name, joined, ())
-    parts = [_scope(modules, name, joined) for name in joined]
-    text = "".join(parts) + f"export {{ {', '.join(joined.values())} }};\n"
-    others = {name: _from_outside(modules, name, joined, into) for name in modules if name not in joined}
-    return {into: text, **others}
+    parts = [_scope(modules, name, joined, folder) for name in joined]
+    script = "".join(parts) + f"globalThis.{SCOPES} = Object.freeze({{ {', '.join(joined.values())} }});\n"
+    return script, {name: _from_outside(modules, name, joined) for name in modules if name not in joined}
 
 
 def imported(modules: Mapping[str, str], name: str) -> list[str]:
@@ -55,12 +58,17 @@ def _collect(modules: Mapping[str, str], name: str, joined: dict[str, str], abov
     joined[name] = f"${len(joined)}_{stem}"
 
 
-def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> str:
+def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str], folder: str) -> str:
     """Return the module as `const $3_dom = (() => { … return { h, put }; })();`."""
     text = modules[name]
     exported = [found["name"] for found in _EXPORT.finditer(text)]
+
+    def take_later(found: re.Match[str]) -> str:
+        target = _path(name, found["target"])
+        return f"Promise.resolve({joined[target]})" if target in joined else f'import("{folder}{target}")'
+
     text = _IMPORT.sub(lambda found: _taken(found, joined.get(_path(name, found["target"]))), text)
-    text = _LATER.sub(lambda found: _taken_later(_path(name, found["target"]), joined), _EXPORT.sub("", text))
+    text = _LATER.sub(take_later, _EXPORT.sub("", text))
     if left := _OTHERWISE.search(text):
         raise ValueError(f"{name}: the page begins with this module, and can't join: {left[0].strip()}")
     return f"const {joined[name]} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
@@ -69,7 +77,7 @@ def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> 
 def _taken(found: re.Match[str], scope: str | None) -> str:
     """Return the statement that takes from ``scope`` what the import takes from its module, on as many lines."""
     if scope is None:
-        return found[0]  # not a file of the page
+        return found[0]  # not a joined module
     names, lines = found["names"] or "", "\n" * found[0].count("\n")
     if not names:
         return lines
@@ -79,24 +87,15 @@ def _taken(found: re.Match[str], scope: str | None) -> str:
     return f"const {taken} = {scope};{lines}"
 
 
-def _taken_later(target: str, joined: Mapping[str, str]) -> str:
-    return f"Promise.resolve({joined[target]})" if target in joined else f'import("./{target}")'
+def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> str:
+    """Return a module that isn't joined: it takes from SCOPES what it imports from modules that are."""
 
+    def scope(found: re.Match[str]) -> str | None:
+        own = joined.get(_path(name, found["target"]))
+        return f"{SCOPES}.{own}" if own else None
 
-def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, str], into: str) -> str:
-    """Return a module that isn't joined: it takes from ``into`` what it imports from modules that are."""
-    path = posixpath.relpath(into, posixpath.dirname(name) or ".")
-    path = path if path.startswith(".") else f"./{path}"
-
-    def take(found: re.Match[str]) -> str:
-        scope = joined.get(_path(name, found["target"]))
-        return found[0] if scope is None else f'import {{ {scope} }} from "{path}"; {_taken(found, scope)}'
-
-    def take_later(found: re.Match[str]) -> str:
-        scope = joined.get(_path(name, found["target"]))
-        return found[0] if scope is None else f'import("{path}").then((all) => all.{scope})'
-
-    return _LATER.sub(take_later, _IMPORT.sub(take, modules[name]))
+    text = _IMPORT.sub(lambda found: _taken(found, scope(found)), modules[name])
+    return _LATER.sub(lambda found: f"Promise.resolve({own})" if (own := scope(found)) else found[0], text)
 
 
 def _path(name: str, target: str) -> str:

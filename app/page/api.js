@@ -125,14 +125,15 @@ export const remove = (where) => call("DELETE", where);
  * All items of a list that comes in pages, which have them under `name`.
  * @param {string} where
  * @param {string} name
+ * @param {any} [first] the first page, where it is there already
  */
-export async function every(where, name) {
+export async function every(where, name, first = null) {
   const found = [];
-  for (let cursor = null; ; ) {
-    const page = await get(where, { limit: 1000, cursor });
+  for (let page = first; ; ) {
+    page ??= await get(where, { limit: 1000, cursor: null });
     found.push(...page[name]);
-    cursor = page.next_cursor;
-    if (!cursor) return found;
+    if (!page.next_cursor) return found;
+    page = await get(where, { limit: 1000, cursor: page.next_cursor });
   }
 }
 

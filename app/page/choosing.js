@@ -7,8 +7,20 @@ import * as session from "./session.js";
 
 const PLACE = "likeness.gallery";
 
+/**
+ * The first page of galleries, if it came with the sign-in.
+ * @type {any}
+ */
+let firstPage = null;
+
+/**
+ * Keeps the first page of galleries for whoever asks for them next, until it is null again.
+ * @param {any} page
+ */
+export const expectGalleries = (page) => (firstPage = page);
+
 /** Every gallery that the key sees. */
-export const everyGallery = () => every(path("galleries"), "galleries");
+export const everyGallery = () => every(path("galleries"), "galleries", firstPage);
 
 /**
  * Makes `gallery` the one that a control has first: the last that was looked at or chosen.

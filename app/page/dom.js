@@ -89,6 +89,12 @@ function fill(element, children) {
   return element;
 }
 
+/**
+ * Calls `act` once what is in the page now has been drawn.
+ * @param {() => unknown} act
+ */
+export const whenDrawn = (act) => requestAnimationFrame(() => setTimeout(act));
+
 let made = 0;
 
 /**

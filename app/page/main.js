@@ -1,8 +1,9 @@
 /** Starts the page: the key, the frame around every view, and which view is shown. */
 
 import { call, path, post, remove } from "./api.js";
+import { expectGalleries } from "./choosing.js";
 import * as crops from "./crops.js";
-import { byId, confirm, field, h, leaveDialogs, put, select, toast } from "./dom.js";
+import { byId, confirm, field, h, leaveDialogs, put, select, toast, whenDrawn } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import * as memory from "./memory.js";
 import { head } from "./parts.js";
@@ -77,10 +78,15 @@ async function enter(secret, stay = false) {
   await open();
 }
 
-async function open() {
+/**
+ * @param {any} [galleries] the first page of galleries, which came with the sign-in
+ */
+async function open(galleries = null) {
+  expectGalleries(galleries);
   frame();
   await show();
-  requestAnimationFrame(() => setTimeout(fetchOtherViews)); // once it is drawn
+  expectGalleries(null); // they may have changed when the next view asks
+  whenDrawn(fetchOtherViews);
 }
 
 /** Has the browser fetch the modules of the other views, which it then has when they are first looked at. */
@@ -119,10 +125,11 @@ function exchange(code, before) {
 async function follow(exchanged) {
   try {
     const found = await exchanged;
-    if (session.who() && !(await agrees(session.who(), found))) return;
+    const before = session.who();
+    if (before && !(await agrees(before, found))) return;
     forget();
     session.begin(found.secret, found);
-    await open();
+    await open(before ? null : found.gallery_page); // to agree may have taken a while
   } catch (error) {
     if (session.who()) toast(explain(error));
     else showSignIn(error);

@@ -1,7 +1,7 @@
 /** The score on the scale of cosine similarity, with the thresholds of the measured operating points. */
 
 import { h } from "./dom.js";
-import { oneIn, power, score as scoreText } from "./words.js";
+import { oneIn, score as scoreText } from "./words.js";
 
 const SHOWN = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6];
 const LEAST = -0.2;
@@ -32,7 +32,7 @@ export function scale(answer, points) {
     h(
       `span.tick${same(point.fmr, answer.fmr) ? ".used" : ""}${index % (shown.length - 1 || 1) ? "" : ".outer"}`,
       { style: { left: place(point.threshold) } },
-      h("span", {}, power(point.fmr)),
+      h("span", {}, oneIn(point.fmr)),
     ),
   );
   return h(

@@ -10,7 +10,7 @@ import { home } from "./views/home.js";
  * @param {() => Promise<(...given: any[]) => Page.View>} load
  * @returns {(...given: any[]) => Page.View}
  */
-const lazy =
+export const lazy =
   (load) =>
   (...given) => {
     const element = h("div", {}, h("p.waiting", {}, "Loading …"));

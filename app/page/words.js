@@ -21,12 +21,31 @@ const PROBLEMS = {
   finding_not_found: "This finding is gone: its faces were changed, or the gallery was reviewed again.",
   face_not_found: "This face no longer exists; somebody may have deleted it.",
   crop_not_stored: "This gallery keeps no pictures of its faces.",
+  correction_not_found: "This is gone already: somebody said that it is this person after all.",
+  receipt_not_found: "The receipt isn't ready yet: what was erased is still being cleared. Try again in a minute.",
+  sighting_not_found: "This visit is gone: it was deleted, or older than visits are kept.",
+  stranger_not_found: "This stranger is gone: named, joined with another, or older than strangers are kept.",
+  sighting_without_face: "The picture of this visit is no longer kept, so nobody can be enrolled from it. Add a photo.",
+  correction_unlikely: "The photo shows this person beyond doubt. Say so again only if you are sure that it does not.",
   key_not_found: "There is no such key.",
   gallery_exists: "A gallery with this id exists already. Choose another id.",
   subject_exists: "A person with this id exists already. Choose another id, or add the photos to that person.",
   subject_without_faces: "This person has no enrolled face to compare with. Add a photo first.",
   key_exists: "A key with this id exists already, or did once. Choose another id.",
   key_revoked: "This key was revoked for good. Make a new one.",
+  webhook_not_found: "This webhook is gone; somebody may have deleted it.",
+  webhook_refused:
+    "The server may not send to this address. Take one on the internet, or have its network named in " +
+    "LIKENESS_WEBHOOK_NETWORKS.",
+  reembedding_not_found: "This gallery isn't moving to another model: it has arrived, or somebody cancelled the move.",
+  reembedding_exists: "This gallery is moving to another model already. Wait until it has arrived, or cancel the move.",
+  reembedding_not_switched: "The new model doesn't answer yet, so there is nothing to go back from. Cancel the move.",
+  reembedding_switched: "The new model answers already. Go back first, or delete the old templates.",
+  package_unchanged: "This gallery has this model already. Choose another.",
+  crops_missing:
+    "Some faces have no stored crop, so the new model can't read them. Enroll these people again, or stay with the " +
+    "model.",
+  two_packages: "This gallery is moving to another model. Wait until it has arrived, then try again.",
   package_mismatch:
     "This gallery was made with another model than the server runs now. Re-embed it, or start the server " +
     "with its model.",
@@ -52,8 +71,20 @@ const PROBLEMS = {
   operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
   package_unavailable:
     "The model is not installed on this server, or its file is damaged. The administrator should check why.",
+  package_not_found: "This model is gone; somebody may have removed it.",
+  package_unknown: "There is no model of this name here. Choose one of the list, or add it under Models.",
+  package_ambiguous: "Several versions of this model are installed. Choose one of them, with its version.",
+  package_in_use: "This model is needed: move its galleries to another one first. The server's own models stay.",
+  package_shipped: "This model came with the server. Only its operator can remove it, from the models folder.",
+  package_not_measured: "This model was never measured, so it would name nobody. Measure it, or choose another.",
+  licence_not_accepted: "This model's licence forbids commercial use. If yours is another, say so, or choose another.",
+  search_unavailable: "This server can't search in this way. Choose another.",
   index_unavailable: "The search index can't be reached. The administrator of the server should check why.",
   subject_expired: "This person has expired, and is about to be erased.",
+  invalid_consent: "The note of consent is empty, too long, or holds characters that can't be shown. Write it anew.",
+  wrong_challenge: "These steps were used already, or took too long. Begin again.",
+  challenge_failed: "A frame does not show its step. Begin again, with one face in the picture and good light.",
+  too_many_images: "Those are more photos than the server takes at once. Send fewer.",
   job_not_found: "This job doesn't exist, or your key has no access to it.",
   result_not_found: "The job made no file, or the file is on another server.",
   empty_upload: "This file is empty. Choose another.",
@@ -69,11 +100,15 @@ const PROBLEMS = {
   rate_limited: "Your key has sent too many requests. Wait a moment and try again.",
   too_many_failures: "Too many wrong keys came from your address. Wait a minute and try again.",
   not_ready: "The server is starting. Try again in a few seconds.",
+  too_many_connections: "The server has too many connections. Wait a moment and try again.",
   shutting_down: "The server is stopping. Try again when it runs again.",
   request_timeout: "That took longer than a request may. Try again, with fewer or smaller photos.",
   body_timeout: "The photo did not arrive in time. Check the connection and try again.",
   database_busy: "The database is busy. Try again in a moment.",
   database_unavailable: "The database can't be reached. The administrator of the server should check why.",
+  workers_unusable:
+    "The server can't read photos: none of its processes for that starts. The administrator should run likeness " +
+    "doctor.",
   sealed_unreadable:
     "What was stored is encrypted with a key that the server does not have. The administrator has to put the key back.",
   unusable: "The installation is at fault. The administrator should run likeness doctor.",
@@ -172,20 +207,6 @@ export const oneIn = (rate) => `1 in ${whole(Math.round(1 / rate))}`;
  */
 export const aboutOneIn = (rate) => `1 in ${Number((1 / rate).toPrecision(2)).toLocaleString("en")}`;
 
-const POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-
-/**
- * 1e-4 as "10⁻⁴", 3e-4 as "3·10⁻⁴".
- * @param {number} rate
- */
-export function power(rate) {
-  const exponent = Math.floor(Math.log10(rate) + 1e-9);
-  const factor = Math.round(rate / 10 ** exponent);
-  const digits = [...String(Math.abs(exponent))].map((digit) => POWERS[Number(digit)]).join("");
-  const ten = `10${exponent < 0 ? "⁻" : ""}${digits}`;
-  return factor === 1 ? ten : `${factor}·${ten}`;
-}
-
 /** @type {Record<string, any>} */
 const FALLBACKS = {
   not_measured: "the gallery's own is not measured yet",
@@ -208,6 +229,12 @@ export function decidedBy({ source, name, fallback, ratio }) {
   const corrected = ratio ? `; its rates are multiplied by ${ratio.toFixed(2)}, which they show at higher ones` : "";
   return fallback ? `${whose}, because ${FALLBACKS[fallback]}${corrected}` : whose;
 }
+
+/**
+ * A rate of misses on an axis: 0.001 as "0.1 %".
+ * @param {number} rate
+ */
+export const axisPercent = (rate) => `${Number((rate * 100).toPrecision(1))} %`;
 
 /** @param {number} share */
 export const percent = (share) =>

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from app.db.schema import SIGN_INS
 from app.errors import DatabaseUnavailable, InvalidInput
 from app.features.sign_in.codes import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
 from app.features.sign_in.routes import SESSION_COOKIE, SESSION_HEADER
+from app.gallery.store import Store
 from app.server.data_folder import load_key
 from tests.support.commands import run as likeness
 from tests.support.live import LiveServer
@@ -167,7 +169,9 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
     with running(data) as client:
         admin = client.headers["x-api-key"]
         answered = sign_in(client, make_code(client)).raise_for_status()
-        assert answered.json() == {"id": "admin.key", "scopes": ["admin"], "galleries": None, "secret": admin}
+        none = {"galleries": [], "next_cursor": None}
+        own = {"id": "admin.key", "scopes": ["admin"], "galleries": None}
+        assert answered.json() == own | {"secret": admin, "gallery_page": none}
         assert answered.headers["cache-control"] == "no-store"
         door = client.post("/v1/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
         first, kept, revoked = (make_code(client, door) for _ in range(3))
@@ -180,11 +184,43 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
         error_of(client.post("/v1/sign-in", headers={"x-api-key": ""}), 401, "missing_key")
         error_of(client.get("/v1/key", headers={"x-api-key": kept}), 401, "wrong_key")
     with running(data) as client:
-        assert sign_in(client, kept).json() == {"id": "door", "scopes": ["read"], "galleries": None, "secret": door}
+        own = {"id": "door", "scopes": ["read"], "galleries": None}
+        assert sign_in(client, kept).json() == own | {"secret": door, "gallery_page": none}
         client.delete("/v1/keys/door").raise_for_status()
         error_of(sign_in(client, revoked), 401, "revoked_key")
         text = client.get("/v1/audit?limit=1000").text
         assert not any(secret[-20:] in text for secret in (first, kept, revoked, door, admin))
+
+
+def test_a_sign_in_brings_the_galleries_that_the_key_may_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise DatabaseUnavailable("The disk is gone.")
+
+    with running(tmp_path / "data") as client:
+        for gallery in ("crew", "guests"):
+            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
+        client.post("/v1/galleries/crew/subjects", json={"id": "eileen"}).raise_for_status()
+
+        def page(key: str) -> object:
+            return sign_in(client, make_code(client, key)).raise_for_status().json()["gallery_page"]
+
+        def new_key(name: str, *scopes: str, galleries: list[str] | None = None) -> str:
+            asked = {"id": name, "scopes": scopes, "galleries": galleries}
+            secret: str = client.post("/v1/keys", json=asked).raise_for_status().json()["secret"]
+            return secret
+
+        def listed(key: str) -> Any:
+            return client.get("/v1/galleries", params={"limit": 1000}, headers={"x-api-key": key}).json()
+
+        for key in (client.headers["x-api-key"], reader := new_key("reader", "read", galleries=["guests"])):
+            assert page(key) == listed(key)
+        assert [one["id"] for one in listed(reader)["galleries"]] == ["guests"]
+        assert page(new_key("kiosk", "recognize")) is None, "it may not read"
+        code = make_code(client)
+        with monkeypatch.context() as lost:
+            lost.setattr(Store, "galleries", gone)
+            error_of(sign_in(client, code), 503, "database_unavailable")
+        assert sign_in(client, code).is_success, "it was not spent without an answer"
 
 
 @pytest.fixture

@@ -40,6 +40,27 @@ def test_the_first_view_leads_from_a_gallery_to_people_to_trying(visitor: Visito
     assert api.get("/galleries/staff").json()["subjects"] == 1
 
 
+def test_a_sign_in_brings_the_first_view_and_later_ones_are_asked_for(visitor: Visitor, api: httpx.Client) -> None:
+    """The document and the sign-in are all that the first view waits for."""
+    page, server = visitor.page, visitor.server.url
+    api.post("/galleries", json={"id": "brought"}).raise_for_status()
+    there = len(api.get("/galleries").json()["galleries"])
+    page.route("**/v1/galleries*", lambda route: route.abort())
+    page.goto("about:blank")
+    visitor.asked.clear()
+    page.goto(visitor.link())
+    expect(
+        page.get_by_text(f"There are {there} galleries.").or_(page.get_by_text("There is 1 gallery."))
+    ).to_be_visible()
+    asked = [url.split("#")[0] for url in visitor.asked if not url.endswith(".svg")]
+    assert asked[:2] == [f"{server}/", f"{server}/v1/sign-in"]
+    page.unroute("**/v1/galleries*")
+    visitor.see("#/galleries", "Galleries")
+    api.post("/galleries", json={"id": "brought-later"}).raise_for_status()
+    visitor.see("#/overview", "Overview")
+    expect(page.get_by_text(f"There are {there + 1} galleries.")).to_be_visible()
+
+
 def test_what_could_not_be_loaded_is_not_said_to_be_loading(visitor: Visitor, api: httpx.Client) -> None:
     api.post("/galleries", json={"id": "reached"}).raise_for_status()
     visitor.sign_in()

@@ -18,7 +18,7 @@ from app.api.components import Components
 from app.api.json_reader import load_json
 from app.api.openapi import BINARY, TEXT
 from app.api.route import Router
-from app.errors import InvalidInput, Unusable
+from app.errors import InvalidInput, LikenessError, Unusable
 from app.features.answers import corners, round_down
 from app.features.forms import form_of, texts
 from app.features.immich.wire import IMMICH, PING, PREDICT, Networks
@@ -110,8 +110,13 @@ class Immich:
 
 
 @router.operation("GET", PING, scope=None, public=True, monitoring=True)
-async def ping() -> Response:
-    """Tell that the server runs."""
+async def ping(request: Request) -> Response:
+    """Tell whether the server takes photos.
+
+    503 before its models are ready and while it stops: Immich asks another of its servers meanwhile.
+    """
+    if request.app.state.status != "ok":
+        raise LikenessError("The server is starting or stopping.", code="not_ready")
     return Response("pong", media_type="text/plain")
 
 

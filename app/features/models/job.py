@@ -31,6 +31,7 @@ from app.jobs.runner import Running
 from app.jobs.store import new_job_id
 from app.machine import limit_memory, memory_limit
 from app.package.manifest import DEFAULT_MAX_BYTES
+from app.wording import near
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0
@@ -70,7 +71,15 @@ class ModelAdder:
             return self._known
 
     def begin_pull(self, params: Mapping[str, Any], who: str) -> Job:
-        """Create the job that pulls a model."""
+        """Create the job that pulls a model. Raises InvalidInput ``package_unknown`` for a name that there is not."""
+        name, installed = params["name"], self._core.embedders.packages().values()
+        if not any(package.manifest.name == name for package in installed):  # one that has no file yet may be pulled
+            known = sorted(model["name"] for model in self.known())
+            if name not in known:
+                nearest = near(name, known)
+                meant = f" Did you mean {nearest}?" if nearest else ""
+                message = f"There is no model {name!r} to pull.{meant} There are: {', '.join(known)}."
+                raise InvalidInput(message, code="package_unknown", package=name, known=known)
         return self._core.jobs.create(PULL, None, params, who=who, place=self._core.files.place)
 
     def receive(self, who: str) -> SealedWriter:

@@ -97,7 +97,14 @@ def list_pullable(model_adder: ModelAdder, components: Components) -> PullableMo
 
 
 @router.operation(
-    "POST", f"{MODELS}/pull", scope=Scope.ADMIN, unrestricted=True, name="pull_model", changes=True, status=202
+    "POST",
+    f"{MODELS}/pull",
+    scope=Scope.ADMIN,
+    unrestricted=True,
+    name="pull_model",
+    changes=True,
+    status=202,
+    codes=("package_unknown",),
 )
 def pull_model(model_adder: ModelAdder, grant: Grant, wanted: PullParams) -> schemas.Job:
     """Pull a model.

@@ -13,16 +13,18 @@ from starlette.types import Receive
 from starlette.types import Scope as RequestScope
 
 from app.access.audit import AuditEntry
-from app.access.grants import Grant
+from app.access.grants import Grant, Scope
 from app.api.components import Components
 from app.api.feature import Feature, Part, Task
 from app.api.route import Router, respond
 from app.api.routes.access import own_key
+from app.api.routes.galleries import GalleryPage, list_galleries
 from app.api.schemas import OwnKey
-from app.api.schemas.base import Params, Wire
+from app.api.schemas.base import MAX_PAGE, PageParams, Params, Wire
 from app.api.wire import OwnFormat, address_of, given_key, missing_key
 from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
 from app.features.sign_in.links import SIGN_IN_LINK
+from app.gallery.store import Store
 
 router = Router("access")
 
@@ -57,6 +59,11 @@ class SignedIn(OwnKey):
     """The key that a sign-in code stood for."""
 
     secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
+    gallery_page: GalleryPage | None = Field(
+        default=None,
+        description="The first page of the galleries, as `GET /v1/galleries` answers, for a page that shows them next; "
+        "null for a key without the scope `read`.",
+    )
 
 
 class ByCode(OwnFormat):
@@ -110,13 +117,15 @@ def create_sign_in_code(
     codes=("wrong_sign_in_code",),
     wire=ByCode(),
 )
-def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Components) -> SignedIn:
+def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Components, store: Store) -> SignedIn:
     """Exchange a sign-in code for its key.
 
     Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
     """
     code = request.scope["key"]
-    return SignedIn(**dict(own_key(grant)), secret=_codes_of(code, components).spend(code, entry))
+    page = list_galleries(store, grant, PageParams(limit=MAX_PAGE)) if grant.has(Scope.READ) else None
+    secret = _codes_of(code, components).spend(code, entry)  # last: the code is gone after it
+    return SignedIn(**dict(own_key(grant)), secret=secret, gallery_page=page)
 
 
 @router.operation(

@@ -2,7 +2,7 @@
 
 import { call, get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { h } from "../dom.js";
+import { h, whenDrawn } from "../dom.js";
 import { icon } from "../icons.js";
 import { adviceLink, facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
@@ -44,7 +44,7 @@ export function home() {
 
 async function contents() {
   const galleries = session.may("read") ? await everyGallery() : null;
-  return [steps(galleries), h("div.halves", {}, health(), help())]; // its state comes after what to do
+  return [steps(galleries), h("div.halves", {}, health(), help())];
 }
 
 /** @param {any} galleries */
@@ -146,8 +146,8 @@ function third(ready) {
 
 function health() {
   const place = problemPlace();
-  const body = h("div", {});
-  void filling(place, body, server);
+  const body = h("div", {}, h("p.waiting", {}, "Loading …"));
+  whenDrawn(() => filling(place, body, server)); // its state comes after what to do
   return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), place.element, body);
 }
 

@@ -10,7 +10,7 @@ import { facts, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import * as session from "../session.js";
-import { list, oneIn, percent, power, score, whole } from "../words.js";
+import { axisPercent, list, oneIn, percent, score, whole } from "../words.js";
 import { newGallery } from "./newgallery.js";
 import { moveGallery } from "./settings.js";
 
@@ -186,7 +186,7 @@ export function histogram({ name, scores }) {
       min: LEAST_DENSITY,
       max: 10,
       log: true,
-      ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]),
+      ticks: rates.map((rate) => [rate, axisPercent(rate)]),
     },
   });
 }
@@ -227,14 +227,14 @@ function det(model) {
       log: true,
       ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
         .filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01)
-        .map((fmr) => [fmr, power(fmr)]),
+        .map((fmr) => [fmr, oneIn(fmr)]),
     },
     y: {
       title: "FNMR: the same person refused",
       min: LEAST_FNMR,
       max: 1,
       log: true,
-      ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]),
+      ticks: rates.map((rate) => [rate, axisPercent(rate)]),
     },
   });
 }

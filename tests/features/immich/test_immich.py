@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.features.immich.routes import DIMENSION, padded
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running, running_here
 from tests.support.waiting import until
 
 FACES = {
@@ -58,6 +58,17 @@ def faces_of(service: httpx.Client, photo: bytes) -> list[dict[str, Any]]:
 def test_it_answers_a_ping(service: httpx.Client) -> None:
     answer = service.get("/ping")
     assert (answer.status_code, answer.text) == (200, "pong")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_starts_or_stops_is_not_there_for_immich(tmp_path: Path) -> None:
+    async with running_here(tmp_path / "data", **HERE) as (app, client):
+        for status in ("starting", "draining"):
+            app.state.status = status
+            answer = await client.get("/ping")
+            assert (answer.status_code, set(answer.json())) == (503, {"detail"})
+        app.state.status = "ok"
+        assert (await client.get("/ping")).text == "pong"
 
 
 def test_faces_have_boxes_scores_and_embeddings_that_its_database_takes(service: httpx.Client) -> None:

@@ -184,14 +184,22 @@ def test_the_models_that_can_be_pulled_are_listed(api: httpx.Client) -> None:
     assert any(model["licence"]["non_commercial"] for model in models.values())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("code", ["package_unknown", "licence_not_accepted"])
-def test_what_is_not_to_be_had_is_said_in_the_job(api: httpx.Client, code: str) -> None:
+def test_a_name_that_there_is_not_is_refused_at_once_with_those_that_there_are(api: httpx.Client) -> None:
+    jobs = api.get("/v1/jobs").json()["jobs"]
+    refused = api.post("/v1/models/pull", json={"name": "bset"})
+    details = error_of(refused, 422, "package_unknown")
+    assert "Did you mean best?" in refused.json()["error"]["message"]
     models = api.get("/v1/models/pullable").json()["models"]
-    research = next(model["name"] for model in models if model["licence"]["non_commercial"])
-    asked = {"name": research if code == "licence_not_accepted" else "nobody"}
+    assert details["known"] == sorted(model["name"] for model in models)
+    assert api.get("/v1/jobs").json()["jobs"] == jobs
+
+
+@pytest.mark.long
+def test_a_licence_that_was_not_accepted_is_said_in_the_job(api: httpx.Client) -> None:
+    models = api.get("/v1/models/pullable").json()["models"]
+    asked = {"name": next(model["name"] for model in models if model["licence"]["non_commercial"])}
     job = job_ended(api, api.post("/v1/models/pull", json=asked).raise_for_status().json()["id"])
-    assert (job["state"], job["error"]["code"]) == ("failed", code)
+    assert (job["state"], job["error"]["code"]) == ("failed", "licence_not_accepted")
 
 
 class Files(BaseHTTPRequestHandler):
