@@ -70,5 +70,5 @@ export const blank = ({ width, height }) =>
   h(
     "div.blank",
     { style: { "aspect-ratio": `${width / height}` } },
-    h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it."),
+    h("p.hint", {}, "This browser can't show this kind of photo; the server may read it all the same."),
   );

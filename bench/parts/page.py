@@ -138,6 +138,7 @@ def steps(people: int) -> list[Step]:
         ),
         Step("the way back, far down", "history.back()", moved.format(0.9, _SHOWN)),
         Step("identify", "location.hash = '#/identify'", _HEADING.format("Identify")),
+        Step("compare", "location.hash = '#/compare'", _HEADING.format("Compare")),
         Step("the overview", "location.hash = '#/overview'", "document.querySelector('main ol.steps')"),
     ]
 

@@ -169,7 +169,7 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
     with running(data) as client:
         admin = client.headers["x-api-key"]
         answered = sign_in(client, make_code(client)).raise_for_status()
-        none = {"galleries": [], "next_cursor": None}
+        none: dict[str, Any] = {"galleries": [], "next_cursor": None}
         own = {"id": "admin.key", "scopes": ["admin"], "galleries": None}
         assert answered.json() == own | {"secret": admin, "gallery_page": none}
         assert answered.headers["cache-control"] == "no-store"

@@ -199,3 +199,60 @@ def test_where_watching_is_off_nothing_of_it_is_loaded(visitor: Visitor) -> None
     expect(visitor.heading("Overview")).to_be_visible()
     expect(visitor.page.get_by_role("link", name="Today")).to_have_count(0)
     assert not [url for url in visitor.asked if "watching" in url or "/cameras" in url or "/events" in url]
+
+
+def test_webhooks_are_made_read_resumed_and_deleted(guard: Visitor, api: httpx.Client) -> None:
+    api.patch(f"{HOME}/subjects/eileen", json={"name": "Eileen Collins"}).raise_for_status()
+    open_page(guard, "#/webhooks", "Webhooks")
+    page = guard.page
+    expect(page.get_by_text("No webhook yet")).to_be_visible()
+    page.get_by_role("button", name="New webhook").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Address").fill("http://127.0.0.1:9/faces")
+    form.get_by_role("button", name="Make it").click()
+    expect(form.get_by_role("alert")).to_contain_text("LIKENESS_WEBHOOK_NETWORKS")
+    form.get_by_label("Address").fill("http://93.184.215.14/faces")
+    form.get_by_label("Somebody unknown was seen").uncheck()
+    form.get_by_label("Only about these people").fill("eil")
+    form.get_by_role("option", name="Eileen Collins").click()
+    form.get_by_label("Only of these cameras").fill("door, garden")
+    expect(form.get_by_role("button", name="Without Eileen Collins")).to_be_visible()
+    assert guard.barriers() == []
+    form.get_by_role("button", name="Make it").click()
+    secret = page.get_by_role("dialog", name="The webhook's secret")
+    shown = secret.get_by_label("Secret", exact=True).input_value()
+    assert shown.startswith("whsec_")
+    secret.get_by_role("button", name="I have it").click()
+    card = page.get_by_role("listitem").filter(has_text="93.184.215.14")
+    for words in ("Somebody known was seen and A name was put right", "door and garden", "Eileen Collins", "active"):
+        expect(card).to_contain_text(words)
+    assert not guard.shows(shown), "it is shown only once"
+    (made,) = api.get("/v1/webhooks").json()["webhooks"]
+    assert made["kinds"] == ["person_seen", "name_changed"]
+    assert made["subjects"] == [{"gallery": "home", "subject": "eileen"}]
+    guard.look("webhooks")
+    failing = made | {
+        "state": "set_aside",
+        "attempts": 9,
+        "last_error": "status 500",
+        "failing_since": made["created_at"],
+    }
+    page.route("**/v1/webhooks", lambda route: route.fulfill(json={"webhooks": [failing]}), times=1)
+    guard.go("#/cameras")
+    guard.see("#/webhooks", "Webhooks")
+    expect(card).to_contain_text("set aside: it failed for a day")
+    expect(card).to_contain_text("status 500, since")
+    card.get_by_role("button", name="Resume").click()
+    expect(card).to_contain_text("active")
+    card.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.get_by_text("No webhook yet")).to_be_visible()
+    assert api.get("/v1/webhooks").json()["webhooks"] == []
+
+
+def test_webhooks_are_for_keys_that_may_do_everything(guard: Visitor, api: httpx.Client) -> None:
+    asked = {"id": "guard", "scopes": ["admin"], "galleries": ["home"]}
+    key = api.post("/v1/keys", json=asked).raise_for_status().json()["secret"]
+    guard.page.goto(guard.link(key))
+    guard.heading("Today").wait_for()
+    expect(guard.page.get_by_role("link", name="Webhooks")).to_have_count(0)

@@ -5,13 +5,15 @@ import { confirm, field, h, newId, put, select, toast } from "../dom.js";
 import { isOpen, later, progress } from "../parts.js";
 import { busy, filling, problem, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
-import { bytes } from "../words.js";
+import { bytes, oneIn } from "../words.js";
 
 const EVERY_MS = 1000;
 const ARCHIVE = /\.(?:tar|tgz|tar\.gz)$/i;
 const GZIP = /gz$/i;
 /** In the message of a job whose file has a hash that nobody published. */
 const UNCONFIRMED = /--sha256 ([0-9a-f]{64})/;
+/** The rate in what was measured with a model: "FNMR 1.03% at FMR 0.0001". */
+const STATED = / FMR ([\d.e-]+)/;
 const PRESETS = [
   ["insightface", "insightface (LVFace and EdgeFace too)"],
   ["adaface", "adaface"],
@@ -71,7 +73,7 @@ function table(models, place, follow) {
       "tr",
       {},
       h("th", { scope: "row" }, model.name),
-      h("td", {}, model.accuracy ?? "not measured"),
+      h("td", {}, model.accuracy?.replace(STATED, (_, rate) => ` FMR ${oneIn(Number(rate))}`) ?? "not measured"),
       h("td", {}, bytes(model.max_bytes)),
       h("td", {}, `${model.licence.name}${model.licence.non_commercial ? ", not for commercial use" : ""}`),
       h("td", {}, model.installed ? "installed" : pulling(model, place, follow)),
