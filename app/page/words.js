@@ -38,13 +38,9 @@ const PROBLEMS = {
     "The server may not send to this address. Take one on the internet, or have its network named in " +
     "LIKENESS_WEBHOOK_NETWORKS.",
   reembedding_not_found: "This gallery isn't moving to another model: it has arrived, or somebody cancelled the move.",
-  reembedding_exists: "This gallery is moving to another model already. Wait until it has arrived, or cancel the move.",
   reembedding_not_switched: "The new model doesn't answer yet, so there is nothing to go back from. Cancel the move.",
   reembedding_switched: "The new model answers already. Go back first, or delete the old templates.",
   package_unchanged: "This gallery has this model already. Choose another.",
-  crops_missing:
-    "Some faces have no stored crop, so the new model can't read them. Enroll these people again, or stay with the " +
-    "model.",
   two_packages: "This gallery is moving to another model. Wait until it has arrived, then try again.",
   package_mismatch:
     "This gallery was made with another model than the server runs now. Re-embed it, or start the server " +
@@ -72,9 +68,6 @@ const PROBLEMS = {
   package_unavailable:
     "The model is not installed on this server, or its file is damaged. The administrator should check why.",
   package_not_found: "This model is gone; somebody may have removed it.",
-  package_unknown: "There is no model of this name here. Choose one of the list, or add it under Models.",
-  package_ambiguous: "Several versions of this model are installed. Choose one of them, with its version.",
-  package_in_use: "This model is needed: move its galleries to another one first. The server's own models stay.",
   package_shipped: "This model came with the server. Only its operator can remove it, from the models folder.",
   package_not_measured: "This model was never measured, so it would name nobody. Measure it, or choose another.",
   licence_not_accepted: "This model's licence forbids commercial use. If yours is another, say so, or choose another.",
@@ -83,7 +76,6 @@ const PROBLEMS = {
   subject_expired: "This person has expired, and is about to be erased.",
   invalid_consent: "The note of consent is empty, too long, or holds characters that can't be shown. Write it anew.",
   wrong_challenge: "These steps were used already, or took too long. Begin again.",
-  challenge_failed: "A frame does not show its step. Begin again, with one face in the picture and good light.",
   too_many_images: "Those are more photos than the server takes at once. Send fewer.",
   job_not_found: "This job doesn't exist, or your key has no access to it.",
   result_not_found: "The job made no file, or the file is on another server.",
@@ -113,6 +105,19 @@ const PROBLEMS = {
     "What was stored is encrypted with a key that the server does not have. The administrator has to put the key back.",
   unusable: "The installation is at fault. The administrator should run likeness doctor.",
   internal_error: "Something went wrong in the server. Its log has it under the request id below.",
+};
+
+/**
+ * What to do, for codes whose message by the server says which one it is about.
+ * @type {Record<string, string>}
+ */
+const REMEDIES = {
+  package_in_use: "Move its galleries to another model first; the server's own models stay.",
+  package_unknown: "Choose one of the list, or add it under Models.",
+  package_ambiguous: "Choose one of them, with its version.",
+  challenge_failed: "Begin again, with one face in the picture and good light.",
+  reembedding_exists: "Wait until the gallery has arrived, or cancel the move in its settings.",
+  crops_missing: "Enroll these people again, or stay with the model.",
 };
 
 /** @type {Record<string, string>} */
@@ -147,6 +152,8 @@ export function explain(error) {
   if (error.code === "invalid_request") return `The server did not take this: ${invalid(error)}.`;
   if (own && error.code === "low_quality" && error.details?.rejected?.[0]) return refused(error.details.rejected[0]);
   if (own) return own;
+  const remedy = REMEDIES[error.code];
+  if (remedy) return `${error.message.replace(/\.?$/, ".")} ${remedy}`;
   return error.message || "Something went wrong.";
 }
 

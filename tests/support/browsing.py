@@ -143,11 +143,11 @@ class Visitor:
         return self.page.get_by_role("heading", name=words, exact=True, level=1)
 
     def shows(self, words: str) -> bool:
-        """Whether the words are anywhere in the page as it is now: in its elements, or in what is filled in."""
+        """Whether the words are anywhere in what the page shows now: in its elements, or in what is filled in."""
         found: bool = self.page.evaluate(
             """words => {
               const filled = Array.from(document.querySelectorAll("input, textarea"), (one) => one.value);
-              return [document.documentElement.outerHTML, ...filled].some((text) => text.includes(words));
+              return [document.title, document.body.outerHTML, ...filled].some((text) => text.includes(words));
             }""",
             words,
         )
