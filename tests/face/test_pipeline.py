@@ -385,6 +385,32 @@ class TestTurnedFaces:
         found = max(faces, key=lambda face: face.box.y < 300)
         assert_landmarks(found, plain.landmarks, 0.1)
 
+    def test_made_up_landmarks_do_not_keep_their_place_from_being_read_again(
+        self, yunet: Path, astronaut: Pixels
+    ) -> None:
+        """The photo on its side shows the place otherwise, if only faintly: eight directions are looked at again."""
+
+        class Misled(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                searches.append(pixels)
+                (sight,) = super().search(pixels, min_face=min_face)[:1]
+                made_up = sight.landmarks + np.float32(9) if len(searches) == 1 else sight.landmarks
+                return [replace(sight, landmarks=made_up, score=0.85 if len(searches) == 1 else 0.2)]
+
+            def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
+                return [] if len(searches) == 1 else super().turned(pixels, box, directions)
+
+            def landmarks(
+                self, view: Pixels, expected: NDArray[np.float64]
+            ) -> tuple[NDArray[np.float64], float] | None:
+                return (expected, CONFIRMED + 0.04) if len(searches) == 1 else super().landmarks(view, expected)
+
+        searches: list[Pixels] = []
+        (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
+        (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
+        assert plain.landmarks is not None
+        assert_landmarks(face, plain.landmarks)
+
     @pytest.mark.parametrize("degrees", [90, 180, 270])
     def test_a_photo_that_lies_on_its_side_without_saying_so(
         self, pipeline: Pipeline, astronaut: Pixels, degrees: int
