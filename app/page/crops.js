@@ -124,7 +124,7 @@ export function forget() {
 }
 
 /**
- * Load the picture soon, or once the element is part of the page: a view is shown when the last of its answers has come.
+ * Load the picture soon, or once the element is on the page: a view is shown when the last of its answers has come.
  * @param {HTMLElement} element
  * @param {() => Promise<string | null | undefined>} load
  */
