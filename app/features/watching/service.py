@@ -16,12 +16,14 @@ from app.features.listing import templates_of
 from app.features.similarity import most_lenient
 from app.features.stored import decode_crop
 from app.features.watching.cameras import Cameras
-from app.features.watching.rows import Stored, delete_sightings, find_row, templates, to_sighting
+from app.features.watching.rows import Stored, delete_sightings, templates, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
 from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, StoredFace, find_subject
+from app.gallery.subjects import SubjectFaces
+from app.gallery.subjects import enroll as enroll_faces
 from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
@@ -71,8 +73,9 @@ class Watching:
         stored = self.sightings.find(gallery, sighting_id)
         wrong = stored.sighting.subject
         if subject is not None and enroll:
-            self._enroll(gallery, subject, [stored])
-        elif subject is None and wrong is not None and (stored.template or stored.crop):
+            (settled,) = self._enroll(gallery, subject, [stored])
+            return settled
+        if subject is None and wrong is not None and (stored.template or stored.crop):
             (face,) = self._faces(gallery, wrong, [stored])
             add_correction(self._core.store, gallery, wrong, face, utc_now(self._corrections))
         with self._core.store.change(gallery) as change:
@@ -108,13 +111,7 @@ class Watching:
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
         """
         seen = self.strangers.seen(gallery, stranger_id)
-        with self.sightings.database.read() as connection:
-            for sighting_id in also:  # before anything is enrolled
-                find_row(connection, gallery, sighting_id)
-        self._enroll(gallery, subject, seen[:ENROLLED])
-        ids = dict.fromkeys([stored.sighting.id for stored in seen] + list(also))
-        with self._core.store.change(gallery) as change:
-            return self.sightings.settle(change, ids, subject)
+        return self._enroll(gallery, subject, seen, also, stranger=stranger_id)
 
     def erase_like(self, change: Change, subject_id: str) -> int:
         """Delete the sightings of a subject that is being erased, and those of unknown people whose score with its
@@ -149,12 +146,27 @@ class Watching:
         with self._core.embedders.use(package) as used:
             return used.embedder.embed([pixels])[0][0]
 
-    def _enroll(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> None:
-        """Enroll the sightings' crops, in a gallery without crops their templates."""
-        faces = [stored for stored in seen if stored.crop or stored.template]
+    def _enroll(
+        self,
+        gallery: Gallery,
+        subject: str,
+        seen: Sequence[Stored],
+        also: Sequence[str] = (),
+        *,
+        stranger: str | None = None,
+    ) -> list[Sighting]:
+        """Enroll the crops of the first sightings, in a gallery without crops their templates, and note that all of
+        these show the subject, in one transaction, in which ``stranger`` must still be one."""
+        faces = [stored for stored in seen[:ENROLLED] if stored.crop or stored.template]
         if not faces:
             raise Conflict("The face of the sighting is no longer kept.", code="sighting_without_face")
-        self._core.galleries.enroll(gallery, subject, self._faces(gallery, subject, faces))
+        wanted = SubjectFaces(subject, self._faces(gallery, subject, faces))
+        ids = dict.fromkeys([*(stored.sighting.id for stored in seen), *also])
+        with self._core.galleries.change(gallery) as change:
+            if stranger is not None:
+                find_key(change.connection, change.gallery, stranger)
+            enroll_faces(change, [wanted])
+            return self.sightings.settle(change, ids, subject)
 
     def _faces(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> list[StoredFace]:
         """Return the sightings' faces with templates by all of the gallery's packages."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.features.grouping import group_faces
+from app.features.watching.rows import Stored
+from app.features.watching.strangers import Strangers
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
 from tests.support.sighted import HOME, events_of, make_home, told
 
@@ -144,3 +149,22 @@ def test_only_a_strangers_own_sightings_are_parted(home: httpx.Client) -> None:
     error_of(home.post(f"{HOME}/strangers/{first['stranger']}/part", json=asked), 404, "sighting_not_found")
     for seen in (first, other):
         assert home.get(f"{HOME}/sightings/{seen['id']}").json()["stranger"] == seen["stranger"]
+
+
+def test_of_two_who_name_a_stranger_at_once_one_does(home: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one person would be enrolled under two ids."""
+    stranger = told(home, HOPPER, HOPPER)["stranger"]
+    both, read = threading.Barrier(2), Strangers.seen
+
+    def seen(self: Strangers, *about: Any) -> list[Stored]:
+        found = read(self, *about)
+        both.wait(60)
+        return found
+
+    monkeypatch.setattr(Strangers, "seen", seen)
+    with ThreadPoolExecutor(2) as pool:
+        paths = [f"{HOME}/strangers/{stranger}/name"] * 2
+        answers = list(pool.map(lambda path, name: home.post(path, json={"subject": name}), paths, ("grace", "hopper")))
+    assert sorted(answer.status_code for answer in answers) == [200, 404]
+    subjects = home.get(f"{HOME}/subjects").json()["subjects"]
+    assert [subject["face_count"] for subject in subjects] == [1]
