@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from app.concurrency.worker import Worker
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
-from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine
+from app.db.opening import BUSY_TIMEOUT_S, begin, inserting, open_engine
 from app.errors import DatabaseBusy, DatabaseUnavailable, PackageMismatch, TransactionEnded, TwoPackages
 
 K = TypeVar("K")
@@ -102,9 +102,7 @@ class Database:
         """INSERT with ON CONFLICT, in the database's own dialect."""
         self.writable = True
         """Whether the last write succeeded."""
-        self._writer = self._engine.execution_options(likeness_write=True)
-        single: dict[str, Any] = {"likeness_single": True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
-        self._single = self._engine.execution_options(**single)
+        self._single = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
         # Writers of this process queue here: SQLite's busy handler would sleep between attempts.
         self._write_lock: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
@@ -136,6 +134,7 @@ class Database:
         with _pooled(), self._engine.connect() as connection:
             if one_moment and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
+            begin(connection)
             yield connection
 
     @contextmanager
@@ -163,7 +162,8 @@ class Database:
         With `cached` False, it changes nothing that a `Cache` keeps.
         """
         try:
-            with _pooled(), self._write_lock, self._writer.begin() as connection:
+            with _pooled(), self._write_lock, self._engine.begin() as connection:
+                begin(connection, write=True)
                 if cached and self._version is not None:
                     self._version.mark(connection)
                 yield connection

@@ -71,6 +71,7 @@ def connected(url: str, busy_timeout_ms: int = round(BUSY_TIMEOUT_S * 1000)) -> 
     engine = open_engine(url, busy_timeout_ms)
     try:
         with engine.connect() as connection:
+            begin(connection)
             yield connection
     finally:
         engine.dispose()
@@ -107,7 +108,6 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
     )
     sa.event.listen(engine, "checkin", _close_cursors)
     sa.event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_ms))
-    sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -135,7 +135,7 @@ def _close_cursors(connection: _SqliteConnection | None, _record: object) -> Non
 
 
 def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
+    connection.isolation_level = None  # transactions begin in `begin`, not when the driver thinks best
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     end = time.monotonic() + busy_timeout_ms / 1000
     while True:  # the busy timeout doesn't cover this
@@ -154,11 +154,14 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _recor
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    """Begin the transaction. A writer locks at once: if it read first, another's write in between would fail it."""
-    options = connection.get_execution_options()
-    if not options.get("likeness_single"):
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("likeness_write") else "BEGIN")
+def begin(connection: Connection, *, write: bool = False) -> None:
+    """Begin a transaction on SQLite; PostgreSQL's driver does that itself.
+
+    A writer locks at once: if it read first, another's write in between would fail it. An engine that listens to its
+    transactions' beginning would do so too, but SQLAlchemy then asks for listeners at each statement.
+    """
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 def _open_postgresql(url: URL) -> Engine:

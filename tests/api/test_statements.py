@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from app.access import keys
 from app.access.audit import AuditEntry, AuditStore
 from app.gallery.store import Store
+from app.inference import embedders
 from tests.support.service import BOTH, COLLINS, enroll, running
 from tests.support.trace import BACKGROUND
 from tests.support.waiting import until
@@ -52,7 +53,8 @@ def counted() -> Iterator[Counter[str]]:
 def test_a_request_reads_its_gallery_once_and_a_change_again_under_its_lock(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "CACHE_S", 60.0)  # on a slow machine too, the requests' key was looked up before
+    monkeypatch.setattr(keys, "CACHE_S", 600.0)  # on a slow machine too, the requests' key was looked up before,
+    monkeypatch.setattr(embedders, "BOUND_S", 600.0)  # and whether the package is the gallery's
     with running(tmp_path, database_url=database_url) as api:
         api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
         enroll(api, GALLERY, "eileen", COLLINS).raise_for_status()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
 from app.db.migrations import revision_of, revisions
-from app.db.opening import connected, parse_url, sqlite_file
+from app.db.opening import begin, connected, parse_url, sqlite_file
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 from app.errors import DatabaseBusy, DatabaseUnavailable
 
@@ -117,8 +117,8 @@ def _needs(connection: Connection) -> list[Need]:
 
 def _takes_writes(connection: Connection) -> bool:
     """Try a write and roll it back."""
-    connection.execution_options(likeness_write=True)
     try:
+        begin(connection, write=True)
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA user_version = 0")
         else:
