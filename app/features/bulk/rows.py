@@ -133,7 +133,7 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
     new, taken = place_ids(change, faces)
     if new:
         write_faces(change, package, keys, new)
-        touch_subjects(change, {keys[face.subject] for face in new})
+        touch_subjects(change, {keys[face.subject] for face in new} - {known[subject_id] for subject_id in made})
     return Written(len(made), len(new), taken)
 
 

@@ -14,12 +14,15 @@ import tracemalloc
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -30,10 +33,12 @@ from app.features.bulk import command as transfer
 from app.features.bulk import json_lines, photo_import
 from app.features.bulk.imports import Import
 from app.features.bulk.npy import RowReader
+from app.features.bulk.rows import write_many
 from app.features.tar_stream import PieceReader
 from app.gallery.store import Store
 from tests.conftest import PROJECT
-from tests.support import packages
+from tests.support import packages, stores
+from tests.support.changing import written
 from tests.support.commands import run
 from tests.support.jobs import end_leases
 from tests.support.live import serving
@@ -174,6 +179,27 @@ def test_templates_are_looked_at_where_asked(service: httpx.Client, home: str) -
     asked = send(service, home, upload, content="templates", package=PACKAGE, on_conflict="reject")
     assert asked["counts"] == {"refused": 300}
     assert {code for _, code in refused(service, asked)} == {"duplicate_face"}
+
+
+def test_new_people_are_written_once(database_url: str) -> None:
+    """Their faces change only the subjects that were there before."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        statements.append(statement)
+
+    with closing(Store(database_url)) as store:
+        gallery = store.create_gallery("staff", stores.PACKAGE, stores.DIMENSION)
+        faces = [replace(stores.face(seed), subject=f"s{seed}", face_id=f"{seed:032}") for seed in range(3)]
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            written(store, gallery, write_many, stores.PACKAGE, [], faces[:2])
+            assert [one for one in statements if one.startswith("UPDATE subjects")] == []
+            before = store.subject(gallery, "s1").updated_at
+            written(store, gallery, write_many, stores.PACKAGE, [], [replace(faces[2], subject="s1")])
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        assert store.subject(gallery, "s1").updated_at > before
 
 
 def test_a_form_brings_the_same(service: httpx.Client, home: str) -> None:
