@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -89,10 +90,7 @@ def test_a_tag_must_be_the_version_of_every_part_and_have_its_day() -> None:
 
 @pytest.mark.long
 def test_the_wheels_are_built_without_a_download_and_hold_what_they_are_for(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    for name in ("app", "clients", "models", "pyproject.toml", "README.md", "LICENSE", ".ci"):
-        source = PROJECT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(project) / name)
+    project = _copied(tmp_path / "project")
     done = subprocess.run(
         [sys.executable, project / ".ci" / "release.py", "wheels", tmp_path / "dist"],
         env={"PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False,
@@ -103,8 +101,32 @@ def test_the_wheels_are_built_without_a_download_and_hold_what_they_are_for(tmp_
     assert "likeness_client/client.py" in names["likeness_client"]
     assert "app/main.py" in names["likeness_server"]
     assert not [name for name in names["likeness_server"] if name.startswith(("tests/", "training/"))]
+    left_out = {"app/README.md", "app/db/migrations/script.py.mako"}
+    tracked = subprocess.run(["git", "ls-files", "app"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert set(tracked.stdout.split()) - left_out <= set(names["likeness_server"])
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
+@pytest.mark.long
+def test_an_installed_wheel_has_the_default_models(tmp_path: Path) -> None:
+    """And none for research only."""
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", tmp_path / "site"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, _copied(tmp_path / "project")], check=True)
+    (tmp_path / "elsewhere").mkdir()
+    code = "from app.config import Settings; from app.package.folders import find_packages; import app\n"
+    code += "print(app.__file__, *sorted(find_packages(Settings().models_dir)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "elsewhere", env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    program, *models = done.stdout.split()
+    assert Path(program).is_relative_to(tmp_path / "site")
+    assert [one.partition("@")[0] for one in models] == ["sface", "yunet"]
+
+
+def _copied(folder: Path) -> Path:
+    """Return the folder with a copy of what the wheels are built of."""
+    folder.mkdir()
+    for name in ("app", "clients", "models", "pyproject.toml", "README.md", "LICENSE", ".ci"):
+        source = PROJECT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
     return folder
