@@ -115,9 +115,13 @@ def test_an_installed_wheel_has_the_default_models(tmp_path: Path) -> None:
     code = "from app.config import Settings; from app.package.folders import find_packages; import app\n"
     code += "print(app.__file__, *sorted(find_packages(Settings().models_dir)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "elsewhere", env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "elsewhere",
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     program, *models = done.stdout.split()
     assert Path(program).is_relative_to(tmp_path / "site")
     assert [one.partition("@")[0] for one in models] == ["sface", "yunet"]

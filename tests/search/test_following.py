@@ -17,12 +17,14 @@ from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
 from app.features.checks.comparing import check_index
+from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_face, delete_subject
+from app.search.follower import CHANGES_AT_ONCE, FIRST_CHANGES
 from app.search.index import Index
 from app.search.snapshots import Snapshots
-from app.search.types import FaceBlock, GalleryState
+from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition
 from tests.support.changing import changed
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, staff, template
@@ -162,6 +164,7 @@ def test_an_index_that_cannot_apply_a_change_is_made_anew(
 def test_an_index_that_is_too_far_behind_is_made_anew(
     pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("app.search.follower.FIRST_CHANGES", 2)
     monkeypatch.setattr("app.search.follower.CHANGES_AT_ONCE", 3)
     one, other = pair
     assert found(other, 1) == []
@@ -174,6 +177,28 @@ def test_an_index_that_is_too_far_behind_is_made_anew(
     other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
+    assert check_index(other, other.store.gallery("staff")).ok
+
+
+def test_few_changes_are_asked_for_at_first(pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL expects as many as are asked for, and would read a whole table for thousands."""
+    real, asked = ChangeReader.changes, list[int]()
+
+    def changes(
+        self: ChangeReader, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
+    ) -> Changes | None:
+        asked.append(limit)
+        return real(self, spec, since, limit, until)
+
+    one, other = pair
+    assert found(other, 1) == []
+    monkeypatch.setattr(ChangeReader, "changes", changes)
+    enroll(one, "ann", 1)
+    assert asked == [FIRST_CHANGES]
+    one.enroll(one.store.gallery("staff"), "bob", [face(seed) for seed in range(2, 2 * FIRST_CHANGES)])
+    asked.clear()
+    other.indexes.follow()
+    assert asked == [FIRST_CHANGES, CHANGES_AT_ONCE]
     assert check_index(other, other.store.gallery("staff")).ok
 
 
