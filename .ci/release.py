@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -35,9 +37,19 @@ def notes(tag: str) -> str:
 def wheels(folder: Path) -> None:
     """Build the wheels of the server and of its client with what is installed, without a download."""
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
-    subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-m", "pip", "wheel", *options, str(PROJECT), str(PROJECT / "clients" / "python")], check=True
-    )
+    projects = [PROJECT, PROJECT / "clients" / "python"]
+    _clear(projects)  # a file that is gone from the project would come back from there
+    try:
+        command = [sys.executable, "-m", "pip", "wheel", *options, *map(str, projects)]
+        subprocess.run(command, check=True)  # noqa: S603 - our own words
+    finally:
+        _clear(projects)  # a second copy of each module would stop mypy
+
+
+def _clear(projects: Sequence[Path]) -> None:
+    """Remove what setuptools leaves of earlier builds."""
+    for project in projects:
+        shutil.rmtree(project / "build", ignore_errors=True)
 
 
 def _changelog() -> str:

@@ -91,6 +91,9 @@ def test_a_tag_must_be_the_version_of_every_part_and_have_its_day() -> None:
 @pytest.mark.long
 def test_the_wheels_are_built_without_a_download_and_hold_what_they_are_for(tmp_path: Path) -> None:
     project = _copied(tmp_path / "project")
+    stale = project / "build" / "lib" / "app" / "gone.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     done = subprocess.run(
         [sys.executable, project / ".ci" / "release.py", "wheels", tmp_path / "dist"],
         env={"PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False,
@@ -100,6 +103,8 @@ def test_the_wheels_are_built_without_a_download_and_hold_what_they_are_for(tmp_
     assert set(names) == {"likeness_server", "likeness_client"}
     assert "likeness_client/client.py" in names["likeness_client"]
     assert "app/main.py" in names["likeness_server"]
+    assert "app/gone.py" not in names["likeness_server"]
+    assert not [*project.glob("build"), *project.glob("clients/*/build")]
     assert not [name for name in names["likeness_server"] if name.startswith(("tests/", "training/"))]
     left_out = {"app/README.md", "app/db/migrations/script.py.mako"}
     tracked = subprocess.run(["git", "ls-files", "app"], cwd=PROJECT, capture_output=True, text=True, check=True)
