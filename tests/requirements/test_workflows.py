@@ -114,8 +114,8 @@ def test_the_wheels_are_built_without_a_download_and_hold_what_they_are_for(tmp_
 @pytest.mark.long
 def test_an_installed_wheel_has_the_default_models(tmp_path: Path) -> None:
     """And none for research only."""
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", tmp_path / "site"]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, _copied(tmp_path / "project")], check=True)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(_copied(tmp_path / "project"))], check=True)
     (tmp_path / "elsewhere").mkdir()
     code = "from app.config import Settings; from app.package.folders import find_packages; import app\n"
     code += "print(app.__file__, *sorted(find_packages(Settings().models_dir)))"
