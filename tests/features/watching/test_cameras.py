@@ -100,6 +100,16 @@ def test_a_camera_by_rtsp_goes_away_and_comes_back(
     assert "Traceback" not in watched.printed
 
 
+def test_who_lies_before_a_camera_by_rtsp_is_named(
+    server: LiveServer, api: httpx.Client, tmp_path: Path, port: int
+) -> None:
+    need_rtsp()
+    path = film(tmp_path / "film.mp4", [AGAIN], each_s=8.0, codec="libx264", turned=90)
+    words = (f"rtsp://127.0.0.1:{port}/camera", "--name", "cot", "--gallery", "crew")
+    with rtsp_camera(port, [path]), watching(server, tmp_path / "watch.log", *words):
+        until(lambda: seen(api, camera="cot", subject="eileen", decision="known"))
+
+
 def test_a_camera_that_sends_h264_by_rtsp(tmp_path: Path, port: int) -> None:
     need_rtsp()
     path = film(tmp_path / "film.mp4", [COLLINS], each_s=4.0, codec="libx264")
