@@ -107,7 +107,7 @@ def test_who_lies_before_a_camera_by_rtsp_is_named(
     path = film(tmp_path / "film.mp4", [AGAIN], each_s=8.0, codec="libx264", turned=90)
     words = (f"rtsp://127.0.0.1:{port}/camera", "--name", "cot", "--gallery", "crew")
     with rtsp_camera(port, [path]), watching(server, tmp_path / "watch.log", *words):
-        until(lambda: seen(api, camera="cot", subject="eileen", decision="known"))
+        until(lambda: seen(api, camera="cot", subject="eileen", decision="known"), 180)
 
 
 def test_a_camera_that_sends_h264_by_rtsp(tmp_path: Path, port: int) -> None:

@@ -120,6 +120,25 @@ def test_who_lies_is_looked_for_now_and_then_and_at_once_until_there_are_looks_e
     assert len(searched) == 5 + KEPT + 4
 
 
+def test_what_is_no_face_when_looked_at_closely_costs_a_close_look_in_some_frames_alone() -> None:
+    """A poster, say, of which the detector is sure, and the closer search is not."""
+    told, searched = list[Report](), list[float]()
+
+    def find(_pixels: Any, at: float, _min_face: int | None = None, *, turned: bool = False) -> list[Look]:
+        searched.extend([at] if turned else [])
+        return [] if turned else [look(at, 100, person(1))]
+
+    looker: Any = SimpleNamespace(embed=list, find=find)
+    reporter: Any = SimpleNamespace(tell=told.append)
+    watch = Watch("cot", looker, Tracker(0.44, 0.35), reporter)
+    flicker = np.random.default_rng(0).integers(0, 255, (60, 48, 64, 3), dtype=np.uint8)
+    for step in range(50):
+        watch.see(Frame(flicker[step], step / FPS))
+    watch.finish()
+    assert told == []
+    assert len(searched) == 25
+
+
 def lying(at: float) -> Look:
     seen = look(at, 100, person(1))
     return Look(at, type(seen.detection)(seen.box, LYING, 0.95), seen.quality, seen.crop, seen.photo, seen.vector)

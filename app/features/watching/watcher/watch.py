@@ -23,8 +23,8 @@ AGAIN_S: Final = 1.0
 HEARD_S: Final = 15.0
 """Seconds between two reports that a track goes on."""
 IDLE_S: Final = 1.0
-TURNED_S: Final = 1.0
-"""Seconds between searches for people who lie, too, in frames that are looked at."""
+TURNED_S, SOON_S = 1.0, 0.3
+"""Seconds between searches for people who lie, too, in frames that are looked at; and where a face appears."""
 NARROW: Final = 10
 NARROW_S: Final = 60.0
 """Seconds between searches of frames without a face for faces from NARROW pixels on: these are too small to be
@@ -76,7 +76,7 @@ class Watch:
     """Pictures so far, looked at or not."""
     _gate: MotionGate = field(default_factory=MotionGate)
     _now: float = 0.0
-    _turned_at: float = 0.0
+    _turned_at: float = -TURNED_S
     _narrow_at: float = 0.0
 
     def see(self, frame: Frame) -> None:
@@ -135,12 +135,13 @@ class Watch:
         enough of one, and where a face appears, since the detector makes up upright ones where people lie."""
         tracks = self.tracker.tracks
         lying = [track for track in tracks if track.last.lies]
-        if at < self._turned_at and all(track.usable >= KEPT for track in lying):
+        if at - self._turned_at < TURNED_S and all(track.usable >= KEPT for track in lying):
             seen = self.looker.find(pixels, at)
-            looks = [look for look in seen if not any(is_near(track, look) for track in lying)]
-            if all(not look.usable or any(is_near(track, look) for track in tracks) for look in looks):
+            seen = [look for look in seen if not any(is_near(track, look) for track in lying)]
+            looks = [look for look in seen if not look.usable or any(is_near(track, look) for track in tracks)]
+            if len(looks) == len(seen) or at - self._turned_at < SOON_S:
                 return looks
-        self._turned_at = at + TURNED_S
+        self._turned_at = at
         return self.looker.find(pixels, at, turned=True)
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
