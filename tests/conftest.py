@@ -79,6 +79,9 @@ LONGEST_FIRST = (
     "api_server",
 )
 """Files that start first: a worker that took one last would work alone."""
+FIRST_ON_POSTGRESQL = ("store", "jobs", "gallery", "change", "following", "migrations", "usage", "clock", "keys")
+"""Files whose tests run on either kind of database in the first stage: SQL of its own, locks, and followers. Those of
+the features run on SQLite there, and on PostgreSQL in the second stage."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -140,10 +143,21 @@ def compile_share(number: int, count: int) -> None:
             importlib.import_module(".".join(file.relative_to(PROJECT).with_suffix("").parts))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders whole files: `make test` hands them out as they come."""
+    """Orders whole files, as `make test` hands them out, and leaves tests on PostgreSQL that others are like to the
+    second stage."""
+    for item in items:
+        if item.path.stem.removeprefix("test_") not in FIRST_ON_POSTGRESQL and "postgresql" in parameters_of(item):
+            item.add_marker(pytest.mark.long)
     order = {f"test_{name}": place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+def parameters_of(item: pytest.Item) -> set[str]:
+    """The words among the test's parameters."""
+    callspec = getattr(item, "callspec", None)
+    return {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -430,7 +430,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [level if level == "info" else pytest.param(level, marks=pytest.mark.long) for level in LEVELS]
+)
 def test_what_others_would_say_is_left_out_at_every_level(level: str) -> None:
     done = subprocess.run([sys.executable, "-c", SPEAKING, level], capture_output=True, text=True, check=True)
     assert MARK not in done.stderr

@@ -61,6 +61,7 @@ def test_what_a_form_or_a_link_elsewhere_sends_is_nobodys(ground: Ground, page: 
     assert state(ground.data_dir) == before
 
 
+@pytest.mark.long
 def test_reading_as_the_page_changes_nothing(ground: Ground, page: dict[str, str]) -> None:
     ids, before = ground.inhabit(), state(ground.data_dir)
     for name in (name for name in ground.operations if name.startswith("GET") and name not in OPEN):

@@ -165,7 +165,7 @@ class TestLargePhotos:
     Pieces that overlapped by 128 pixels lost faces of 190 to 280 pixels in the middle.
     """
 
-    @pytest.mark.parametrize("width", [190, 225, 260])
+    @pytest.mark.parametrize("width", [190, *(pytest.param(width, marks=pytest.mark.long) for width in (225, 260))])
     def test_faces_where_pieces_meet_are_found(
         self, detector: Detector, coffee: Pixels, portraits: list[tuple[Pixels, Detection]], width: int
     ) -> None:

@@ -30,7 +30,7 @@ def open_galleries(kind: str, folder: Path) -> Galleries:
     return quiet(url) if kind == "faiss" else remote(url, lite(folder))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["faiss", pytest.param("milvus", marks=pytest.mark.long)])
 def galleries(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Galleries]:
     monkeypatch.setattr(
         "app.features.milvus.search.COUNT_CHEAP_S", 60.0

@@ -398,6 +398,7 @@ HISTORY: dict[str, Any] = {
 TRAFFIC = {"nobody asks": ([], None), "none is an error": (["200"], 0.0), "every second is one": (["200", "503"], 0.5)}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package `prometheus`")
 def test_prometheus_answers_what_the_dashboard_and_the_alert_of_snapshots_mean(tmp_path: Path) -> None:
     history = copy.deepcopy(HISTORY)

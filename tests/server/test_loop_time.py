@@ -181,7 +181,13 @@ PARTS: dict[str, Made] = {
 }
 
 
-@pytest.mark.parametrize("part", PARTS)
+FIRST = {"headers", "key", "target", "path of marks, with a key", "long query", "chunks"}
+"""The parts of the first stage: one of each kind."""
+
+
+@pytest.mark.parametrize(
+    "part", [part if part in FIRST else pytest.param(part, marks=pytest.mark.long) for part in PARTS]
+)
 def test_no_part_of_a_request_takes_the_loop_more_than_in_proportion(loop: Loop, part: str) -> None:
     smallest = loop.smallest
     tries: list[str] = []

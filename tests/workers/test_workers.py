@@ -332,6 +332,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_server_that_is_killed(yunet: Path) -> None:
     command = [sys.executable, "-c", SERVER, str(yunet)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as server:

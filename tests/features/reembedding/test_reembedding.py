@@ -429,7 +429,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert server.galleries.store.subject(server.staff, "s3").face_count == 0
 
 
-@pytest.mark.parametrize("kind", ["snapshots", "milvus"])
+@pytest.mark.parametrize("kind", ["snapshots", MILVUS])
 def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
     tmp_path: Path, embedders: Embedders, kind: str
 ) -> None:

@@ -32,6 +32,7 @@ def test_rates_are_shares_of_faces() -> None:
     assert (found.fnmr.subjects, found.fpir.subjects) == ((rows[:, 0] > 0).sum(), 500)
 
 
+@pytest.mark.long
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     covered = 0
     for seed in range(200):

@@ -124,6 +124,7 @@ def test_expiry_at_one_is_expiry_at_the_other(tmp_path: Path, postgresql: Path) 
     assert [row[0][0] for row in rows] == [0, 0]
 
 
+@pytest.mark.long
 def test_erasure_at_one_leaves_nothing_at_the_other(servers: tuple[httpx.Client, httpx.Client]) -> None:
     one, two = servers
     seen = told(one, AGAIN, ended=True)
