@@ -172,7 +172,7 @@ class Server:
         assert job_id is not None
         until(lambda: self.jobs.job(job_id).finished)
         job = self.jobs.job(job_id)
-        assert job.state is state, job
+        assert job.state == state, job
         return job
 
     def over(self) -> None:
