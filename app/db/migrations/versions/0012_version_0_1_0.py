@@ -4,8 +4,6 @@ from __future__ import annotations
 
 revision = "0012"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -12,8 +12,6 @@ from app.db.migrations.tables import ID, KEY, TIME, numbered, owner, table
 
 revision = "0024"
 down_revision = "0012"
-branch_labels = None
-depends_on = None
 
 SUBJECTS_AT_ONCE = 5_000
 SPACES = str.maketrans("_-.", "   ")

@@ -9,8 +9,6 @@ from app.db.migrations.tables import ID, KEY, TIME, numbered, owner, table
 
 revision = "0028"
 down_revision = "0024"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
