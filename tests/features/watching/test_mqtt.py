@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ pytestmark = [
 
 @contextmanager
 def broker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Mosquitto with what it keeps in this folder."""
+    """Mosquitto, listening, with what it keeps in this folder."""
     folder.mkdir(exist_ok=True)
     config = folder / "mosquitto.conf"
     config.write_text(
@@ -42,10 +43,16 @@ def broker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         [str(MOSQUITTO), "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
+        until(lambda: _listens(port))
         yield process
     finally:
         process.terminate()
         process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Listener:

@@ -28,6 +28,7 @@ def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, ht
     settings: dict[str, Any] = {"watching": "on", "stranger_days": 3, "webhook_networks": ("127.0.0.0/8",)}
     with two_running(tmp_path, postgresql, **settings) as (one, two):
         make_home(one, eileen=COLLINS)
+        until(lambda: nearest(two, COLLINS) == "eileen")  # the other's index follows within moments
         yield one, two
 
 
