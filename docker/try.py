@@ -53,18 +53,13 @@ WAITING = """docker() {
 """A reader sees `up` end and types on; the service may need a few seconds more."""
 NO_NETWORK = re.compile("NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProtocolError")
 GALLERY = "/v1/galleries/crew"
-OLDEST = """
+OLDEST = (
+    (PROJECT / "tests" / "support" / "version_0_1_0.py").read_text()
+    + """
 import os
-from alembic import command
-from alembic.config import Config
-import sqlalchemy as sa
-config = Config()
-config.set_main_option("script_location", "app/db/migrations")
-config.set_main_option("path_separator", "os")
-with sa.create_engine(os.environ["LIKENESS_DATABASE_URL"]).begin() as connection:
-    config.attributes["connection"] = connection
-    command.downgrade(config, "0012")
+make_0_1_0(os.environ["LIKENESS_DATABASE_URL"])
 """
+)
 KILL = """
 import os, pathlib, signal
 for path in pathlib.Path("/proc").glob("[0-9]*"):

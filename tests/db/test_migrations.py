@@ -19,8 +19,9 @@ from app.errors import Unusable
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject
 from tests.support.changing import written
-from tests.support.following import engine_of, make_0_1_0
+from tests.support.following import engine_of
 from tests.support.postgres import new_database
+from tests.support.version_0_1_0 import make_0_1_0
 
 
 def alembic() -> Config:

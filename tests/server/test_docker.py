@@ -29,10 +29,11 @@ from app.db.engine import Database
 from app.db.opening import POOL_SIZE
 from app.features.keys_file.reading import read_keys
 from tests.conftest import PROJECT
-from tests.support.following import engine_of, make_0_1_0
+from tests.support.following import engine_of
 from tests.support.live import LiveServer, environment
 from tests.support.postgres import new_database
 from tests.support.service import BOTH, COLLINS, running
+from tests.support.version_0_1_0 import make_0_1_0
 
 FOLDER = PROJECT / "docker"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
