@@ -1,18 +1,22 @@
 """Decode an image file: read its header, check the limits, and only then decode.
 
-Pillow decodes, TurboJPEG for JPEG and libheif for HEIC. The format is recognised here by its signature, and only that
-format's reader is called. The bytes are untrusted: whatever a reader raises becomes one of the errors of `app.errors`,
-and a picture is decoded completely or not at all.
+Pillow decodes, TurboJPEG for JPEG and libheif for HEIC. The format is recognised by its signature (`app.face.formats`),
+and only that format's reader is called. The bytes are untrusted: whatever a reader raises becomes one of the errors of
+`app.errors`, and a picture is decoded completely or not at all. Where bytes of a JPEG are missing or wrong libjpeg only
+warns, fills the rest with grey and goes on. Pillow and OpenCV drop its warnings; TurboJPEG's interface, which
+simplejpeg calls, returns the first one. Its pixels are the same as Pillow's, in half the processor time.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageFile
 from PIL.BmpImagePlugin import BmpImageFile
@@ -20,7 +24,6 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from app.errors import ImageTooLarge, UnsupportedImage
-from app.face import jpeg
 from app.face.formats import (
     READER_ERRORS,
     Limits,
@@ -43,6 +46,13 @@ DARK = 16
 WHITE = (255, 255, 255)
 BAND_PIXELS = 1 << 16
 """Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
+CHANNELS = {"RGB": 3, "CMYK": 4}
+EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+"""The warning of bytes between the last pixel and the end of the image."""
+ODD = "Could not determine subsampling", "Invalid SOS parameters for sequential JPEG"
+"""The error of colours sampled in a way that TurboJPEG does not read, and the warning of a scan header that some phones
+write: libjpeg reads both."""
+NO_MEMORY = "nsufficient memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +153,11 @@ def _orientation(image: ImageFile.ImageFile) -> int:
 
 def _read_jpeg(image: ImageFile.ImageFile, data: bytes, wanted: int) -> tuple[int, Pixels | None]:
     """Return by how much a JPEG is decoded smaller, ``wanted`` or as near below it as libjpeg can, and its pixels, RGB;
-    None if Pillow has to decode it, reduced then as much. Raises as `jpeg.decode`."""
+    None if Pillow has to decode it, reduced then as much. Raises as `decode_jpeg`."""
     width, height = image.size
     scale = next((factor for factor in REDUCTIONS if factor <= wanted and min(width, height) >= factor), 1)
     cmyk = image.mode == "CMYK"
-    pixels = jpeg.decode(data, width, height, scale=scale, colours="CMYK" if cmyk else "RGB")
+    pixels = decode_jpeg(data, width, height, scale=scale, colours="CMYK" if cmyk else "RGB")
     if pixels is not None and not cmyk:
         return scale, pixels
     image.draft(None, (width // scale, height // scale))
@@ -273,3 +283,44 @@ def _stretch(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
 def _values(band: Image.Image) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):  # signalling NaNs
         return np.asarray(band, np.float64)
+
+
+def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, colours: str = "RGB") -> Pixels | None:
+    """Return a JPEG's pixels, (H, W, C) uint8, in ``RGB`` or, for one of four components, ``CMYK``. Return None if
+    something is odd about the file that costs no pixels; Pillow can read it then.
+
+    ``width`` and ``height`` are the whole image's; ``scale`` 1, 2, 4 or 8 divides them, rounded up. Raises ValueError
+    if the image is damaged, has lost bytes or has another size, LookupError for some damaged headers, and MemoryError.
+    """
+    pixels = np.empty((-(-height // scale), -(-width // scale), CHANNELS[colours]), np.uint8)
+    size = {"min_height": pixels.shape[0], "min_width": pixels.shape[1], "min_factor": scale}
+    try:
+        decoded = simplejpeg.decode_jpeg(data, colours, buffer=pixels, strict=True, **size)
+    except ValueError as error:
+        if NO_MEMORY in str(error):
+            raise MemoryError from error
+        if _is_harmless(str(error), data):
+            return None
+        raise
+    if decoded.shape != pixels.shape:
+        raise ValueError("the image has another size than its header says")
+    return pixels
+
+
+def jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return a JPEG's width and height. Raises ValueError or LookupError if its header is odd or damaged."""
+    height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=True)
+    return width, height
+
+
+def _is_harmless(warning: str, data: bytes) -> bool:
+    """Return whether all pixels are there: the warning is about the header, or about equal bytes before the end."""
+    if found := EXTRANEOUS.search(warning):
+        return re.search(rb"([^\xff])\1{%d}\xff\xd9" % (int(found[1]) - 1), data, re.DOTALL) is not None
+    if any(odd in warning for odd in ODD):
+        return True
+    try:
+        simplejpeg.decode_jpeg_header(data, strict=True)
+    except ValueError as error:
+        return str(error) == warning
+    return False

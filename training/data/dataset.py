@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face import jpeg
 from app.face.formats import Limits, check_size
-from app.face.image import decode
+from app.face.image import decode, decode_jpeg, jpeg_size
 from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 
@@ -36,9 +35,9 @@ def decode_crop(data: bytes) -> Pixels:
     pixels: Pixels | None = None
     if data.startswith(JPEG_START) and not any(note in data[:HEAD] for note in NOTES):
         with suppress(ValueError, LookupError):  # `decode` says what is wrong
-            width, height = jpeg.size_of(data)
+            width, height = jpeg_size(data)
             check_size(width, height, Limits())
-            pixels = jpeg.decode(data, width, height)  # without Pillow's reading of the header it takes half the time
+            pixels = decode_jpeg(data, width, height)  # without Pillow's reading of the header it takes half the time
     if pixels is None:
         pixels = decode(data, Limits()).pixels.copy()
     height, width = pixels.shape[:2]
