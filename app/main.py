@@ -27,9 +27,8 @@ from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
 from app.concurrency.admission import Admission, Bytes
-from app.concurrency.pool import WorkerPool
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.turns import Lanes
+from app.concurrency.threads import Lanes, WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard

@@ -20,8 +20,7 @@ from app.api import schemas
 from app.api.body import BodyLimits
 from app.api.metrics import Metrics
 from app.concurrency.admission import Admission
-from app.concurrency.pool import WorkerPool
-from app.concurrency.turns import Lanes
+from app.concurrency.threads import Lanes, WorkerPool
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore

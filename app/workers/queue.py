@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import Lock
 
 from app.concurrency.tasks import check_deadline, current_task
-from app.concurrency.turns import COSTLY_WAIT_S, Turns
+from app.concurrency.threads import COSTLY_WAIT_S, Turns
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
 from app.machine import memory_in_use

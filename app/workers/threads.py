@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from app.concurrency.turns import Lanes
+from app.concurrency.threads import Lanes
 from app.errors import ImageTooLarge
 from app.face.align import Cut
 from app.face.detect import Detector

@@ -20,8 +20,8 @@ from app.concurrency.admission import (
     Bytes,
     Shares,
 )
-from app.concurrency.pool import WorkerPool
 from app.concurrency.tasks import check_deadline
+from app.concurrency.threads import WorkerPool
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, bodies_held, opened, unsigned
 from tests.support.live import LiveServer, serving

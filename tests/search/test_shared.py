@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from app.machine import cores
-from app.search import shared
+from app.search import registry
 from app.search.index import Index
-from app.search.shared import SharedSearches
+from app.search.registry import SharedSearches
 from app.search.types import Match
 from tests.support.index_faces import DIMENSION, block, random_units
 from tests.support.waiting import until
@@ -30,7 +30,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedSearches]:
-    monkeypatch.setattr(shared, "ENROLLMENT_WAIT_S", 100 * SOON_S)
+    monkeypatch.setattr(registry, "ENROLLMENT_WAIT_S", 100 * SOON_S)
     made = SharedSearches()
     yield made
     made.close()
@@ -71,7 +71,7 @@ def test_a_look_alone_and_other_searches_wait_for_nobody(searches: SharedSearche
 
 
 def test_a_look_waits_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
-    monkeypatch.setattr(shared, "ENROLLMENT_WAIT_S", 0.01)
+    monkeypatch.setattr(registry, "ENROLLMENT_WAIT_S", 0.01)
     searches = SharedSearches()
     with ExitStack() as stack:
         stack.callback(searches.close)

@@ -13,7 +13,7 @@ import pytest
 
 from app.concurrency.admission import CALLER_SHARE, Bytes
 from app.concurrency.tasks import Task, current_task, working
-from app.concurrency.turns import NICENESS, Lanes, Turns
+from app.concurrency.threads import NICENESS, Lanes, Turns
 from app.errors import LikenessError, Overloaded
 from tests.conftest import PROJECT
 from tests.support.waiting import until
@@ -135,7 +135,7 @@ def test_costly_work_is_done_at_low_priority_and_for_its_request() -> None:
 def test_a_process_of_low_priority_does_costly_work_too() -> None:
     script = """
 import os
-from app.concurrency.turns import Lanes
+from app.concurrency.threads import Lanes
 os.nice(max(0, 15 - os.nice(0)))
 print(Lanes(1, 1).run(lambda: os.nice(0), costly=True))
 """
