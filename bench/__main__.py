@@ -60,6 +60,7 @@ def bench(
     rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each comparison.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Seconds of each load on the server.")] = None,
     faces: Annotated[int | None, typer.Option(min=1_000, help="Faces in the largest index.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="cost: clients that send at once, 1 by default.")] = None,
 ) -> None:
     """Measure speed next to the raw limit and the simple ways to do the same work; write a table and JSON.
 
@@ -75,7 +76,7 @@ def bench(
     chosen = list(parts or (PARTS if device == "cpu" else ("device", "card", "search")))
     if unknown := [part for part in chosen if part not in known]:
         raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
-    effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)
+    effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces, clients)
     settings, console = load_settings(), Console(width=None if sys.stdout.isatty() else WIDTH)
     source = photos or (LFW if LFW.is_file() else SAMPLES)
     cache = settings.data_dir / "models"
@@ -107,8 +108,10 @@ def _checkouts(beside: list[str]) -> dict[str, Path]:
     return found
 
 
-def _scaled(effort: Effort, rounds: int | None, seconds: float | None, faces: int | None) -> Effort:
-    given = {"rounds": rounds, "seconds": seconds, "faces": faces}
+def _scaled(
+    effort: Effort, rounds: int | None, seconds: float | None, faces: int | None, clients: int | None
+) -> Effort:
+    given = {"rounds": rounds, "seconds": seconds, "faces": faces, "clients": clients}
     changed = replace(effort, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # names and types as above
     if faces is None:
         return changed

@@ -24,7 +24,8 @@ class Effort:
     """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
     ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
     ``faces`` in the largest index; ``growth``, the sizes of gallery at which costs are compared; ``starts`` of a
-    server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a device gets."""
+    server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a device gets;
+    ``clients`` that send at once where processor time is measured."""
 
     rounds: int
     turn_s: float
@@ -36,6 +37,7 @@ class Effort:
     starts: int
     widths: tuple[int, ...]
     batches: tuple[int, ...]
+    clients: int = 1
 
 
 WHOLE = Effort(

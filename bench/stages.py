@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
 from app.inference.session import EmbedderSession
+from app.machine import cores
 from app.models.commands import sample_photos
 from app.models.opening import open_detector, open_embedder
 from app.models.packages import locate
@@ -59,7 +61,9 @@ def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder
     cv2.setNumThreads(1)  # as the server does
     detector = open_detector(found, cache)
     pipeline = Pipeline(detector, Limits())
-    seen = {photo: pipeline.detect(photo).faces for photo in sample_photos.load(source, count)}
+    files = sample_photos.load(source, count)
+    with ThreadPoolExecutor(cores()) as threads:
+        seen = {file: photo.faces for file, photo in zip(files, threads.map(pipeline.detect, files), strict=True)}
     crops = [face.crop for faces in seen.values() for face in faces if face.crop is not None]
     if not crops:
         raise InvalidInput(f"{source} holds no photos with faces", code="no_photos")

@@ -34,12 +34,12 @@ def measure(run: Run) -> None:
             for place in range(len(servers)):
                 label = list(servers)[(place + number) % len(servers)]
                 for operation, requests in sending[label].items():
-                    cost = _turn(servers[label], requests, run.effort.seconds)
+                    cost = _turn(servers[label], requests, run.effort.clients, run.effort.seconds)
                     if number:
                         spent[operation][label].append(cost)
     for operation, by_label in spent.items():
         own = np.array(by_label[HERE])
-        details = {"rounds": len(own)}
+        details = {"rounds": len(own), "clients": run.effort.clients}
         if len(by_label) == 1:
             run.add(Figure(PART, operation, float(np.median(own)), "ms", details=details))
         for label in [each for each in by_label if each != HERE]:
@@ -62,8 +62,8 @@ def _requests(run: Run, server: Server) -> dict[str, Iterator[bytes]]:
     }
 
 
-def _turn(server: Server, requests: Iterator[bytes], seconds: float) -> float:
-    """Return the processor milliseconds of a request, of all threads of the server, while one client sends."""
+def _turn(server: Server, requests: Iterator[bytes], clients: int, seconds: float) -> float:
+    """Return the processor milliseconds of a request, of all threads of the server, while so many clients send."""
     before = server.processor_s()
-    load = closed_loop(server.target, lambda _client: requests, 1, seconds).checked()
+    load = closed_loop(server.target, lambda _client: requests, clients, seconds).checked()
     return 1000 * (server.processor_s() - before) / len(load.seconds)

@@ -1,5 +1,5 @@
-"""The slowest hundredth of identifications that arrive whatever the answers do, in turns with photo workers, without
-them, and in the servers of other checkouts (`--beside`), next to what a first-come queue could do at best."""
+"""The slowest hundredth of identifications that arrive whatever the answers do, in turns with photo workers and without
+them, or in the servers of other checkouts (`--beside`), next to what a first-come queue could do at best."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def measure(run: Run) -> None:
     found: dict[str, Measured] = {}
     ideal: dict[float, list[float]] = {share: [] for share in SHARES}
     with ExitStack() as stack:
-        servers = {HERE: stack.enter_context(run.server()), WITHOUT: stack.enter_context(run.server(PHOTO_WORKERS=0))}
+        servers = {HERE: stack.enter_context(run.server())}
+        if not run.beside:
+            servers[WITHOUT] = stack.enter_context(run.server(PHOTO_WORKERS=0))
         servers |= {label: stack.enter_context(run.server(code)) for label, code in run.beside.items()}
         sent: dict[str, list[bytes]] = {}
         capacities = []

@@ -189,6 +189,7 @@ TINY = Effort(
     starts=1,
     widths=(160, 320),
     batches=(1, 2),
+    clients=2,
 )
 
 
@@ -227,6 +228,8 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         if figure.against == PEER:
             assert figure.ratio is not None
             assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
+    if part == "cost":
+        assert {figure.details["clients"] for figure in run.findings.figures} == {TINY.clients}
     if part == "growth":
         memory = [figure for figure in run.findings.figures if figure.work.startswith("memory")]
         when = [figure.work.rpartition(", ")[2] for figure in memory]
