@@ -1,6 +1,6 @@
 /** What several views are made of: a heading, facts, a job's progress, a dialog with a form. */
 
-import { h, openDialog } from "./dom.js";
+import { field, h, openDialog, toast } from "./dom.js";
 import { icon } from "./icons.js";
 import { busy, problemPlace, showing } from "./problem.js";
 import { link, linkBack } from "./router.js";
@@ -91,6 +91,76 @@ export const request = (title, fields, action, work) =>
     };
     return h("form", { onsubmit: submit }, fields, place.element, orLeave(close, "Cancel", button));
   });
+
+/**
+ * `[value, words]` pairs as boxes to tick; `chosen()` gives the values of those that are ticked.
+ * @param {string} legend
+ * @param {[string, string][]} pairs
+ * @param {{tag?: string, ticked?: string[]}} [how]
+ */
+export function ticks(legend, pairs, { tag = "fieldset", ticked = [] } = {}) {
+  const boxes = pairs.map(([value]) => h("input", { type: "checkbox", value, checked: ticked.includes(value) }));
+  const rows = pairs.map(([, words], index) => h("label.choice", {}, boxes[index], h("span", {}, words)));
+  const chosen = () => boxes.filter((box) => box.checked).map((box) => /** @type {string} */ (box.value));
+  return { element: h(tag, {}, h("legend", {}, legend), rows), chosen };
+}
+
+/**
+ * Boxes for the galleries that something is restricted to.
+ * @param {string[]} ids
+ */
+export const galleryTicks = (ids) =>
+  ticks(
+    "Only in these galleries (all of them, if none is ticked)",
+    ids.map((id) => [id, id]),
+    { tag: "fieldset.few" },
+  );
+
+/**
+ * A text to copy, in a field.
+ * @param {string} label
+ * @param {string} value
+ * @param {string} hint
+ */
+export function copied(label, value, hint) {
+  const text = h("input.mono", { type: "text", readonly: true, value, onfocus: () => text.select() });
+  const copy = async () => (await copyText(text)) && toast("Copied.");
+  const button = h(
+    "button",
+    { type: "button", "aria-label": `Copy the ${label.toLowerCase()}`, onclick: copy },
+    "Copy",
+  );
+  return h("div.row.copying", {}, field(label, text, hint), button);
+}
+
+/** @param {HTMLInputElement} input */
+async function copyText(input) {
+  input.select();
+  try {
+    await navigator.clipboard.writeText(input.value);
+    return true;
+  } catch {
+    return false; // it is selected: Ctrl+C will do
+  }
+}
+
+/**
+ * Shows what nobody can look up again: only its own button closes the dialog.
+ * @param {string} title
+ * @param {...Page.Child} contents
+ */
+export const showOnce = (title, ...contents) =>
+  openDialog(
+    title,
+    (close) =>
+      h(
+        "div",
+        {},
+        contents,
+        h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "I have it")),
+      ),
+    { held: true },
+  );
 
 /**
  * What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is

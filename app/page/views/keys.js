@@ -2,9 +2,9 @@
 
 import { call, every, get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { confirm, field, h, newId, openDialog, put, toast } from "../dom.js";
+import { confirm, field, h, newId, put, toast } from "../dom.js";
 import { icon } from "../icons.js";
-import { facts, head, nothing, request } from "../parts.js";
+import { copied, facts, galleryTicks, head, nothing, request, showOnce, ticks } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
@@ -145,45 +145,29 @@ async function make(state) {
   const known = await showing(state.place, () => Promise.all([scopesOfServer(), everyGallery()]));
   if (!known) return;
   let role = 0;
-  const scopes = known[0].map((/** @type {any} */ scope) => [
-    scope,
-    h("input", { type: "checkbox" }),
-    SCOPES[scope] ?? scope,
-  ]);
-  const galleries = known[1].map((/** @type {any} */ gallery) => [gallery.id, h("input", { type: "checkbox" })]);
-  const asked = () => {
-    const chosen = galleries
-      .filter((/** @type {any[]} */ [, box]) => box.checked)
-      .map((/** @type {any[]} */ [one]) => one);
-    return {
-      scopes:
-        ROLES[role][1] ??
-        scopes.filter((/** @type {any[]} */ [, box]) => box.checked).map((/** @type {any[]} */ [scope]) => scope),
-      ...(id.value && { id: id.value }),
-      ...(name.value.trim() && { name: name.value.trim() }),
-      ...(chosen.length && { galleries: chosen }),
-      ...(rate.value.trim() && { rate: rate.value.trim() }),
-      ...(expires.value && { expires_at: new Date(expires.value).toISOString() }),
-    };
-  };
-  const ticks = scopes.map((/** @type {any[]} */ [, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
-  const single = h("fieldset", { hidden: true }, h("legend", {}, "It may"), ticks);
+  const scopes = ticks(
+    "It may",
+    known[0].map((/** @type {string} */ scope) => [scope, SCOPES[scope] ?? scope]),
+  );
+  const galleries = galleryTicks(known[1].map((/** @type {any} */ gallery) => gallery.id));
+  const asked = () => ({
+    scopes: ROLES[role][1] ?? scopes.chosen(),
+    ...(id.value && { id: id.value }),
+    ...(name.value.trim() && { name: name.value.trim() }),
+    ...(galleries.chosen().length && { galleries: galleries.chosen() }),
+    ...(rate.value.trim() && { rate: rate.value.trim() }),
+    ...(expires.value && { expires_at: new Date(expires.value).toISOString() }),
+  });
   const choose = (/** @type {number} */ index) => {
     role = index;
-    single.hidden = index !== CUSTOM;
+    scopes.element.hidden = index !== CUSTOM;
   };
+  choose(role);
   const fields = [
     field("Whose is it?", name, "A person's name, or a program's. Each gets a key of their own."),
     roles(choose),
-    single,
-    galleries.length
-      ? h(
-          "fieldset.few",
-          {},
-          h("legend", {}, "Only in these galleries (all of them, if none is ticked)"),
-          galleries.map((/** @type {any[]} */ [one, box]) => h("label.choice", {}, box, h("span", {}, one))),
-        )
-      : null,
+    scopes.element,
+    known[1].length > 0 && galleries.element,
     h(
       "details.stack",
       {},
@@ -198,7 +182,7 @@ async function make(state) {
     ),
   ];
   const made = await request("New key", fields, "Create", async () => {
-    if (role === CUSTOM && !scopes.some((/** @type {any[]} */ [, box]) => box.checked))
+    if (role === CUSTOM && !scopes.chosen().length)
       throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
     return post(path("keys"), asked());
   });
@@ -226,23 +210,6 @@ function roles(choose) {
 }
 
 /**
- * A text to copy, in a field.
- * @param {string} label
- * @param {string} value
- * @param {string} hint
- */
-function copied(label, value, hint) {
-  const text = h("input.mono", { type: "text", readonly: true, value, onfocus: () => text.select() });
-  const copy = async () => (await copyText(text)) && toast("Copied.");
-  const button = h(
-    "button",
-    { type: "button", "aria-label": `Copy the ${label.toLowerCase()}`, onclick: copy },
-    "Copy",
-  );
-  return h("div.row.copying", {}, field(label, text, hint), button);
-}
-
-/**
  * The key, this once since nobody can look it up again, and a link that signs its holder in.
  * @param {Api.NewKey} key
  */
@@ -264,30 +231,12 @@ function showSecret(key) {
     h("p", {}, "For a person: a link that signs them in, once within a day. No key has to be typed."),
     h("div.row", {}, invite),
   );
-  return openDialog(
+  return showOnce(
     `The key ${key.name ? `of ${key.name}` : key.id}`,
-    (close) =>
-      h(
-        "div",
-        {},
-        linked,
-        place.element,
-        copied("Key", key.secret, "For a program, or to sign in again later. It is shown only this once."),
-        h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "I have it")),
-      ),
-    { held: true },
+    linked,
+    place.element,
+    copied("Key", key.secret, "For a program, or to sign in again later. It is shown only this once."),
   );
-}
-
-/** @param {HTMLInputElement} input */
-async function copyText(input) {
-  input.select();
-  try {
-    await navigator.clipboard.writeText(input.value);
-    return true;
-  } catch {
-    return false; // it is selected: Ctrl+C will do
-  }
 }
 
 /**
