@@ -1,8 +1,8 @@
 """What a dead webhook costs everything else: `python -m tests.support.dead_webhook --minutes 10`.
 
-Four servers do the same work in turns, so that whatever else the machine does meets all of them alike. One has no
-webhook; the others have one whose receiver refuses connections, hangs, or answers 500. At the end all receivers come
-back, and the events that reach them are counted by id.
+Four servers do the same work in turns, so that whatever else the machine does meets all of them alike. Each has a
+webhook that takes what it is sent; three have another one, whose receiver refuses connections, hangs, or answers 500.
+At the end these come back, and the events that reach them are counted by id.
 """
 
 from __future__ import annotations
@@ -44,12 +44,16 @@ class Side:
     way: str
     server: LiveServer
     receiver: Receiver
+    other: Receiver
+    """The receiver that takes what it is sent."""
     api: httpx.Client
     identify_s: list[float] = field(default_factory=list)
     tell_s: list[float] = field(default_factory=list)
     told: dict[str, float] = field(default_factory=dict)
     """When each sighting was told of, by its id."""
     event_s: list[float] = field(default_factory=list)
+    counted: dict[str, float] = field(default_factory=dict)
+    """The same as ``told``, of all that count."""
 
     def work(self) -> None:
         """Identify a photo, and tell of a new track that has ended."""
@@ -57,8 +61,8 @@ class Side:
         self.api.post(f"{HOME}/identify", content=AGAIN, headers={"content-type": "image/jpeg"}).raise_for_status()
         self.identify_s.append(time.perf_counter() - start)
         sighting, start = os.urandom(16).hex(), time.perf_counter()
-        self.told[sighting] = start
-        photo = (AGAIN, HOPPER)[len(self.told) % 2]
+        self.told[sighting] = self.counted[sighting] = start
+        photo = (AGAIN, HOPPER)[len(self.counted) % 2]
         tell(self.api, photo, photo, sighting=sighting, ended=True).raise_for_status()
         self.tell_s.append(time.perf_counter() - start)
 
@@ -75,6 +79,14 @@ class Side:
                     if start is not None:
                         self.event_s.append(time.perf_counter() - start)
                         self.told.pop(json.loads(line[5:])["sighting"], None)
+
+    def delivery_s(self) -> list[float]:
+        """Return how long after it was told of each sighting's first event reached the other receiver."""
+        waits: dict[str, float] = {}
+        for event, at in zip(self.other.events, self.other.at, strict=False):
+            if event["sighting"] in self.counted:
+                waits.setdefault(event["sighting"], at - self.counted[event["sighting"]])
+        return list(waits.values())
 
     @property
     def taken(self) -> list[str]:
@@ -106,6 +118,7 @@ def measure(minutes: float) -> None:
         time.sleep(2)
         work(sides, rounds=WARM)
         for side in sides:
+            side.counted.clear()
             for times in (side.identify_s, side.tell_s, side.event_s):
                 times.clear()
         before = [(side.processor_s(), side.memory_mib()) for side in sides]
@@ -122,10 +135,12 @@ def begin(way: str, folder: Path, stack: ExitStack) -> Side:
     """Start a server, and a receiver that does as the ``way`` says."""
     server = stack.enter_context(serving(folder / way, {"WATCHING": "on", "WEBHOOK_NETWORKS": "127.0.0.0/8"}))
     receiver = Receiver(stack.enter_context(reserved_port()), status=500 if way == "500" else 204)
-    side = Side(way, server, receiver, stack.enter_context(server.client()))
+    other = Receiver(stack.enter_context(reserved_port()))
+    side = Side(way, server, receiver, other, stack.enter_context(server.client()))
     make_home(side.api, eileen=COLLINS)
-    if way != "none":
-        side.api.post("/v1/webhooks", json={"url": receiver.url}).raise_for_status()
+    for one in [receiver, other] if way != "none" else [other]:
+        side.api.post("/v1/webhooks", json={"url": one.url}).raise_for_status()
+    stack.enter_context(other.listening())
     if way == "hangs":
         receiver.hangs.set()
     if way in {"hangs", "500"}:
@@ -150,7 +165,12 @@ def show(side: Side, used_before: float, memory_before: float) -> None:
     """Print what a side took since then."""
     figures = [
         f"{name} p50 {1e3 * np.median(times):.0f} p99 {1e3 * np.quantile(times, 0.99):.0f} ms"
-        for name, times in (("identify", side.identify_s), ("tell", side.tell_s), ("event", side.event_s))
+        for name, times in (
+            ("identify", side.identify_s),
+            ("tell", side.tell_s),
+            ("event", side.event_s),
+            ("other webhook", side.delivery_s()),
+        )
     ]
     say(
         f"{side.way:8} processor {side.processor_s() - used_before:.1f} s, {', '.join(figures)}, memory "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class Receiver:
     released: threading.Event = field(default_factory=threading.Event)
     asked: int = 0
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    """When each was taken, by the performance counter."""
 
     @property
     def url(self) -> str:
@@ -42,6 +45,7 @@ class Receiver:
                 if receiver.hangs.is_set():
                     receiver.released.wait(60)
                 if receiver.status < 300:
+                    receiver.at.append(time.perf_counter())
                     receiver.taken.append(({name.lower(): value for name, value in self.headers.items()}, body))
                 self.send_response(receiver.status)
                 self.end_headers()
