@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts, select_in
-from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACES, METADATA, SUBJECTS, WEBHOOK_SUBJECTS
+from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, EVENTS, FACES, METADATA, SIGHTINGS, SUBJECTS, WEBHOOK_SUBJECTS
 from app.errors import InvalidInput
 from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
@@ -192,6 +192,10 @@ def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
     had = sa.select(WEBHOOK_SUBJECTS.c.webhook_key).where(WEBHOOK_SUBJECTS.c.subject_key == target.key)
     follows = (WEBHOOK_SUBJECTS.c.subject_key == source.key) & WEBHOOK_SUBJECTS.c.webhook_key.not_in(had)
     change.connection.execute(sa.update(WEBHOOK_SUBJECTS).where(follows).values(subject_key=target.key))
+    said = sa.case((SIGHTINGS.c.said == str(source.key), str(target.key)), else_=SIGHTINGS.c.said)
+    for seen, values in ((SIGHTINGS, {"said": said}), (EVENTS, {})):
+        mine = sa.update(seen).where(seen.c.subject_key == source.key)
+        change.connection.execute(mine.values({"subject_key": target.key} | values))
     change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source.key))
     return [face.face_id for face in faces]
 

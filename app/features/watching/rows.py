@@ -17,6 +17,7 @@ from app.features.watching.schemas import Decided, FilterParams, Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes
 from app.package.thresholds import fuse
+from app.timestamps import utc_now
 from app.types import Template, Vector
 
 LOOKS = 2
@@ -26,6 +27,8 @@ NOBODY = "nobody"
 """What was said of a sighting of somebody unknown; of others, it is the key of the subject."""
 TOLD = Decided.model_fields.keys() - {"subject", "name"}
 """The columns that an event takes over unchanged."""
+_CURRENT = SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now", callable_=utc_now))
+"""Whether a subject has not expired when the statement runs: one that has is in no answer, also before it is erased."""
 ROWS = (
     sa.select(
         SIGHTINGS,
@@ -36,7 +39,7 @@ ROWS = (
         STRANGERS.c.ignored.label("ignored"),
     )
     .join_from(SIGHTINGS, GALLERIES, SIGHTINGS.c.gallery_key == GALLERIES.c.key)
-    .outerjoin(SUBJECTS, SIGHTINGS.c.subject_key == SUBJECTS.c.key)
+    .outerjoin(SUBJECTS, (SIGHTINGS.c.subject_key == SUBJECTS.c.key) & _CURRENT)
     .outerjoin(STRANGERS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
 )
 
@@ -80,7 +83,8 @@ def find_row(connection: Connection, gallery: Gallery, sighting_id: str) -> Row[
 
 
 def to_sighting(row: Row[Any]) -> Sighting:
-    return Sighting.of(row, has_crop=row.crop is not None)
+    has_expired = row.subject_key is not None and row.subject is None
+    return Sighting.of(row, has_crop=row.crop is not None, decision="unknown" if has_expired else row.decision)
 
 
 def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:

@@ -36,7 +36,7 @@ from app.errors import InvalidInput, NotFound
 from app.features.watching.events import Event, aged, among, last_number, read_events
 from app.features.watching.schemas import Webhook, WebhookCreate, WebhookSubject
 from app.gallery.records import find_gallery, find_subject, is_current, lock_gallery
-from app.timestamps import utc_now, utc_seconds, utc_text
+from app.timestamps import SKEW_S, utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
 """Seconds for one whole delivery."""
@@ -253,11 +253,12 @@ class Webhooks:
         return f"status {status}", 400 <= status < 500 and status not in TRY_AGAIN
 
     def _is_quiet(self, webhook: Webhook, event: Event) -> bool:
-        """Return whether an event like this one was sent less than the webhook's quiet time before."""
+        """Return whether an event like this one was sent less than the webhook's quiet time before; by a clock that was
+        put back meanwhile, or by another server's, it may be after."""
         if len(self._sent) >= REMEMBERED:
             self._sent.clear()
         last = self._sent.get(_like(webhook, event), -math.inf)
-        return utc_seconds(event["at"]) - last < webhook.quiet_s
+        return abs(utc_seconds(event["at"]) - last) < webhook.quiet_s
 
     def _update(self, webhook_id: str, values: dict[str, Any]) -> None:
         with self._database.write(cached=False) as connection:
@@ -340,8 +341,10 @@ def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddres
 
 
 def _free() -> sa.ColumnElement[bool]:
-    """Return whether a webhook is active, not waiting, and no server has its turn."""
-    return (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= utc_now())
+    """Return whether a webhook is active, not waiting, and no server has its turn. Where the clock was put back, one
+    would wait for longer than it ever does."""
+    put_back = WEBHOOKS.c.not_before > utc_now(timedelta(seconds=max(TURN_S, LONGEST_WAIT_S) + SKEW_S))
+    return (WEBHOOKS.c.state == ACTIVE) & ((WEBHOOKS.c.not_before <= utc_now()) | put_back)
 
 
 def _like(webhook: Webhook, event: Event) -> int:

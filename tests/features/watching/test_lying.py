@@ -55,7 +55,7 @@ def visits(eyes: Eyes, picture: Image.Image, seconds: float = 3.0, **camera: Any
     """The last report with looks of each track before a camera that sees this picture, moving a little."""
     told = list[Report]()
     reporter: Any = SimpleNamespace(tell=told.append)
-    watch = eyes.watch("cot", CameraConfig(source="film.mp4", **camera), reporter)
+    watch = eyes.watch("cot", CameraConfig(source="film.mp4", **camera), reporter, 0.0)
     pixels = np.asarray(picture)
     for step in range(round(seconds * FPS)):
         watch.see(Frame(np.roll(pixels, 2 * (step % 3), axis=1), step / FPS))

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +92,36 @@ def test_a_camera_at_an_address_sends_frames(kind: str) -> None:
         frames.close()  # type: ignore[attr-defined]  # a generator
     assert shapes[0] == shapes[1]
     assert shapes[0][2] == 3
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "mjpeg"])
+def test_frames_come_on_after_the_clock_is_put_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, back_s = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: clock() - back_s)
+    with http_camera(kind, frames=20) as address, closing(read_camera(address, 20)) as frames:  # type: ignore[type-var]
+        before = next(frames).at
+        back_s = 3600.0
+        later = next(frames, None)
+    assert later is not None
+    assert later.at > before
+
+
+def test_a_visit_goes_on_and_ends_while_the_clock_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A visit is told with the times of the clock as it is by then."""
+    told = list[Report]()
+    reporter: Any = SimpleNamespace(tell=told.append)
+    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at, **_: [look(at, 100.0, person(1))])
+    watch, pixels = Watch("door", looker, Tracker(0.44, 0.35), reporter), np.zeros((480, 640, 3), np.uint8)
+    start, clock, back_s = time.monotonic(), time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: clock() - back_s)
+    watch.see(Frame(pixels, start))
+    back_s = 3600.0
+    watch.see(Frame(pixels, start + 1.5))
+    watch.idle(60.0)
+    assert len({each.track for each in told}) == 1
+    assert [each.ended for each in told] == [False, False, True]
+    assert told[0].last == pytest.approx(clock(), abs=60)
+    assert told[1].last == pytest.approx(clock() - 3600, abs=60)
 
 
 def test_a_camera_that_goes_away_is_tried_again_with_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:

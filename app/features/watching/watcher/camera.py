@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture of a camera, (H, W, 3) uint8 RGB, and when it was taken: seconds since 1970, of a film since its
-    beginning."""
+    """A picture of a camera, (H, W, 3) uint8 RGB, and when it was taken: seconds of the monotonic clock, which nobody
+    puts back, of a film since its beginning."""
 
     pixels: Pixels
     at: float
@@ -100,7 +100,7 @@ def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
         stream.thread_type = "NONE" if live else "AUTO"  # a thread would hold frames back
         due = -1.0
         for frame in container.decode(stream):
-            at = time.time() if live else float(frame.time or 0.0)
+            at = time.monotonic() if live else float(frame.time or 0.0)
             if at < due - 1e-6:
                 continue
             due = max(due, at - 1 / fps) + 1 / fps if due >= 0 else at + 1 / fps
@@ -135,7 +135,7 @@ def _snapshots(source: str, fps: float) -> Iterator[Frame]:
     with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client:
         while True:
             began = time.monotonic()
-            yield Frame(fetch_picture(client, source), time.time())
+            yield Frame(fetch_picture(client, source), time.monotonic())
             time.sleep(max(0.0, 1 / fps - (time.monotonic() - began)))
 
 

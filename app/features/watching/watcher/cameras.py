@@ -103,7 +103,7 @@ class Eyes:
     def looker(self, min_face: int) -> Looker:
         return Looker(self.stages.detector, self.stages.embedder, min_face)
 
-    def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float = 0.0) -> Watch:
+    def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float | None = None) -> Watch:
         """Return a `Watch` that follows people before the camera; ``began`` as there."""
         looker, tracker = self.looker(camera.min_face), Tracker(self.same, self.other)
         return Watch(label, looker, tracker, reporter, camera.roi, camera.zones, camera.rotate, began)

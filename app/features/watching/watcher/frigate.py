@@ -108,7 +108,7 @@ class Frigate:
 
     def reports(self) -> list[dict[str, Any]]:
         """Return each camera's state, in the form of `app.features.watching.schemas.CameraTold`."""
-        now, away = time.time(), "Frigate is offline" if self._away else None
+        now, away = time.monotonic(), "Frigate is offline" if self._away else None
         with self._lock:
             problems = dict(self._problems)
         return [
@@ -203,7 +203,7 @@ class Frigate:
             _log.info("Frigate has no picture: %s", type(error).__name__)
             return []
         looks = self._looker.find(pixels, time.time(), turned=True)
-        self._tallies[camera].add(looks, time.time())
+        self._tallies[camera].add(looks, time.monotonic())
         return self._looker.embed([look for look in looks if look.usable])
 
 

@@ -33,7 +33,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, looks: Sequence[Look], at: float) -> None:
-        """Count the faces of a frame that was looked at, at this time in seconds."""
+        """Count the faces of a frame that was looked at, at this time in seconds of the monotonic clock."""
         poor = [reason.value for look in looks if not look.usable for reason in look.quality.reasons]
         with self._lock:
             if not self._minutes or at - self._minutes[-1][0] >= MINUTE_S:

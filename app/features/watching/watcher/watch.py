@@ -69,8 +69,8 @@ class Watch:
     zones: Mapping[str, Area] = field(default_factory=dict)
     rotate: int = 0
     """Degrees by which the frames are turned clockwise first, a multiple of 90; the areas are of turned ones."""
-    began: float = 0.0
-    """Seconds since 1970 that are added to a frame's time, since the times of a film begin with 0."""
+    began: float | None = None
+    """When a film began, in seconds since 1970; None for a camera."""
     tally: Tally = field(default_factory=Tally)
     frames: int = 0
     """Pictures so far, looked at or not."""
@@ -88,7 +88,7 @@ class Watch:
         if not self._gate.passes(pixels, frame.at) and not self.tracker.tracks:
             return
         looks = self._find(pixels, frame.at)
-        self.tally.add(looks or self._narrow(pixels, frame.at), self.began + frame.at)
+        self.tally.add(looks or self._narrow(pixels, frame.at), frame.at)
         known = [self.tracker.knows(look, looks) for look in looks]
         others = self.looker.embed([look for look, is_known in zip(looks, known, strict=True) if not is_known])
         looks = [look for look, is_known in zip(looks, known, strict=True) if is_known] + others
@@ -127,7 +127,8 @@ class Watch:
         self._report(track, track.best if better else [], ended=True)
 
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
-        began, last = self.began + track.began, self.began + track.last.at
+        zero = time.time() - time.monotonic() if self.began is None else self.began  # the clock may have been put right
+        began, last = zero + track.began, zero + track.last.at
         self.reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
 
     def _find(self, pixels: Pixels, at: float) -> list[Look]:
@@ -173,7 +174,7 @@ class Watcher:
 
     def reports(self) -> list[dict[str, Any]]:
         """Return each camera's state, in the form of `app.features.watching.schemas.CameraTold`."""
-        now = time.time()
+        now = time.monotonic()
         return [
             {"name": watch.camera, "problem": camera.problem} | watch.tally.report(now)
             for camera, watch, _ in self._cameras
