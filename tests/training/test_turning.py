@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from app.models.calibration.intervals import Interval, people_weights, percentile_interval
 from tests.conftest import PROJECT
 from tests.support.ready import fill_cache
 from training.commands.evaluate import app
+from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
-from training.evaluation.stages.turning import UNALIGNABLE, Scores, Turned, measure, sample
+from training.evaluation.stages.turning import (
+    ALL_TURNED,
+    UNALIGNABLE,
+    Scores,
+    Turned,
+    beside_upright,
+    measure,
+    sample,
+    together,
+)
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"
@@ -31,7 +45,7 @@ def templates(vectors: list[list[float]], quality: float = 50) -> Templates:
 def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() -> None:
     upright = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
     turned = templates([[1, 0], [0, 1], [0, 1], [0, 0]])  # ann/2 is made up and looks like bo; bo/2 is not compared
-    got = measure(90, turned, upright, Scores(match=0.5, stranger=0.5, find=0.5))
+    got, _ = measure(90, turned, upright, Scores(match=0.5, stranger=0.5, find=0.5))
     assert (got.photos, got.found, got.unalignable) == (4, 3, 1)
     assert (got.with_itself, got.made_up, got.made_up_enrolled) == (2, 1, 1)
     assert (got.mated, got.mated_matches) == (4, 2)
@@ -39,7 +53,74 @@ def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() ->
     assert (got.mixed, got.mixed_matches) == (6, 2)
     assert (got.searches, got.false_finds) == (3, 1)  # ann/2 finds bo/1; bo/1 finds nobody in ann/1
     poor = templates([[1, 0], [0, 1], [0, 1], [0, 0]], quality=30)
-    assert measure(90, poor, upright, Scores(0.5, 0.5, 0.5)).made_up_enrolled == 0, "no enrollment takes it"
+    assert measure(90, poor, upright, Scores(0.5, 0.5, 0.5))[0].made_up_enrolled == 0, "no enrollment takes it"
+
+
+def matches(first: Templates, second: Templates, drawn: Sequence[str], least: float, *, alike: bool) -> float:
+    """Return which share of pairs of two people's photos that are found matches, where these people were drawn: pair by
+    pair. ``alike``: both of a pair are of ``second``."""
+    reached = compared = 0
+    for one, other in product(range(len(first.names)), repeat=2):
+        people = person_of(first.names[one]), person_of(second.names[other])
+        if people[0] == people[1] or (alike and one > other) or not (first.found[one] and second.found[other]):
+            continue
+        count = drawn.count(people[0]) * drawn.count(people[1])
+        compared += count
+        reached += count * bool(first.vectors[one] @ second.vectors[other] >= least)
+    return reached / compared if compared else np.nan
+
+
+def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives() -> None:
+    rng = np.random.default_rng(7)
+    names = [f"{person}/{photo}" for person in "abcde" for photo in range(2)]
+    made = {}
+    for degrees in (0, 45, 90):
+        vectors = rng.normal(size=(10, 4))
+        found = rng.random(10) < (1 if degrees == 0 else 0.8)
+        vectors = np.where(found[:, None], vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 0)
+        quality = np.full(10, 50, np.float32)
+        made[degrees] = Templates("p@1", tuple(names), vectors.astype(np.float32), found, quality, {}, 0)
+    at = Scores(match=0.2, stranger=0.2, find=0.6)
+    measured = {degrees: measure(degrees, one, made[0], at) for degrees, one in made.items()}
+    eighth, quarter, both = beside_upright({degrees: counted for degrees, (_, counted) in measured.items()}, rounds=50)
+    assert (eighth.turned_by, quarter.turned_by, both.turned_by) == ("45°", "90°", ALL_TURNED)
+    draws = [
+        [person for person, count in zip("abcde", row, strict=True) for _ in range(count)]
+        for row in people_weights(5, 50)
+    ]
+
+    def times(drawn: Sequence[str], *, alike: bool) -> float:
+        own, upright = made[45], made[0]
+        of = matches(upright, upright, drawn, 0.2, alike=alike)
+        return matches(own if alike else upright, own, drawn, 0.2, alike=alike) / of if of > 0 else np.nan
+
+    for got, alike in ((eighth.strangers, True), (eighth.mixed, False)):
+        assert got is not None
+        expected = percentile_interval(times("abcde", alike=alike), [times(drawn, alike=alike) for drawn in draws])
+        assert astuple(got) == pytest.approx(astuple(expected))
+    upright, *turned = (figure for figure, _ in measured.values())
+    assert together([upright, *turned]).false_matches == sum(row.false_matches for row in turned)
+    for what, happened, of in (
+        ("mated", "mated_matches", "mated"),
+        ("strangers", "false_matches", "strangers"),
+        ("mixed", "mixed_matches", "mixed"),
+        ("searches", "false_finds", "searches"),
+    ):
+        rates = [
+            sum(getattr(row, happened) for row in some) / sum(getattr(row, of) for row in some)
+            for some in (turned, [upright])
+        ]
+        assert getattr(both, what).value == pytest.approx(rates[0] / rates[1]), what
+
+
+def test_what_never_happens_upright_has_no_multiple() -> None:
+    photos = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
+    counted = {degrees: measure(degrees, photos, photos, Scores(0.5, 0.5, 0.5))[1] for degrees in (0, 90)}
+    [quarter, all_turned] = beside_upright(counted, rounds=10)
+    assert quarter.mated == Interval(1, 1, 1)
+    assert (quarter.strangers, quarter.mixed, quarter.searches) == (None, None, None)
+    assert beside_upright({0: counted[0]}) == []
+    assert all_turned.mated == quarter.mated
 
 
 def test_photos_of_people_with_several_are_taken() -> None:
@@ -72,6 +153,11 @@ def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path, monk
     assert [row["degrees"] for row in rows] == [0, 135, 270]
     assert all((row["photos"], row["made_up"]) == (2, 0) for row in rows)
     assert all(row["mated_matches"] == 2 for row in rows)
+    beside = json.loads((tmp_path / "out" / "result.json").read_text())["beside_upright"]
+    assert [(row["turned_by"], row["mated"]["value"], row["strangers"]) for row in beside] == [
+        (name, 1, None) for name in ("135°", "270°", ALL_TURNED)
+    ]
+    assert f"│ {ALL_TURNED} " in done.output
     assert "<svg" in (tmp_path / "out" / "turned.svg").read_text()
 
     def refuse(_data: bytes, degrees: float) -> bytes:

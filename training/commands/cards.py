@@ -238,8 +238,8 @@ def turned(
                             block.save(kept)
                     made[degrees].append(block.only(some))
                     advance(len(some))
-                figures = _write_turned(out, made, thresholds, settings, draw=draw)
-        show_turned(own.embedder.package_id, figures)
+                figures, beside = _write_turned(out, made, thresholds, settings, draw=draw)
+        show_turned(own.embedder.package_id, figures, beside)
 
 
 def _write_turned(
@@ -249,15 +249,19 @@ def _write_turned(
     settings: Mapping[str, object],
     *,
     draw: bool,
-) -> list[turning.Turned]:
-    """Write and return the figures of the photos turned so far, by degrees."""
+) -> tuple[list[turning.Turned], list[turning.Beside]]:
+    """Write and return the figures of the photos turned so far, by degrees, and beside the upright ones."""
     upright = Templates.join(made[0])
     at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
-    figures = [turning.measure(degrees, Templates.join(parts), upright, at) for degrees, parts in made.items()]
-    write_found(out, "turned", upright, settings, {"turned": figures})
+    measured = {
+        degrees: turning.measure(degrees, Templates.join(parts), upright, at) for degrees, parts in made.items()
+    }
+    figures = [figure for figure, _ in measured.values()]
+    beside = turning.beside_upright({degrees: counted for degrees, (_, counted) in measured.items()})
+    write_found(out, "turned", upright, settings, {"turned": figures, "beside_upright": beside})
     if draw:
         plots.turned(figures, out / "turned.svg")
-    return figures
+    return figures, beside
 
 
 def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:

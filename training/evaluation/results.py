@@ -24,7 +24,7 @@ from training.evaluation.groups import SPREAD_FMR, GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
-from training.evaluation.stages.turning import Turned
+from training.evaluation.stages.turning import ALL_TURNED, FPIR, MATCH_FMR, STRANGER_FMR, Beside, Turned, together
 
 
 def _plain(value: object) -> Any:
@@ -207,12 +207,15 @@ def show_spread(
         Console().print(table)
 
 
-def show_turned(package: str, figures: Sequence[Turned]) -> None:
+def show_turned(package: str, figures: Sequence[Turned], beside: Sequence[Beside]) -> None:
     columns = ("turned by", "found", "unalignable", "matches itself", "made up", "enrolled", "mated match", "strangers")
     table = Table(*columns, "one upright", "strangers find", title=package)
-    for row in figures:
+    rows = [(f"{row.degrees}°", row) for row in figures]
+    if beside:
+        rows.append((ALL_TURNED, together(figures)))
+    for name, row in rows:
         table.add_row(
-            f"{row.degrees}°",
+            name,
             f"{row.found} of {row.photos}",
             str(row.unalignable),
             f"{row.with_itself / row.photos:.1%}",
@@ -224,6 +227,17 @@ def show_turned(package: str, figures: Sequence[Turned]) -> None:
             f"{row.false_finds} of {row.searches}",
         )
     Console().print(table)
+    rates = f"FMR {STRANGER_FMR:g}", f"FMR {STRANGER_FMR:g}, one upright", f"FPIR {FPIR:g}"
+    table = Table(
+        "turned by", f"mated match, FMR {MATCH_FMR:g}", *rates, title="times as often as upright (95 % over people)"
+    )
+    for each in beside:
+        table.add_row(each.turned_by, *map(_multiple, (each.mated, each.strangers, each.mixed, each.searches)))
+    Console().print(table)
+
+
+def _multiple(times: Interval | None) -> str:
+    return "" if times is None else f"{times.value:.2f} ({times.low:.2f}-{times.high:.2f})"
 
 
 def show_conditions(package: str, figures: Sequence[Condition]) -> None:

@@ -6,13 +6,16 @@ The service's promise is that a rate holds however a head is held: a face is rea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import reduce
+from operator import add
 
 import cv2
 import numpy as np
 
 from app.face.quality import QualityLevel
+from app.models.calibration.intervals import Floats, Interval, Ints, people_weights, percentile_interval
 from app.models.stages import pixels_of
 from app.package.thresholds import Thresholds
 from app.types import Vectors
@@ -22,6 +25,10 @@ from training.evaluation.photos import Templates
 MATCH_FMR, STRANGER_FMR, FPIR = 1e-4, 1e-3, 0.1
 """Stated FMR at which photos match; FMR and FPIR at which strangers are counted: high, so that there are some."""
 UNALIGNABLE = "face_unalignable"
+ALL_TURNED = "all turned"
+"""Names the row of all angles but 0."""
+ROUNDS = 1000
+"""Of the bootstrap over people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,11 @@ class Turned:
     searches: int
     """Turned photos that are searched for among one turned photo of everybody else."""
     false_finds: int
+
+
+def together(figures: Sequence[Turned]) -> Turned:
+    """Return the sums over all angles but 0, of which there must be some; its degrees mean nothing."""
+    return Turned(*map(sum, zip(*(astuple(row) for row in figures if row.degrees), strict=True)))
 
 
 def turn(data: bytes, degrees: float) -> bytes:
@@ -99,18 +111,94 @@ class Scores:
         return Scores(*map(thresholds.threshold, rates))
 
 
-def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> Turned:
+@dataclass(frozen=True, slots=True)
+class Events:
+    """How often something happened and how often it might have, by person, (P,), or by pair of people, (P, P)."""
+
+    happened: Floats
+    of: Floats
+
+    def __add__(self, other: Events) -> Events:
+        return Events(self.happened + other.happened, self.of + other.of)
+
+    def rates(self, weights: Ints) -> Floats:
+        """Return the rate in each round, (rounds,), for (rounds, P) times that each person is drawn."""
+        happened, of = (self._counted(each, weights) for each in (self.happened, self.of))
+        return np.asarray(np.divide(happened, of, out=np.full(len(weights), math.nan), where=of > 0))
+
+    @staticmethod
+    def _counted(counts: Floats, weights: Ints) -> Floats:
+        return np.asarray(weights @ counts if counts.ndim == 1 else ((weights @ counts) * weights).sum(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class ByPeople:
+    """What `Turned` counts at one angle, by the people of the photos, who are in one order at all angles."""
+
+    mated: Events
+    strangers: Events
+    mixed: Events
+    searches: Events
+
+    def __add__(self, other: ByPeople) -> ByPeople:
+        return ByPeople(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Rates of turned photos as multiples of the upright ones', with 95 % intervals over people; None where upright
+    nothing happened."""
+
+    turned_by: str
+    mated: Interval | None
+    strangers: Interval | None
+    mixed: Interval | None
+    searches: Interval | None
+
+
+def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> list[Beside]:
+    """Return the multiples at each angle but 0, and at all of these together."""
+    people = len(counted[0].mated.of)
+    weights = np.concatenate([np.ones((1, people), np.int64), people_weights(people, rounds)])
+    rows = {f"{degrees}°": found for degrees, found in counted.items() if degrees}
+    if rows:
+        rows[ALL_TURNED] = reduce(add, rows.values())
+    upright = {name: getattr(counted[0], name).rates(weights) for name in ByPeople.__slots__}
+    return [
+        Beside(name, **{what: _times(getattr(found, what).rates(weights), rates) for what, rates in upright.items()})
+        for name, found in rows.items()
+    ]
+
+
+def _times(rates: Floats, upright: Floats) -> Interval | None:
+    """Return the multiple of the first round, which has everybody once, and the interval of the others."""
+    if not upright[0] > 0:
+        return None
+    value, *drawn = np.divide(rates, upright, out=np.full(len(rates), math.nan), where=upright > 0).tolist()
+    return percentile_interval(value, drawn)
+
+
+def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> tuple[Turned, ByPeople]:
     """Compare photos with the same ones upright, in the same order."""
     both = turned.found & upright.found
     made_up = both & ((turned.vectors * upright.vectors).sum(axis=1) < at.match)
-    who = np.unique([person_of(name) for name in turned.names], return_inverse=True)[1]
+    people, who = np.unique([person_of(name) for name in turned.names], return_inverse=True)
     same = who[:, None] == who[None, :]
     mixed_scores, scores = _scores(upright.vectors, turned.vectors), _scores(turned.vectors, turned.vectors)
     mated = same & ~np.eye(len(who), dtype=bool) & upright.found[:, None]
     strangers = np.triu(~same, 1) & turned.found[:, None] & turned.found[None, :]
     mixed = ~same & upright.found[:, None] & turned.found[None, :]
     enrolled = np.unique(who[turned.found], return_index=True)[1]
-    others = np.where(same, -np.inf, scores)[np.ix_(turned.found, np.flatnonzero(turned.found)[enrolled])]
+    others = np.where(same, -np.inf, scores)[:, np.flatnonzero(turned.found)[enrolled]]
+    finds = others.max(axis=1, initial=-np.inf) >= at.find
+
+    shows = np.equal.outer(np.arange(len(people)), who).astype(np.float64)  # (P, N)
+    counted = ByPeople(
+        mated=Events(shows @ (mated & (mixed_scores >= at.match)).sum(axis=1), shows @ mated.sum(axis=1)),
+        strangers=Events(*(shows @ each @ shows.T for each in (strangers & (scores >= at.stranger), strangers))),
+        mixed=Events(*(shows @ each @ shows.T for each in (mixed & (mixed_scores >= at.stranger), mixed))),
+        searches=Events(shows @ (turned.found & finds), shows @ turned.found),
+    )
     return Turned(
         degrees=degrees,
         photos=len(turned.names),
@@ -119,15 +207,15 @@ def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> 
         with_itself=int((both & ~made_up).sum()),
         made_up=int(made_up.sum()),
         made_up_enrolled=int((made_up & (turned.quality >= QualityLevel.MEDIUM.minimum)).sum()),
-        mated=int(mated.sum()),
-        mated_matches=int((mated & (mixed_scores >= at.match)).sum()),
-        strangers=int(strangers.sum()),
-        false_matches=int((strangers & (scores >= at.stranger)).sum()),
-        mixed=int(mixed.sum()),
-        mixed_matches=int((mixed & (mixed_scores >= at.stranger)).sum()),
-        searches=len(others),
-        false_finds=int((others.max(axis=1, initial=-np.inf) >= at.find).sum()),
-    )
+        mated=round(counted.mated.of.sum()),
+        mated_matches=round(counted.mated.happened.sum()),
+        strangers=round(counted.strangers.of.sum()),
+        false_matches=round(counted.strangers.happened.sum()),
+        mixed=round(counted.mixed.of.sum()),
+        mixed_matches=round(counted.mixed.happened.sum()),
+        searches=round(counted.searches.of.sum()),
+        false_finds=round(counted.searches.happened.sum()),
+    ), counted
 
 
 def _scores(first: Vectors, second: Vectors) -> Vectors:
