@@ -133,7 +133,7 @@ class Pipeline:
         faces = []
         for face in found.faces:
             with timed(stages, "align"):
-                crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks)
+                crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks) if cuts else 0
                 shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
             with timed(stages, "quality"):
                 original = _scaled(face, decoded)

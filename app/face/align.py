@@ -32,7 +32,7 @@ def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
     points = np.asarray([src, dst], np.float64)
     if not np.isfinite(points).all():
         raise ValueError("landmarks must be finite numbers")
-    p, q = points @ (1, 1j)
+    p, q = points.view(np.complex128)[..., 0]
     p_mean, q_mean = p.sum() / len(p), q.sum() / len(q)
     p = p - p_mean
     spread = np.vdot(p, p).real
@@ -128,12 +128,12 @@ def _footprint(
     matrix: NDArray[np.float64], side: int, width: int, height: int, margin: int
 ) -> tuple[int, int, int, int]:
     """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop can touch; never empty."""
-    corners = cv2.invertAffineTransform(matrix) @ [[0, side, 0, side], [0, 0, side, side], [1, 1, 1, 1]]
-    (low_x, low_y), (high_x, high_y) = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
-    left = min(max(0, math.floor(low_x) - margin), width - 1)
-    top = min(max(0, math.floor(low_y) - margin), height - 1)
-    right = min(max(left + 1, math.ceil(high_x) + margin), width)
-    bottom = min(max(top + 1, math.ceil(high_y) + margin), height)
+    spans = []
+    for (x, y, shift), size in zip(cv2.invertAffineTransform(matrix).tolist(), (width, height), strict=True):
+        low, high = (shift + side * (end(x, 0) + end(y, 0)) for end in (min, max))
+        first = min(max(0, math.floor(low) - margin), size - 1)
+        spans.append((first, min(max(first + 1, math.ceil(high) + margin), size)))
+    (left, right), (top, bottom) = spans
     return left, top, right, bottom
 
 

@@ -262,7 +262,7 @@ def quarter_of(landmarks: Landmarks) -> int:
 
 def upright_at(landmarks: Landmarks) -> float:
     """Return by how many degrees a face has to be turned clockwise until it is upright, -180 to 180."""
-    x, y = landmarks[:2].mean(axis=0) - landmarks[3:].mean(axis=0)  # from mouth to eyes
+    x, y = (landmarks[0] + landmarks[1]) / 2 - (landmarks[3] + landmarks[4]) / 2  # from mouth to eyes
     return -math.degrees(math.atan2(x, -y))
 
 

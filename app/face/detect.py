@@ -248,9 +248,9 @@ class Detector:
         one's. Returns it and the best score; None if no such face is seen, or only by scores below SCORE_THRESHOLD.
         """
         rows = self._network.places(view, least=OF_BEST * SCORE_THRESHOLD)
-        apart = np.linalg.norm(expected[1] - expected[0])
-        seen = rows[:, 4:14].reshape(-1, 5, 2).astype(np.float64)
-        near = np.linalg.norm(seen - expected, axis=2).sum(axis=1) <= 5 * LIKE * apart
+        apart = math.dist(expected[0], expected[1])
+        seen = rows[:, 4:14].astype(np.float64).reshape(-1, 5, 2)
+        near = np.hypot(*np.moveaxis(seen - expected, 2, 0)).sum(axis=1) <= 5 * LIKE * apart
         seen, scores = seen[near], rows[near, _SCORE].astype(np.float64)
         if not len(scores):
             return None
@@ -258,7 +258,7 @@ class Detector:
         if best < SCORE_THRESHOLD:
             return None
         weights = np.where(scores >= OF_BEST * best, scores, 0.0)
-        return np.tensordot(weights / weights.sum(), seen, 1) + OFFSET * apart, min(1.0, best)
+        return (weights / weights.sum() @ seen.reshape(-1, 10)).reshape(5, 2) + OFFSET * apart, min(1.0, best)
 
     def _look(self, pixels: Pixels, level: Level) -> _Sights:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""

@@ -1,8 +1,7 @@
 """YuNet in ONNX Runtime: what it sees in one input, as rows of numbers.
 
-Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own
-(tests/face/test_yunet.py); ONNX
-Runtime takes half its time, and one session serves any number of threads.
+Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own (tests/face/test_yunet.py);
+ONNX Runtime takes half its time, and one session serves any number of threads.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class YuNet:
         if len(rows) < 2:
             return rows
         # OpenCV compares the boxes' whole pixels.
-        boxes, scores = np.trunc(rows[:, :4]).astype(np.int32).tolist(), rows[:, 14].tolist()
+        boxes, scores = rows[:, :4].astype(np.int32).tolist(), rows[:, 14].tolist()
         kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
         return rows[np.asarray(kept, np.int64).reshape(-1)]
 
@@ -132,18 +131,20 @@ class YuNet:
 
 def _decoded(anchors: Rows, height: int, width: int, score_threshold: float) -> Rows:
     """Decode the anchors (K, 15) that score enough, in pixels of a ``height`` × ``width`` input."""
-    chosen = np.flatnonzero(anchors[:, 14] >= score_threshold)
-    rows, (places, strides) = anchors[chosen], (each[chosen] for each in _grid(height, width))
-    sizes = np.exp(rows[:, 2:4]) * strides
-    rows[:, 0:2], rows[:, 2:4] = (rows[:, 0:2] + places) * strides - sizes / 2, sizes
-    rows[:, 4:14] = ((rows[:, 4:14].reshape(-1, 5, 2) + places[:, None]) * strides[:, None]).reshape(-1, 10)
+    chosen = (anchors[:, 14] >= score_threshold).nonzero()[0]
+    rows, grid = anchors[chosen], _grid(height, width)[chosen]
+    sizes = np.exp(rows[:, 2:4]) * grid[:, 2:]
+    rows[:, :14] *= grid[:, 2:]
+    points = rows[:, :14].reshape(-1, 7, 2)  # a view: the box's centre, its size, landmarks
+    points += grid[:, None, :2]
+    points[:, 0], points[:, 1] = points[:, 0] - sizes / 2, sizes
     return rows
 
 
 @lru_cache(maxsize=16)
-def _grid(height: int, width: int) -> tuple[Rows, Rows]:
-    """Return each anchor's column and row, (K, 2), and its stride, (K, 1)."""
+def _grid(height: int, width: int) -> Rows:
+    """Return each anchor's x, y and stride, (K, 3), in the input's pixels."""
     shapes = [(height // stride, width // stride) for stride in STRIDES]
-    places = [np.indices(shape).reshape(2, -1)[::-1].T for shape in shapes]
+    places = np.concatenate([np.indices(shape).reshape(2, -1)[::-1].T for shape in shapes])
     strides = np.repeat(STRIDES, [math.prod(shape) for shape in shapes])[:, None]
-    return np.concatenate(places).astype(np.float32), strides.astype(np.float32)
+    return np.hstack([places * strides, strides]).astype(np.float32)
