@@ -445,9 +445,10 @@ def to_consent(column: str | None) -> Consent | None:
     return None if column is None else Consent(**json.loads(column))
 
 
-def is_current() -> sa.ColumnElement[bool]:
+def is_current(subjects: sa.FromClause = SUBJECTS) -> sa.ColumnElement[bool]:
     """Return whether a subject has not expired, as SQL: one that has is in no answer, also before it is erased."""
-    return SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > utc_now())
+    now: sa.BindParameter[str] = sa.bindparam(None, callable_=utc_now)  # read anew whenever the statement runs
+    return subjects.c.expires_at.is_(None) | (subjects.c.expires_at > now)
 
 
 def find_subject(connection: Connection, gallery: Gallery, subject_id: str, *, expired: bool = False) -> Subject:

@@ -32,6 +32,7 @@ from app.package.folders import Package, find_packages
 from app.types import Quality, Vectors
 from tests.support import packages
 from tests.support.changing import changed
+from tests.support.following import let_expire
 from tests.support.waiting import until
 
 DIMENSION = 64
@@ -219,6 +220,13 @@ def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:
             with suppress(NotFound):
                 changed(server.galleries, "staff", merge_subjects, source, target)
     assert check_index(server.galleries, server.galleries.store.gallery("staff")).ok
+
+
+def test_a_suspicious_pair_does_not_name_who_has_expired(server: Server, database_url: str) -> None:
+    server.fill(120, twice=True)
+    (pair,) = server.measured().pairs
+    let_expire(database_url, pair.second.subject)
+    assert server.calibrator.find("staff").pairs == []
 
 
 def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:

@@ -110,6 +110,19 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     assert check_index(galleries, galleries.store.gallery("staff")).faces == 2, "nothing came of the enrollment"
 
 
+def test_who_has_expired_hides_nobody(galleries: Galleries, database_url: str) -> None:
+    """Not even where more than an index returns at a time have expired, and all of them are nearer to the probe."""
+    gone = [f"gone{number}" for number in range(40)]
+    for name in gone:
+        enroll(galleries, name, 1)
+    enroll(galleries, "grace", 2)
+    let_expire(database_url, *gone)
+    gallery = staff(galleries)
+    for limit in (1, 3):
+        nearest, exact = galleries.search(gallery, [template(1), template(2)], limit)
+        assert [[one.subject for one in ranking] for ranking in (nearest, exact)] == [["grace"], ["grace"]]
+
+
 def test_who_was_answered_before_is_not_answered_when_the_end_has_come(
     galleries: Galleries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

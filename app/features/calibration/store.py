@@ -15,7 +15,7 @@ from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATI
 from app.errors import GalleryNotFound
 from app.features.calibration.population import Figures, deciding
 from app.features.own_jobs import check_free
-from app.gallery.records import Gallery, lock_gallery
+from app.gallery.records import Gallery, is_current, lock_gallery
 from app.gallery.store import Store
 from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
@@ -191,7 +191,7 @@ _PAIRS = (
     .join(_SECOND, _SECOND.c.key == CALIBRATION_PAIRS.c.second_key)
     .join(_ONE, _ONE.c.key == _FIRST.c.subject_key)
     .join(_OTHER, _OTHER.c.key == _SECOND.c.subject_key)
-    .where(_FIRST.c.subject_key != _SECOND.c.subject_key)
+    .where(_FIRST.c.subject_key != _SECOND.c.subject_key, is_current(_ONE), is_current(_OTHER))
     .order_by(CALIBRATION_PAIRS.c.score.desc(), CALIBRATION_PAIRS.c.first_key)
 )
 

@@ -22,7 +22,7 @@ from app.features.dismissals import Dismissal, forget, remember
 from app.features.own_jobs import check_free
 from app.features.review.records import Draft, Evidence, Review, Summary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
-from app.gallery.records import Gallery, lock_gallery
+from app.gallery.records import Gallery, is_current, lock_gallery
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_now
 
@@ -205,6 +205,7 @@ _FINDINGS = (
     .join(_SUBJECT, _SUBJECT.c.key == _FACE.c.subject_key)
     .outerjoin(_OTHER, _OTHER.c.face_id == FINDINGS.c.other_face_id)
     .outerjoin(_OTHER_SUBJECT, _OTHER_SUBJECT.c.key == _OTHER.c.subject_key)
+    .where(is_current(_SUBJECT), is_current(_OTHER_SUBJECT))
 )
 
 

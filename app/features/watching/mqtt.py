@@ -189,7 +189,7 @@ def _people(database: Database) -> Sequence[Row[Any]]:
         sa.func.max(is_open).over(partition_by=person).label("present"),
         sa.func.row_number().over(partition_by=person, order_by=SIGHTINGS.c.last_at.desc()).label("place"),
     )
-    known = query.where(SIGHTINGS.c.decision == "known", is_current()).subquery()
+    known = query.where(SIGHTINGS.c.decision == "known", SUBJECTS.c.key.is_not(None)).subquery()
     return database.rows(sa.select(known).where(known.c.place == 1))
 
 
@@ -197,7 +197,7 @@ def _cameras(database: Database) -> dict[str, list[str]]:
     """Return who is before each camera that has sightings: their names, and `unknown`."""
     there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
-    known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known")
+    known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", is_current())
     query = sa.select(SIGHTINGS.c.camera, named).outerjoin_from(SIGHTINGS, SUBJECTS, known)
     open_ = SIGHTINGS.c.ended.is_(False) & SIGHTINGS.c.said.is_not(None)
     for row in database.rows(query.where(open_).order_by(SIGHTINGS.c.key)):

@@ -15,9 +15,8 @@ from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.features.watching.schemas import Decided, FilterParams, Sighting
 from app.gallery.change import Change
-from app.gallery.records import Gallery, from_bytes
+from app.gallery.records import Gallery, from_bytes, is_current
 from app.package.thresholds import fuse
-from app.timestamps import utc_now
 from app.types import Template, Vector
 
 LOOKS = 2
@@ -27,8 +26,6 @@ NOBODY = "nobody"
 """What was said of a sighting of somebody unknown; of others, it is the key of the subject."""
 TOLD = Decided.model_fields.keys() - {"subject", "name"}
 """The columns that an event takes over unchanged."""
-_CURRENT = SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now", callable_=utc_now))
-"""Whether a subject has not expired when the statement runs: one that has is in no answer, also before it is erased."""
 ROWS = (
     sa.select(
         SIGHTINGS,
@@ -39,7 +36,7 @@ ROWS = (
         STRANGERS.c.ignored.label("ignored"),
     )
     .join_from(SIGHTINGS, GALLERIES, SIGHTINGS.c.gallery_key == GALLERIES.c.key)
-    .outerjoin(SUBJECTS, (SIGHTINGS.c.subject_key == SUBJECTS.c.key) & _CURRENT)
+    .outerjoin(SUBJECTS, (SIGHTINGS.c.subject_key == SUBJECTS.c.key) & is_current())
     .outerjoin(STRANGERS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
 )
 

@@ -227,6 +227,16 @@ def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing, database_
     assert job.counts == {"subjects": 3}
 
 
+def test_who_has_expired_is_in_no_finding(planted: Reviewing, database_url: str) -> None:
+    """Neither as the one that it is about nor as the other, from the end on: the sweep comes later."""
+    planted.review()
+    ids = {(one.kind, one.face.subject): one.id for one in planted.findings()}
+    let_expire(database_url, "twice", "p3", "poor")
+    assert planted.found() == {found for found in PLANTED if not {"twice", "p3", "poor"} & {*found}}
+    with pytest.raises(NotFound):
+        planted.reviews.dismiss(planted.gallery, ids["no_good_face", "poor"])
+
+
 @on_sqlite
 def test_unnamed_faces_hide_no_finding(planted: Reviewing) -> None:
     for photo in range(20, 30):

@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.db.engine import Database
+from app.features.watching import mqtt
 from app.timestamps import utc_now
 from tests.support.calibrating import add_random_people, calibrate
+from tests.support.following import let_expire
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running
 from tests.support.sighted import HOME, events_of, make_home, tell, told
 from tests.support.waiting import until
@@ -210,6 +213,20 @@ def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
     assert events_of(data_dir) == []
     files = [path.read_bytes() for path in data_dir.rglob("*") if path.is_file()]
     assert not [content for content in files if crop[-400:-100] in content]
+
+
+def test_a_sighting_does_not_name_who_has_expired(home: httpx.Client, data_dir: Path) -> None:
+    """From the end on: the sweep, which deletes the sighting, comes later."""
+    seen = told(home, AGAIN)
+    assert (seen["decision"], seen["subject"]) == ("known", "eileen")
+    let_expire(f"sqlite:///{data_dir / 'likeness.db'}", "eileen")
+    asked = home.get(f"{HOME}/sightings", params={"subject": "eileen"}).raise_for_status().json()
+    assert asked["sightings"] == []
+    listed = home.get(f"{HOME}/sightings").raise_for_status().json()["sightings"]
+    shown = home.get(f"{HOME}/sightings/{seen['id']}").raise_for_status().json()
+    assert [row["subject"] for row in (*listed, shown)] == [None, None]
+    with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
+        assert (mqtt._people(database), mqtt._cameras(database)) == ([], {"door": ["unknown"]})
 
 
 def test_crops_and_templates_are_sealed_like_those_of_faces(tmp_path: Path) -> None:
