@@ -11,7 +11,6 @@ from urllib.parse import unquote
 from fastapi import Path
 from pydantic import BeforeValidator
 from sqlalchemy import Table
-from starlette.datastructures import State
 from starlette.types import Scope
 
 from app.access.audit import AuditLog
@@ -24,7 +23,6 @@ from app.concurrency.threads import Lanes, WorkerPool
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore
-from app.errors import LikenessError
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -95,14 +93,6 @@ class Components:
 
     def __post_init__(self) -> None:
         self.parts.update({each.name: getattr(self, each.name) for each in fields(self)} | {"components": self})
-
-
-def components_of(state: State) -> Components:
-    """Return what runs in the application. Raises LikenessError (``not_ready``) before the start and after the end."""
-    components: Components | None = getattr(state, "components", None)
-    if components is None:
-        raise LikenessError("The server is starting or stopping.", code="not_ready")
-    return components
 
 
 HEXADECIMAL = "^[0-9a-f]{32}$"

@@ -35,10 +35,10 @@ from app.api.body import (
     read_body,
     validate,
 )
-from app.api.components import Components, GalleryId, components_of
+from app.api.components import Components, GalleryId
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
-from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
+from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, components_of, expected, send_error
 from app.db.engine import again_if_overtaken
 from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
@@ -150,7 +150,7 @@ class OperationRoute(APIRoute):
             response = await self.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)
             return
-        components = components_of(scope["app"].state)
+        components = components_of(scope)
         scope["operation"], scope["components"] = operation, components
         # The path was matched as it was sent.
         ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}

@@ -27,7 +27,7 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
-from app.api.components import Components, components_of
+from app.api.components import Components
 from app.api.schemas import ErrorAnswer, Problem
 from app.concurrency.overload import Why
 from app.error_codes import BY_CODE
@@ -174,6 +174,14 @@ def is_browser_path(path: str) -> bool:
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
 
 
+def components_of(scope: Scope) -> Components:
+    """Return what runs in the application. Raises LikenessError (``not_ready``) before the start and after the end."""
+    components: Components | None = getattr(scope["app"].state, "components", None)
+    if components is None:
+        raise LikenessError("The server is starting or stopping.", code="not_ready")
+    return components
+
+
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
     """Return the callers that a request counts for: its key and its address."""
     return key_id, f"@{address_group(address_of(scope))}"
@@ -247,7 +255,7 @@ async def _refuse_unrouted(request: Request, error: Exception) -> Response:
         raise refusal
     wire = wire_of(request.scope)
     try:
-        await wire.authenticate(request.scope, request.receive, components_of(request.app.state))
+        await wire.authenticate(request.scope, request.receive, components_of(request.scope))
     except LikenessError as missing:
         refusal = missing
     response = wire.error_response(refusal, request.scope["request_id"], request.scope["path"])

@@ -165,7 +165,8 @@ class Database:
             with _pooled(), self._write_lock, self._engine.begin() as connection:
                 begin(connection, write=True)
                 if cached and self._version is not None:
-                    self._version.mark(connection)
+                    mark = secrets.randbits(MARK_BITS)  # so that the commit counts at once (`_Version`)
+                    connection.exec_driver_sql(f"PRAGMA user_version = {mark}")
                 yield connection
         except DatabaseUnavailable:
             self.writable = False
@@ -298,10 +299,6 @@ class _Version:
         self._data: int | None = None
         self._mark: int | None = None
         self._unmarked = False
-
-    def mark(self, connection: Connection) -> None:
-        """Mark the transaction, so that its commit counts at once."""
-        connection.exec_driver_sql(f"PRAGMA user_version = {secrets.randbits(MARK_BITS)}")
 
     def __call__(self) -> int | None:
         """Return None if the file can't be read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import cv2
@@ -56,6 +57,7 @@ twentieth of the light, the upright look at a face scores 0.94 so, and sees none
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
 the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
+_SCORE = attrgetter("score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class _Faces:
     def __init__(self, pixels: Pixels, detector: Detector) -> None:
         self._pixels, self._detector = pixels, detector
         self._looks: list[_Look] = []
+        self._sure: list[Detection] = []
+        """The faces that were confirmed as made-up landmarks never are."""
         self._others: list[Detection] = []
 
     def is_likely(self, sight: Detection) -> bool:
@@ -109,12 +113,12 @@ class _Faces:
 
     def all(self) -> Found:
         """Return the faces, and the sights beside them that may be faces."""
-        faces = sorted((look.face for look in self._looks), key=lambda face: -face.score)
+        faces = sorted((look.face for look in self._looks), key=_SCORE, reverse=True)
         return Found(faces, [sight for sight in self._others if not _is_near(sight, faces)])
 
     def confirm(self, sights: Iterable[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
         """Look at the sights. Those that are not confirmed count as faces from that score on."""
-        for sight in sorted(sights, key=lambda sight: -sight.score):
+        for sight in sorted(sights, key=_SCORE, reverse=True):
             check_deadline()
             if _is_near(sight, self._sure):
                 continue
@@ -127,11 +131,6 @@ class _Faces:
                 self._add(look)
             elif sight.score >= unalignable_from and not _is_near(sight, self._others):
                 self._others.append(sight)
-
-    @property
-    def _sure(self) -> list[Detection]:
-        """Return the faces that were confirmed as made-up landmarks never are."""
-        return [look.face for look in self._looks if look.sure]
 
     def _read_turned(self, sight: Detection, first: _Look | None) -> _Look | None:
         """Return the surest look that confirms a face at a sight, however it is turned; None without one. ``first`` is
@@ -150,7 +149,7 @@ class _Faces:
             seen += self._detector.turned(self._pixels, sight.box, directions)
         seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self._sure)]
         looks: list[_Look] = []
-        for each in sorted(seen, key=lambda each: -each.score):
+        for each in sorted(seen, key=_SCORE, reverse=True):
             if self._sure and any(_reads_alike(each, look) for look in looks):
                 continue  # a second try may be surer, which matters until a face is
             known = each is sight and sight.score >= SURE_SCORE
@@ -160,13 +159,14 @@ class _Faces:
                 looks.append(look)
                 if look.sure:
                     break
-        return max(looks, key=lambda look: look.score, default=None)
+        return max(looks, key=_SCORE, default=None)
 
     def _add(self, look: _Look) -> None:
         """Keep the look, and of several at one face the surest."""
         near = [each for each in self._looks if _is_near(look.face, [each.face])]
         if not any(each.sure or each.score >= look.score for each in near):
             self._looks = [*(each for each in self._looks if each not in near), look]
+            self._sure = [each.face for each in self._looks if each.sure]
 
 
 def _upright(pixels: Pixels, look: _Look, detector: Detector, least: float = CONFIRMED) -> _Look | None:
@@ -224,7 +224,8 @@ def _reads_alike(sight: Detection, look: _Look) -> bool:
 
 def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> float:
     """Return by how many degrees a face with these (5, 2) landmarks leans, 0-180."""
-    return abs(_degrees(similarity_transform(landmarks, upright)))
+    matrix = similarity_transform(landmarks, upright)
+    return abs(math.degrees(math.atan2(matrix[1, 0], matrix[0, 0])))
 
 
 def _lit(seen: Pixels) -> Pixels:
@@ -232,11 +233,6 @@ def _lit(seen: Pixels) -> Pixels:
     quarter = len(seen) // 4
     mean = sum(cv2.mean(seen[quarter:-quarter, quarter:-quarter])[:3]) / 3
     return seen if mean >= DARK else np.asarray(cv2.convertScaleAbs(seen, alpha=LIT / max(mean, 1.0)), np.uint8)
-
-
-def _degrees(matrix: NDArray[np.float64]) -> float:
-    """Return by how much a (2, 3) similarity turns."""
-    return math.degrees(math.atan2(matrix[1, 0], matrix[0, 0]))
 
 
 def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:

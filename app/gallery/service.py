@@ -37,8 +37,8 @@ from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
+from app.search.index import widened
 from app.search.registry import IndexBackend, IndexRegistry, SharedSearches
-from app.search.rows import widened
 from app.search.types import IndexSpec, Match
 from app.types import Sizes, Template, Vectors
 

@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
 from app.files import replacing
-from app.search.rows import PIECE_ROWS, View
+from app.search.index import PIECE_ROWS, View
 from app.search.types import FaceBlock, IndexKey, IndexSpec, LogPosition, Snapshotted
 
 HEADER_BYTES = 4096

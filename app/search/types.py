@@ -114,7 +114,7 @@ class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
     ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template, ``length`` the mean's before it
-    was scaled to 1 (`app.search.rows.View.mean`); ``faces`` is how many faces the subject has.
+    was scaled to 1 (`app.search.index.View.mean`); ``faces`` is how many faces the subject has.
     """
 
     subject: int

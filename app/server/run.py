@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI
 
-from app.api.components import components_of
+from app.api.components import Components
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
@@ -113,7 +113,7 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
 def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
     """Return a link that signs in with the key, and what to know of it; None if the database can't be written,
     or there are none."""
-    components = components_of(app.state)
+    components: Components = app.state.components
     link = components.parts.get("sign_in_link")
     if link is None:
         return None

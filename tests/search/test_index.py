@@ -16,9 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.choices import IndexKind
 from app.search import index as module
-from app.search.index import Index
+from app.search.index import Index, View
 from app.search.quantised import Near
-from app.search.rows import View
 from app.search.types import Match
 from app.types import Vector, Vectors
 from tests.support.index_faces import DIMENSION, Face, block, random_units

@@ -28,7 +28,7 @@ def resident():
 """
 GROWING = """
 import numpy as np
-from app.search.rows import Rows
+from app.search.index import Rows
 from app.search.types import FaceBlock
 
 np.ones(3 << 20)  # once so much was freed, glibc's malloc maps nothing smaller by itself
@@ -43,7 +43,7 @@ print(resident() - before - rows.size)
 LARGE = """
 import numpy as np
 import app.memory
-from app.search.rows import Rows
+from app.search.index import Rows
 from app.search.types import FaceBlock
 from app.memory import RESERVED_FROM
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.choices import IndexKind
+from app.search.index import Rows
 from app.search.quantised import LARGEST, NO_ROW, Columns, rounding
-from app.search.rows import Rows
 from app.search.types import FaceBlock
 from app.types import Vectors
 

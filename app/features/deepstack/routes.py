@@ -16,7 +16,7 @@ from app.access.grants import Grant, Scope
 from app.access.keys import Guard
 from app.api import body as bodies
 from app.api.body import Body, BodyLimits, ImageFields, Sent
-from app.api.components import components_of
+from app.api.components import Components
 from app.api.openapi import TEXT
 from app.api.route import Router
 from app.api.schemas import Base64
@@ -83,7 +83,7 @@ class Form(Sent[Given]):
 
 async def _user(request: Request) -> str | None:
     """Return the field `userid` of a form without photos."""
-    components = components_of(request.app.state)
+    components: Components = request.scope["components"]
     limits, take = components.limits, components.admission.take
     return texts(await bodies.read_body(request, limits.json_bytes, limits.seconds, take), (USER,)).get(USER)
 

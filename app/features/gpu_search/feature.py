@@ -25,8 +25,8 @@ from app.api.feature import Feature
 from app.choices import GpuSearch
 from app.features.gpu_search.product import ProductIndex
 from app.inference.session import resolve_device
+from app.search.index import Rows, View
 from app.search.quantised import LENGTH, NO_ROW, Near, rounding
-from app.search.rows import Rows, View
 from app.types import Vectors
 
 LANES = 2

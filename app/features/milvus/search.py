@@ -13,9 +13,8 @@ from functools import partial
 import numpy as np
 
 from app.features.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
-from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
+from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, WIDEN, Index
 from app.search.quantised import rounding
-from app.search.rows import WIDEN
 from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match, joined
 from app.types import Sizes, Vector, Vectors
 

@@ -22,7 +22,7 @@ from app.features.similarity import AnsweredSimilarity, Similarity
 from app.gallery.records import Candidate, Gallery
 from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine, template_of
-from app.search.rows import widened
+from app.search.index import widened
 from app.types import Sizes, Template
 
 MOST_FACES = 100

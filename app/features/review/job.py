@@ -23,8 +23,8 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
+from app.search.index import widened
 from app.search.registry import Searchable
-from app.search.rows import widened
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now
 from app.types import Sizes, Vector, Vectors

@@ -19,9 +19,8 @@ from app.features.gpu_search.feature import GpuCopy, GpuRows, find_gpu
 from app.features.gpu_search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
 from app.inference.session import CPU, CUDA
 from app.search import index as module
-from app.search.index import Index
+from app.search.index import Index, Rows
 from app.search.quantised import ExactScan
-from app.search.rows import Rows
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.index_faces import Face, block, random_units
 
