@@ -80,7 +80,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: bytes) -> int:
-        """The answer's status. Raises Unusable ``no_answer`` where there is none."""
+        """Return the answer's status. Raises Unusable ``no_answer`` where there is none."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._target.host, self._target.port, limit=1 << 24)
         reader, writer = self._streams

@@ -289,8 +289,10 @@ def measure(faces: Faces, setting: Setting, draws: int) -> Row:
 
 
 def seen_from_afar(images: Path, names: Sequence[str], width: int, way: TemplateOptions) -> Templates:
-    """Return the templates of photos reduced until the face that each is about is ``width`` pixels wide; a face is not
-    found where it is too poor to be one of a track's."""
+    """Return the templates of photos, each reduced until its main face is ``width`` pixels wide.
+
+    A face that is too poor for a track counts as not found.
+    """
 
     def embed(stages: Stages) -> Embed:
         photos = open_photos(images)

@@ -150,7 +150,7 @@ class Model(Section):
 
     @property
     def starts_with_network(self) -> bool:
-        """Whether `start` names a network, not weights alone."""
+        """Return whether `start` names a network, not weights alone."""
         if self.start is None or self.start.endswith(".pt"):
             return False
         folder = Path(self.start)

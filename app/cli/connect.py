@@ -33,11 +33,11 @@ class Data(Enum):
     """The parts of the data folder that a command needs where it does the work itself."""
 
     UNUSED = 1
-    """Models only; without a data folder the work is done in a temporary one."""
+    """Nothing but models. Without a data folder, the command uses a temporary one."""
     EXISTING = 2
-    """What is stored there: without it the command fails, and creates nothing."""
+    """The stored data. If it is missing, the command fails and creates nothing."""
     CREATED = 3
-    """A place to store something: it is created where it is missing."""
+    """A place to store data, which is created if it is missing."""
 
 
 @contextmanager

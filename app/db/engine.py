@@ -92,7 +92,7 @@ class Database:
     """
 
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, alone: bool = False) -> None:
-        """`alone`: the caller holds `usage.exclusive`, which PostgreSQL's connections otherwise share."""
+        """With `alone` the caller holds `usage.exclusive`; otherwise PostgreSQL's connections share that lock."""
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
         self._engine = open_engine(url, self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"

@@ -366,7 +366,7 @@ FINDINGS = _numbered(
 )
 
 DISMISSALS = _numbered(
-    # Objections that were called right. One is asked about again only if other faces are its evidence.
+    # Findings that somebody called right. One is reported again only if other faces are its evidence.
     "dismissals",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("kind", String(16), nullable=False),

@@ -40,7 +40,7 @@ TURNS = (90, 180)
 hardly seen further from upright than 45 degrees; one of the three looks is as near as that."""
 SEEN_WITHIN, MOST_SEARCHES = 15.0, 4
 """Degrees by which a sure face may be turned until the photo is searched once more, held as that face is: YuNet is sure
-of faces turned by up to 30, and people's heads lean by 15 either way. And how often a photo is searched in all."""
+of faces turned by up to 30, and people's heads lean by 15 either way. And the most searches of a photo."""
 UPRIGHT_WITHIN = 6.0
 """Degrees by which a face may lean in its upright view."""
 SAME_READING = 0.16

@@ -144,7 +144,7 @@ def _sharpness(grey: NDArray[np.uint8]) -> float:
 
 
 def _pose_and_cut(landmarks: Landmarks, width: int, height: int) -> tuple[float, float]:
-    """How far the landmarks' shape is from a frontal one's, and the share of the face outside of the photo.
+    """Return how far the landmarks' shape is from a frontal one's, and the share of the face outside of the photo.
 
     With points as complex numbers the best similarity is one division (see `app.face.align`); what it leaves over
     is the Procrustes distance (Kendall, "Shape manifolds", Bull. London Math. Soc. 16, 1984), free of shift, scale

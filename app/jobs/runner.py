@@ -72,7 +72,7 @@ class Running:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the work must return now: the job is cancelled, the server stops, or another process has claimed it.
+        """Return whether the work must end now: the job is cancelled, the server stops, or another process claimed it.
 
         In the last two cases the job goes on from its last checkpoint.
         """

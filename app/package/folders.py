@@ -50,7 +50,7 @@ class Package:
 
     @property
     def added(self) -> bool:
-        """Whether it was added here, and lies in the data folder."""
+        """Return whether it was added here, and lies in the data folder."""
         return self.data_dir is not None and self.folder.parent == self.data_dir / OWN_FOLDER
 
     @cached_property

@@ -109,7 +109,7 @@ class Gates:
 
     @property
     def batch_sizes(self) -> Mapping[int, int]:
-        """How many batches of each size there were."""
+        """Return how many batches of each size there were."""
         return sum((Counter(batcher.batch_sizes) for batcher in self.batchers), Counter())
 
     def close(self) -> None:

@@ -305,7 +305,7 @@ class FoundGpu(Protocol):
         """Return the place of an index's rows."""
 
     def tidy(self) -> None:
-        """Free what indexes that are gone had there; called often."""
+        """Free the memory of closed indexes; called often."""
 
     def close(self) -> None: ...
 
@@ -352,12 +352,12 @@ class Index:
 
     @property
     def sizes(self) -> Sizes:
-        """How many subjects have so many faces."""
+        """Return how many subjects have so many faces."""
         return self._rows.sizes
 
     @property
     def quick(self) -> bool:
-        """Whether a search costs less than handing it to another thread."""
+        """Return whether a search costs less than handing it to another thread."""
         return self._rows.count * self.dimension <= QUICK_NUMBERS
 
     @property
@@ -366,7 +366,7 @@ class Index:
 
     @property
     def _half(self) -> bool:
-        """Whether a GPU may search over float16."""
+        """Return whether a GPU may search over float16."""
         return self.kind != "fp32"
 
     @property

@@ -47,12 +47,12 @@ class Searchable(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """How many subjects have so many faces."""
+        """Return how many subjects have so many faces."""
         ...
 
     @property
     def quick(self) -> bool:
-        """Whether a search costs less than handing it to another thread."""
+        """Return whether a search costs less than handing it to another thread."""
         ...
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
@@ -210,7 +210,7 @@ class IndexBackend(Protocol):
 
     @property
     def available(self) -> bool:
-        """Whether it could be used at the last `check_health`."""
+        """Return whether it could be used at the last `check_health`."""
         ...
 
     @property

@@ -1,5 +1,5 @@
-"""What the search indexes are built from, follow and answer with. They know keys and vectors; names and photos are
-`app.gallery`'s."""
+"""The types that search indexes are built from, follow and answer with. They hold keys and vectors; names and photos
+belong to `app.gallery`."""
 
 from __future__ import annotations
 

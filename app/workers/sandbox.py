@@ -59,7 +59,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "membarrier": (324, 283),
     "gettid": (186, 178),
     "exit": (60, 93),
-    # time, chance, and the end
+    # clocks, random numbers, signals and the process itself
     "clock_gettime": (228, 113),
     "clock_nanosleep": (230, 115),
     "nanosleep": (35, 101),

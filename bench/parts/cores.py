@@ -30,7 +30,7 @@ def measure(run: Run) -> None:
     own = sorted(os.sched_getaffinity(0))
     for count in counts(len(own)):
         with ExitStack() as stack:
-            with _bound_to(own[:count]):  # as are the servers that start meanwhile
+            with _bound_to(own[:count]):  # servers that start meanwhile inherit this
                 one = stack.enter_context(run.server(PHOTO_WORKERS=count))
                 several = [stack.enter_context(run.server(PHOTO_WORKERS=1)) for _ in range(count)]
             ways = {ONE: _sent(run, [one], count * CLIENTS_EACH), SEVERAL: _sent(run, several, CLIENTS_EACH)}

@@ -1,5 +1,8 @@
-"""The slowest hundredth of identifications that arrive whatever the answers do, in turns with photo workers and without
-them, or in the servers of other checkouts (`--beside`), next to what a first-come queue could do at best."""
+"""Measure the slowest hundredth of identifications that are sent at a fixed rate, however slow the answers are.
+
+Servers with and without photo workers, or those of other checkouts (`--beside`), are measured in turns, next to the
+best that a first-come queue could do.
+"""
 
 from __future__ import annotations
 

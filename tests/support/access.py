@@ -146,7 +146,7 @@ class Ground:
         } | self.watched()
 
     def watched(self) -> dict[str, str]:
-        """The ids of a sighting, of a stranger, and of a webhook that nothing is sent to."""
+        """Return the ids of a sighting, of a stranger, and of a webhook that nothing is sent to."""
         gallery, sighting = f"/v1/galleries/{OWN}", "e" * 32
         self.admin("DELETE", f"{gallery}/subjects/{NAMED}")  # else the stranger's face would be known by now
         if self.admin("GET", f"{gallery}/sightings/{sighting}").status_code == NOT_FOUND:
@@ -164,7 +164,7 @@ class Ground:
         return named | {"webhook": made[0]["id"]}
 
     def receipt(self) -> str:
-        """The id of an erasure's receipt."""
+        """Return the id of an erasure's receipt."""
         done = self.admin("GET", "/v1/receipts").json()["receipts"]
         if not done:
             self.admin("POST", f"/v1/galleries/{OWN}/subjects", json={"id": "gone"})
@@ -172,19 +172,19 @@ class Ground:
         return str(done[0]["id"])
 
     def correction(self) -> str:
-        """The id of a correction of eileen's."""
+        """Return the id of a correction of eileen's."""
         path = f"/v1/galleries/{OWN}/subjects/eileen/corrections"
         found = self.admin("GET", path).json()["corrections"]
         made = found or [self.admin("POST", path, files={"image": HOPPER}).raise_for_status().json()]
         return str(made[0]["id"])
 
     def job(self) -> str:
-        """A queued job in the key's own gallery."""
+        """Return a queued job in the key's own gallery."""
         waiting = self.admin("GET", "/v1/jobs", params={"gallery": OWN, "state": "queued"}).json()["jobs"]
         return str(waiting[0]["id"]) if waiting else waiting_job(self.data_dir, OWN).id
 
     def exported(self) -> str:
-        """A job of the key's own gallery that has a result."""
+        """Return a job of the key's own gallery that has a result."""
         done = {"gallery": OWN, "state": "done"}
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -267,7 +267,7 @@ def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
 
 @contextmanager
 def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Ground]:
-    """A service with these further operations, and with a key for each scope and way."""
+    """Yield a service with these further operations, and with a key for each scope and way."""
     settings: dict[str, Any] = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
     settings |= {"watching": "on", "stranger_days": 1, "webhook_networks": ("127.0.0.0/8",)}
     with running(folder / "data", routers=routers, **settings) as client:

@@ -30,7 +30,7 @@ SIMPLE: Mapping[str, tuple[type, ...]] = {
 
 
 def client(url: str, access_key: str | None = None, secret: str | None = None, **options: Any) -> Any:
-    """An unmodified client, whose answers are checked on the way in."""
+    """Return an unmodified client, whose answers are checked on the way in."""
     made = boto3.client(
         "rekognition",
         endpoint_url=url,
@@ -56,7 +56,7 @@ def check(shape: Shape, value: Any, place: str) -> None:
             check(shape.members[name], found, f"{place}.{name}")
     elif kind == "list":
         assert isinstance(value, list), place
-        most = shape.metadata.get("max")  # the least is for requests: of what was not done there may be nothing
+        most = shape.metadata.get("max")  # the minimum is for requests: an answer may list nothing
         assert most is None or len(value) <= most, place
         for number, found in enumerate(value):
             check(shape.member, found, f"{place}[{number}]")
@@ -92,7 +92,7 @@ def age_s(time: datetime) -> float:
 
 
 def signed_headers(url: str, key: Mapping[str, Any], operation: str, body: bytes, **headers: str) -> dict[str, str]:
-    """The headers of one request, signed as botocore does it with a key as the server gave it."""
+    """Return the headers of one request, signed as botocore does it with a key as the server gave it."""
     headers = {"X-Amz-Target": f"RekognitionService.{operation}", "Content-Type": CONTENT_TYPE, **headers}
     request = AWSRequest("POST", f"{url}/", headers, body)
     SigV4Auth(Credentials(key["aws_access_key_id"], key["aws_secret_access_key"]), "rekognition", REGION).add_auth(

@@ -7,7 +7,7 @@ import zlib
 
 
 def black_png(side: int, rows: int | None = None) -> bytes:
-    """A black picture of ``side`` x ``side`` pixels, 1 bit each, cut off after so many rows."""
+    """Return a black picture of ``side`` x ``side`` pixels, 1 bit each, cut off after so many rows."""
     packer = zlib.compressobj(9)
     row = bytes(1 + (side + 7) // 8)
     data = b"".join(packer.compress(row) for _ in range(rows or side)) + packer.flush()

@@ -56,7 +56,7 @@ def browser(*options: str) -> Iterator[Browser]:
 
 @contextmanager
 def lasting(browser: Browser, folder: Path) -> Iterator[Page]:
-    """A page of another browser of this kind, which keeps its history in ``folder``, as people's do."""
+    """Yield a page of another browser of this kind, which keeps its history in ``folder``, as people's do."""
     started = browser.browser_type.launch_persistent_context(folder, executable_path=CHROMIUM, args=_root())
     started.set_default_timeout(WAIT_MS)
     try:
@@ -98,7 +98,7 @@ class Visitor:
             self.complaints.append(text)
 
     def sign_in(self, key: str | None = None, where: str = "") -> None:
-        """By a link, then to ``where``."""
+        """Sign in by a link, then go to ``where``."""
         before = -1
         while before != self.interruptions:  # most often once
             before = self.interruptions
@@ -111,7 +111,7 @@ class Visitor:
             self.go(where)
 
     def link(self, key: str | None = None) -> str:
-        """A new link that signs in with the key."""
+        """Return a new link that signs in with the key."""
         with self.server.client(headers={"x-api-key": key or self.server.key}) as client:
             made = client.post("/v1/sign-in-codes").raise_for_status().json()
         return f"{self.server.url}/#code={made['code']}"
@@ -143,7 +143,7 @@ class Visitor:
         return self.page.get_by_role("heading", name=words, exact=True, level=1)
 
     def shows(self, words: str) -> bool:
-        """Whether the words are anywhere in what the page shows now: in its elements, or in what is filled in."""
+        """Return whether the page shows the words now, in its elements or in its fields."""
         found: bool = self.page.evaluate(
             """words => {
               const filled = Array.from(document.querySelectorAll("input, textarea"), (one) => one.value);
@@ -154,18 +154,18 @@ class Visitor:
         return found
 
     def picture(self, name: str) -> None:
-        """A screenshot, to be looked at."""
+        """Take a screenshot, for people to look at."""
         path = PICTURES / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=path, full_page=True)
 
     def look(self, name: str) -> None:
-        """A screenshot, after making sure that axe-core finds nothing serious in what is shown."""
+        """Check that axe-core finds nothing serious in the page as it is now, and take a screenshot."""
         self.picture(name)
         assert self.barriers() == []
 
     def barriers(self) -> list[str]:
-        """What axe-core finds serious in what is shown now."""
+        """Return what axe-core finds serious in the page as it is now."""
         found: dict[str, Any] = Axe().run(self.page).response
         return [
             f"{one['id']}: {node['html'][:160]} ({node['any'][0]['message'] if node['any'] else ''})"
@@ -183,7 +183,7 @@ class Visitor:
 
 
 def add_face(api: httpx.Client, gallery: str, subject: str, photo: str) -> None:
-    """The photo of that name of docs/samples; ids as they stand in a path."""
+    """Enroll the photo of that name of docs/samples; ids are percent-encoded, as in a path."""
     files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
     api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
 
@@ -202,7 +202,7 @@ def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
 
 @contextmanager
 def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **options: Any) -> Iterator[Visitor]:
-    """A window of ``browser``; how it behaved is checked in the end."""
+    """Yield a window of ``browser``, and check at the end how it behaved."""
     wanted: dict[str, Any] = {"viewport": None, "reduced_motion": "reduce"} | options  # no colour on its way to another
     context = browser.new_context(color_scheme=theme, **wanted)
     context.set_default_timeout(WAIT_MS)
@@ -217,7 +217,7 @@ def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **opt
 
 
 def film(path: Path, scenes: Sequence[Path]) -> Path:
-    """A Motion JPEG film for Chromium's fake camera, in a loop: each photo for SCENE_FRAMES, 30 a second."""
+    """Return a Motion JPEG film for Chromium's fake camera, in a loop: each photo for SCENE_FRAMES, 30 a second."""
     frames = []
     for scene in scenes:
         with Image.open(scene) as photo:

@@ -19,7 +19,7 @@ ALIKE = 0.08
 
 
 def ended(api: httpx.Client, job: str) -> dict[str, Any]:
-    """The job, once it has done its work."""
+    """Return the job, once it has done its work."""
     found = job_ended(api, job)
     assert found["state"] == "done", found
     return found

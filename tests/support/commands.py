@@ -25,12 +25,12 @@ class Done:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What `--json` prints."""
+        """Return the rows that `--json` printed."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
 def run(data: Path, *words: object, **settings: object) -> Done:
-    """What `likeness WORDS` does on this data folder: nobody types, and nothing is a terminal."""
+    """Run `likeness WORDS` on this data folder, without input and without a terminal."""
     output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code: object = None
     with pytest.MonkeyPatch.context() as changed, redirect_stdout(output), redirect_stderr(errors):

@@ -40,7 +40,10 @@ def main(url: str, key: str) -> None:
 
 
 def call(function: Any, asked: dict[str, Any]) -> Any:
-    """An image that is given as an object comes as bytes, otherwise as a path; what the SDK itself raises is named."""
+    """Call the SDK and return its answer, or the name of what it raises.
+
+    An image that is given as an object is sent as bytes, otherwise as a path.
+    """
     given = {
         name: base64.b64decode(value["bytes"]) if isinstance(value, dict) else value
         for name, value in asked["given"].items()

@@ -27,7 +27,7 @@ def bodies_held(server: LiveServer) -> int:
 
 
 def begun(server: LiveServer, lines: tuple[str, ...]) -> socket.socket:
-    """A request whose body of 5,000 bytes stops after the first."""
+    """Return a request whose body of 5,000 bytes stops after the first."""
     connection = opened(server)
     head = (*lines, "host: x", "content-length: 5000", "", "")
     connection.sendall("\r\n".join(head).encode() + b"{")
@@ -35,7 +35,7 @@ def begun(server: LiveServer, lines: tuple[str, ...]) -> socket.socket:
 
 
 def unsigned(access_key: str) -> tuple[str, ...]:
-    """The head of a request to Rekognition's interface with an access key that exists, and an invented signature."""
+    """Return the head of a request to Rekognition's interface with an existing access key and an invented signature."""
     day = time.strftime("%Y%m%d", time.gmtime())
     return (
         "POST / HTTP/1.1",

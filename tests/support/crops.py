@@ -34,12 +34,12 @@ def write_people(folder: Path, people: ProceduralFaces, border: int = 0) -> Path
 
 
 def png(value: int, side: int = 112) -> bytes:
-    """A PNG file of one colour, whose red is `value`."""
+    """Return a PNG file of one colour, whose red is `value`."""
     return png_of(np.full((side, side, 3), (value, 255 - value, 7), np.uint8))
 
 
 def png_of(crop: Pixels) -> bytes:
-    """A PNG file of an image."""
+    """Return a PNG file of an image."""
     file = io.BytesIO()
     Image.fromarray(crop).save(file, "PNG")
     return file.getvalue()

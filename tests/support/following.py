@@ -19,7 +19,7 @@ PAST = "2026-01-01T00:00:00.000000Z"
 
 
 def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
-    """Whose face is exactly this one."""
+    """Return the subjects that have exactly this face."""
     best = galleries.search(galleries.store.gallery(gallery), [template(seed)], 3)[0]
     return [candidate.subject for candidate in best if candidate.score > 0.99999]
 
@@ -35,7 +35,7 @@ def engine_of(url: str) -> sa.Engine:
 
 
 def let_expire(url: str, *subjects: str) -> None:
-    """As if their end had come. The commit is marked as a server's own is, so that nothing cached outlives it."""
+    """Let subjects expire. The commit is marked as a server's own, so that no cached value outlives it."""
     with engine_of(url).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql(f"PRAGMA user_version = {secrets.randbits(MARK_BITS)}")
@@ -43,7 +43,7 @@ def let_expire(url: str, *subjects: str) -> None:
 
 
 def log_of(url: str) -> list[tuple[object, ...]]:
-    """The whole change log: gallery key, number, kind, subject key, face key."""
+    """Return the whole change log: gallery key, number, kind, subject key, face key."""
     columns = (CHANGES.c.gallery_key, CHANGES.c.number, CHANGES.c.kind, CHANGES.c.subject_key, CHANGES.c.face_key)
     with engine_of(url).connect() as connection:
         rows = connection.execute(sa.select(*columns).order_by(CHANGES.c.gallery_key, CHANGES.c.number))

@@ -59,7 +59,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _queue(count: int) -> int:
-    """A pipe that holds the numbers below ``count``. Whoever reads one has taken that file."""
+    """Return a pipe that holds the numbers below ``count``. Whoever reads one has taken that file."""
     taken, waiting = os.pipe()
     os.write(waiting, b"".join(number.to_bytes(NUMBER_BYTES, "big") for number in range(count)))
     os.close(waiting)

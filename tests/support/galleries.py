@@ -21,7 +21,7 @@ def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> T
 
 
 def at(degrees: float) -> Template:
-    """A template in a plane: the score of two is the cosine of the angle between them."""
+    """Return a template in a plane: the score of two is the cosine of the angle between them."""
     angle = np.deg2rad(degrees)
     return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
 
@@ -33,7 +33,7 @@ def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> Stored
 
 
 def staff(galleries: Galleries) -> Gallery:
-    """The gallery `staff` as it is now."""
+    """Return the gallery `staff` as it is now."""
     return galleries.store.gallery("staff")
 
 

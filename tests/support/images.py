@@ -20,7 +20,7 @@ ORIENTATION = 274
 
 
 def photo(width: int = 96, height: int = 64) -> Image.Image:
-    """The astronaut's face, small."""
+    """Return the astronaut's face, small."""
     from skimage.data import astronaut  # noqa: PLC0415 - slow, and many only import this module
 
     face = astronaut()  # type: ignore[no-untyped-call]  # scikit-image has no types here
@@ -28,7 +28,7 @@ def photo(width: int = 96, height: int = 64) -> Image.Image:
 
 
 def encoded(image: Image.Image | Pixels, kind: str = "PNG", **options: Any) -> bytes:
-    """An image, or (H, W, 3) uint8 RGB, as a file."""
+    """Return an image, or (H, W, 3) uint8 RGB, as a file."""
     file = io.BytesIO()
     (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, kind, **options)
     return file.getvalue()
@@ -40,14 +40,14 @@ def resized(pixels: Pixels, scale: float) -> Pixels:
 
 
 def turned(image: Image.Image, kind: str, orientation: int) -> bytes:
-    """The image's pixels with a note that they must be turned."""
+    """Return the image's pixels with a note that they must be turned."""
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     return encoded(image, kind, exif=exif)
 
 
 def heic(image: Image.Image, orientation: int = 1, **options: Any) -> bytes:
-    """The image as phones write it, turned by the container (`irot`, `imir`); ``tile_size`` makes a grid."""
+    """Return the image as phones write it, turned by the container (`irot`, `imir`); ``tile_size`` makes a grid."""
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     made = pillow_heif.from_pillow(image)
@@ -58,7 +58,7 @@ def heic(image: Image.Image, orientation: int = 1, **options: Any) -> bytes:
 
 
 def avif_grid(tile: Image.Image, rows: int, columns: int) -> bytes:
-    """An AVIF of ``rows`` × ``columns`` tiles, each the same picture (ISO/IEC 23008-12, 6.6.2.3), laid out by hand."""
+    """Return an AVIF of ``rows`` × ``columns`` tiles of one picture (ISO/IEC 23008-12, 6.6.2.3), made by hand."""
     data = encoded(tile, "AVIF", speed=10)
     coded = data[data.index(b"mdat") + 4 :]
     at = data.index(b"av1C") - 4
@@ -123,12 +123,12 @@ def grey16(values: Any) -> Image.Image:
 
 
 def white_is_zero(values: Any) -> bytes:
-    """A TIFF of 16-bit grey values of which 0 is white."""
+    """Return a TIFF of 16-bit grey values of which 0 is white."""
     return _tagged(encoded(grey16(values), "TIFF"), 262, 1, 0)
 
 
 def float_colours() -> bytes:
-    """A TIFF of three floats a pixel."""
+    """Return a TIFF of three floats a pixel."""
     tags = {256: 32, 257: 32, 258: 32, 259: 1, 262: 2, 273: 8, 277: 3, 278: 32, 279: 32 * 32 * 12, 339: 3}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
     at = 8 + 32 * 32 * 12
@@ -136,12 +136,12 @@ def float_colours() -> bytes:
 
 
 def preview_first() -> bytes:
-    """A TIFF that says of its first picture, as raw files of cameras do, that it is a smaller one of another."""
+    """Return a TIFF that says of its first picture, as raw files of cameras do, that it is a smaller one of another."""
     return encoded(photo(), "TIFF", tiffinfo={254: 1})
 
 
 def bmp_without_alpha(image: Image.Image) -> bytes:
-    """A BMP of 32 bits a pixel whose fourth byte is 0 everywhere, with the masks of a version 4 header."""
+    """Return a BMP of 32 bits a pixel whose fourth byte is 0 everywhere, with the masks of a version 4 header."""
     below = np.zeros((image.height, image.width, 4), np.uint8)
     below[:, :, :3] = np.asarray(image.convert("RGB"))[::-1, :, ::-1]
     masks = struct.pack("<4I", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
@@ -151,7 +151,7 @@ def bmp_without_alpha(image: Image.Image) -> bytes:
 
 
 def _tagged(tiff: bytes, tag: int, old: int, new: int) -> bytes:
-    """The little-endian TIFF with another value of a tag that is one SHORT."""
+    """Return the little-endian TIFF with another value of a tag whose value is a single SHORT."""
     entry = "<HHIHH"
     assert tiff.count(struct.pack(entry, tag, 3, 1, old, 0)) == 1
     return tiff.replace(struct.pack(entry, tag, 3, 1, old, 0), struct.pack(entry, tag, 3, 1, new, 0))
@@ -210,7 +210,7 @@ def by_opencv(kind: str, image: Image.Image, *options: int) -> bytes:
 
 
 def every_kind(side: int) -> dict[str, Callable[[], bytes]]:
-    """What makes a square photo of each kind that is decoded in a way of its own."""
+    """Return functions that make a square photo, one for each kind that is decoded in a way of its own."""
 
     @functools.cache
     def grey() -> Image.Image:

@@ -19,7 +19,7 @@ NOBODYS = "nobodys"
 
 @contextmanager
 def job_store(data_dir: Path) -> Iterator[tuple[Store, JobStore]]:
-    """Of the service that keeps its SQLite database there."""
+    """Return the jobs of the service whose SQLite database is there."""
     store = Store(f"sqlite:///{data_dir / 'likeness.db'}")
     try:
         yield store, JobStore(store.database)
@@ -33,6 +33,6 @@ def waiting_job(data_dir: Path, gallery: str | None = None) -> Job:
 
 
 def end_leases(data_dir: Path) -> None:
-    """As if the time had gone by after which a process takes up what a killed one had begun."""
+    """End the leases of all jobs, so that another process continues what a killed one began."""
     with job_store(data_dir) as (store, _jobs), store.database.write() as connection:
         connection.execute(sa.update(JOBS).where(JOBS.c.lease_until.is_not(None)).values(lease_until="2000-01-01"))

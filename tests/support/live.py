@@ -92,7 +92,7 @@ def serving(
 
 
 def children(process: int) -> list[int]:
-    """The processes that it has started and that have not ended."""
+    """Return the processes that it has started and that have not ended."""
     found: list[int] = []
     with suppress(OSError):  # it ends
         for task in Path(f"/proc/{process}/task").iterdir():
@@ -101,7 +101,7 @@ def children(process: int) -> list[int]:
 
 
 def family(process: int) -> list[int]:
-    """The process, its children, and theirs."""
+    """Return the process, its children, and theirs."""
     return [process, *(each for child in children(process) for each in family(child))]
 
 

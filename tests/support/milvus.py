@@ -27,7 +27,7 @@ def need_milvus() -> None:
 
 
 def lite(folder: Path) -> Milvus:
-    """A milvus-lite in this process; the same for the same folder."""
+    """Return a milvus-lite in this process; the same for the same folder."""
     need_milvus()
     return Milvus(parse_address(f"milvus://{folder / 'vectors.db'}"))
 
@@ -40,7 +40,7 @@ def remote(url: str, milvus: Milvus) -> Galleries:
 
 @contextmanager
 def milvus_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A milvus-lite as a process of its own, on 127.0.0.1, that several others can use, and that can be killed."""
+    """Yield a milvus-lite in a process of its own on 127.0.0.1. Several processes can use it, and it can be killed."""
     need_milvus()
     command = [sys.executable, "-c", SERVE, "server", "--data-dir", str(folder), "--port", str(port)]
     with (folder.parent / "milvus.log").open("ab") as log:

@@ -14,7 +14,7 @@ MODULES = VENV / "openapi" / "node_modules"
 
 
 def node(*words: str | Path, cwd: Path | None = None, code: int = 0) -> str:
-    """Run the Node.js of `make page`, or of `make openapi`, which must end with ``code``; skip where there is none."""
+    """Run the Node.js of `make page` or `make openapi` and check its exit code; skip the test if it is missing."""
     found = [path for path in VENV.glob("*/bin/python") if (path.parent.parent / "node_modules").is_dir()]
     python = next(iter(found), None)
     if python is None:

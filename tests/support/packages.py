@@ -40,14 +40,14 @@ def model_of(
     outputs: Sequence[ValueInfoProto],
     constants: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> ModelProto:
-    """A model with these constants by name."""
+    """Return a model with these constants by name."""
     initializers = [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()]
     graph = helper.make_graph(nodes, "made by a test", inputs, outputs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def flat_model(shape: Sequence[int | str], width: int | str) -> ModelProto:
-    """A model that only flattens its input of this shape, so that its output has ``width`` numbers."""
+    """Return a model that only flattens its input of this shape, so that its output has ``width`` numbers."""
     nodes = [helper.make_node("Flatten", ["in"], ["out"])]
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)]
     return model_of(nodes, inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", width])])
@@ -86,7 +86,7 @@ def manifest(
     dimension: int = DIMENSION,
     calibrations: tuple[Calibration, ...] = (),
 ) -> Manifest:
-    """A complete embedder's manifest for the file ``content``."""
+    """Return a complete embedder's manifest for the file ``content``."""
     return Manifest(
         name=name,
         version=version,
@@ -106,7 +106,7 @@ def manifest(
 
 
 def package(folder: Path, model: ModelProto | None = None, prepare: RunAsIs | Rewrite | None = None) -> Package:
-    """A package in ``folder`` with its model file beside the manifest."""
+    """Return a package in ``folder`` with its model file beside the manifest."""
     content = (model or contract_model()).SerializeToString()
     write_manifest(folder, manifest(content, prepare=prepare))
     (folder / "model.onnx").write_bytes(content)
@@ -120,7 +120,7 @@ def calibration(thresholds: Mapping[float, float]) -> Calibration:
 
 
 def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 1, version: str = "1") -> Package:
-    """A package that can decide, in the folder of packages ``models``."""
+    """Return a package that can decide, in the folder of packages ``models``."""
     folder = models / f"{name}-{version}"
     content = contract_model(dimension, seed=seed).SerializeToString()
     described = manifest(
@@ -132,7 +132,7 @@ def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 
 
 
 def thresholds(points: Mapping[float, float]) -> Thresholds:
-    """The thresholds of a package that has these by FMR; without any, of one that was not measured."""
+    """Return the thresholds of a package that has these by FMR; without any, of one that was not measured."""
     return Thresholds(manifest(calibrations=(calibration(points),) if points else ()))
 
 

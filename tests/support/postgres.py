@@ -34,11 +34,11 @@ class Cluster:
         self._call("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options + speed, "start")
 
     def kill(self) -> None:
-        """As a crash would: without a word to those connected, nothing flushed."""
+        """Kill the server as a crash would: connections are cut, and nothing is flushed."""
         self._call("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def new_database(self, options: str = "") -> str:
-        """The URL of a new database, made with the ``options`` of CREATE DATABASE."""
+        """Return the URL of a new database, made with the ``options`` of CREATE DATABASE."""
         return new_database(self.folder, options)
 
     def _call(self, program: str, *arguments: str) -> None:
@@ -48,7 +48,7 @@ class Cluster:
 
 
 def new_database(folder: Path, options: str = "") -> str:
-    """The URL of a new database of the cluster whose socket is in ``folder``."""
+    """Return the URL of a new database of the cluster whose socket is in ``folder``."""
     import psycopg  # noqa: PLC0415 - most tests do without
 
     name = f"likeness_{uuid.uuid4().hex}"
@@ -77,7 +77,7 @@ def empty(url: str) -> bool:
 
 @contextmanager
 def cluster(*, durable: bool = False) -> Iterator[Cluster]:
-    """A running one, gone with the block; skips the test where PostgreSQL's programs are missing."""
+    """Yield a cluster that runs until the block ends; skip the test where PostgreSQL's programs are missing."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = shutil.which("initdb") or (str(found[-1]) if found else None)
     if initdb is None:

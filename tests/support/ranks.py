@@ -27,7 +27,7 @@ def _on_rank(rank: int, ranks: int, port: int, work: Callable[[int, int], object
 
 
 def on_ranks(ranks: int, work: Callable[[int, int], Any], folder: Path) -> list[Any]:
-    """What `work(rank, ranks)`, which can be pickled, gives in each of several new processes."""
+    """Return the results of `work(rank, ranks)`, which must be picklable, from several new processes."""
     multiprocessing.set_forkserver_preload(LOADED_ONCE)
     with reserved_port() as port:
         start_processes(  # type: ignore[no-untyped-call]  # untyped in torch

@@ -58,14 +58,14 @@ def end() -> None:
 
 @functools.cache
 def ready(name: str) -> Path:
-    """The file to run for one of the project's packages on the CPU, to be read only."""
+    """Return the file to run for one of the project's packages on the CPU, to be read only."""
     with _locked(name) as folder:
         return prepared(load_package(MODELS / name), folder, "cpu")
 
 
 @functools.cache
 def first_database() -> Path:
-    """An SQLite database as its first opening leaves it, to be copied only."""
+    """Return an SQLite database as its first opening leaves it, to be copied only."""
     with _locked("database") as folder:
         path = folder / "likeness.db"
         Database(f"sqlite:///{path}").close()

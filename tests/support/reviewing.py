@@ -43,7 +43,7 @@ GOOD, BAD = 90.0, 10.0
 
 
 def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
-    """A template of a person's photo; two of the same person score about the square of `alike`."""
+    """Return a template of a person's photo; two of the same person score about the square of `alike`."""
     middle, own = (np.random.default_rng(seed).standard_normal(DIMENSION) for seed in ([person], [person, photo, 1]))
     middle /= np.linalg.norm(middle)
     own -= (own @ middle) * middle
@@ -52,7 +52,7 @@ def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
 
 
 def between(one: int, other: int, photo: int) -> Vector:
-    """A template that is as like either person: two photos in one."""
+    """Return a template that is as like either person: two photos in one."""
     found = vector(one, photo) + vector(other, photo)
     return np.asarray(found / np.linalg.norm(found), np.float32)
 

@@ -37,7 +37,7 @@ log_every = 1
 
 
 def small_recipe(**sections: Any) -> Recipe:
-    """A net of some thousand parameters on 16-pixel crops; sections given here are merged into its own."""
+    """Return a net of some thousand parameters on 16-pixel crops; sections given here are merged into its own."""
     table: dict[str, Any] = {
         "name": "small",
         "sampler": {"batch_size": 12},
@@ -88,14 +88,14 @@ def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 def differing(one: Any, other: Any) -> list[str]:
-    """The paths of the tensors in which two nested states differ; they must have the same."""
+    """Return the paths of the tensors in which two nested states differ; they must have the same."""
     first, second = all_tensors(one), all_tensors(other)
     assert first.keys() == second.keys()
     return [path for path, value in first.items() if not torch.equal(value, second[path])]
 
 
 def logged(run: Path, kind: str) -> list[dict[str, Any]]:
-    """The lines of a kind in a run's `metrics.jsonl`: train, evaluation or warning."""
+    """Return the lines of a kind in a run's `metrics.jsonl`: train, evaluation or warning."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == kind]
 

@@ -32,14 +32,15 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 
 
 def covered() -> bytes:
-    """A PNG of Eileen Collins with a bar over eyes and nose: a face to the detector, and no landmarks to confirm."""
+    """Return a PNG of Eileen Collins with a bar over eyes and nose: the detector finds a face whose landmarks can't be
+    confirmed."""
     photo = np.array(Image.open(io.BytesIO(COLLINS)).convert("RGB"))
     photo[85:131, 178:268] = (120, 110, 100)
     return encoded(photo)
 
 
 def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> FastAPI:
-    """A service that was not started yet. It has these further operations."""
+    """Return a service with these further operations, not started yet."""
     give_models(data_dir)
     if "database_url" not in settings:
         give_database(data_dir)
@@ -50,7 +51,7 @@ def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> 
 
 @contextmanager
 def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
-    """A client, holding the key, of a service that runs as long as the block does."""
+    """Yield a client, holding the key, of a service that runs as long as the block does."""
     app = made(data_dir, routers=routers, **settings)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = load_key(data_dir)[0]
@@ -59,7 +60,7 @@ def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) 
 
 @contextmanager
 def two_running(folder: Path, postgresql: Path, **settings: Any) -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    """The clients of two services on one new database in PostgreSQL, with folders of their own below ``folder``."""
+    """Yield the clients of two services that share a new PostgreSQL database; each has a folder below ``folder``."""
     settings["database_url"] = new_database(postgresql)
     with running(folder / "one", **settings) as one:
         (folder / "two").mkdir(0o700)
@@ -71,7 +72,7 @@ def two_running(folder: Path, postgresql: Path, **settings: Any) -> Iterator[tup
 
 @asynccontextmanager
 async def running_here(data_dir: Path, **settings: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
-    """A service on the test's own event loop, so that its parts can be looked at, and a client that holds the key."""
+    """Yield a service on the test's own event loop, so that tests can examine its parts, and a client with the key."""
     app = made(data_dir, **settings)
     async with (
         app.router.lifespan_context(app),
@@ -82,7 +83,7 @@ async def running_here(data_dir: Path, **settings: Any) -> AsyncIterator[tuple[F
 
 
 def scope_of(method: str, path: str, key: str, **headers: str) -> dict[str, Any]:
-    """A request as an ASGI server hands it to the service."""
+    """Return a request as an ASGI server hands it to the service."""
     fields = [
         (name.replace("_", "-").encode(), value.encode()) for name, value in {"x_api_key": key, **headers}.items()
     ]
@@ -102,7 +103,7 @@ def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> byt
 def enroll(
     api: httpx.Client, gallery: str, subject: str, *images: bytes, key: str = "", **params: Any
 ) -> httpx.Response:
-    """The answer to an enrollment below the gallery's path, by the client's key or another."""
+    """Return the answer to an enrollment below the gallery's path, by the client's key or another."""
     files, headers = [("images", image) for image in images], {"x-api-key": key} if key else {}
     return api.post(f"{gallery}/subjects/{subject}/faces", files=files, params=params, headers=headers)
 
@@ -110,14 +111,14 @@ def enroll(
 def enrolled(
     api: httpx.Client, gallery: str, subject: str, *images: bytes, quality: str = "none", **params: Any
 ) -> list[dict[str, Any]]:
-    """The faces that were enrolled of these photos, however poor they are."""
+    """Return the faces that were enrolled of these photos, however poor they are."""
     answer = enroll(api, gallery, subject, *images, quality=quality, **params).raise_for_status()
     found: list[dict[str, Any]] = answer.json()["enrolled"]
     return found
 
 
 def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The error's details, after making sure that the answer is this error in the one shape, and is in the table."""
+    """Check that the answer is this error, in the shape of all errors and listed in the table; return its details."""
     body = response.json()
     assert code in BY_CODE, "app/error_codes.py does not say what this code is"
     assert (response.status_code, body["error"]["code"]) == (status, code), body

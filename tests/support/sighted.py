@@ -36,7 +36,7 @@ def tell(
     ended: bool = False,
     zone: str = "",
 ) -> httpx.Response:
-    """The answer to a track of these photos, of a new id unless one is given."""
+    """Report a track of these photos, with a new id unless one is given, and return the answer."""
     at = utc_now(timedelta(seconds=-ago_s))
     return api.put(
         f"/v1/galleries/{gallery}/sightings/{sighting or uuid.uuid4().hex}",
@@ -48,12 +48,12 @@ def tell(
 
 
 def told(api: httpx.Client, *photos: bytes, **about: Any) -> dict[str, Any]:
-    """The sighting that these photos make."""
+    """Report a track of these photos and return the sighting."""
     sighting: dict[str, Any] = tell(api, *photos, **about).raise_for_status().json()
     return sighting
 
 
 def events_of(data_dir: Path) -> list[dict[str, Any]]:
-    """All events so far, as the database of this data folder has them."""
+    """Return all events so far, as the database of this data folder has them."""
     with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
         return read_events(database, 0, 1000)

@@ -52,7 +52,7 @@ def enroll(
 
 
 def fill(url: str, count: int) -> None:
-    """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
+    """Fill a gallery with `count` subjects of one face each, random unit vectors, as an import writes them."""
     from app.features.bulk.rows import write_many  # noqa: PLC0415 - a feature, which may have been taken out
 
     store = Store(url)

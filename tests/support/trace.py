@@ -31,7 +31,7 @@ from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running  # noqa:
 
 APP = f"{PROJECT / 'app'}/"
 BACKGROUND = ("background", "jobs", "webhook", "mqtt", "MainThread")
-"""Beginnings of the names of threads whose work is no request's. The main thread is the client."""
+"""How the names of threads begin that do no request's work. The main thread is the client."""
 AUDIT = "audit"
 """The thread that writes the audit log. A request that changes something waits for it; what others did is written
 later, when the next one may already be traced."""

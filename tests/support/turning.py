@@ -44,7 +44,7 @@ _STILL = replace(
 
 @cache
 def frame(step: Step, person: int = SOMEBODY) -> bytes:
-    """A PNG of the person as the step asks."""
+    """Return a PNG of the person as the step asks."""
     yaw = {"right": -TURN, "left": TURN}.get(step, 0.0)
     side = int(112 * (NEAR if step == "nearer" else FAR))
     crop = draw(_PEOPLE.person(person), replace(_STILL, yaw=math.radians(yaw)))
@@ -55,12 +55,12 @@ def frame(step: Step, person: int = SOMEBODY) -> bytes:
 
 
 def blank() -> bytes:
-    """A PNG of nobody."""
+    """Return a PNG of nobody."""
     return encoded(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
 
 
 def rolled(step: Step) -> bytes:
-    """A PNG of a real photo turned in its plane, at an angle at which its made-up landmarks are of a turned head."""
+    """Return a PNG of a real photo, turned in its plane so that its made-up landmarks are those of a turned head."""
     with Image.open(io.BytesIO(HOPPER)) as photo:
         print_ = np.array(photo.convert("RGB").resize((320, 320)))
     matrix = cv2.getRotationMatrix2D(
@@ -72,7 +72,7 @@ def rolled(step: Step) -> bytes:
 
 
 def held_up(step: Step) -> bytes:
-    """A PNG of a real photo that is tilted and moved as the step asks, before a camera two of its widths away."""
+    """Return a PNG of a real photo tilted and moved as the step asks, seen by a camera two of its widths away."""
     with Image.open(io.BytesIO(COLLINS)) as photo:
         print_ = np.array(photo.convert("RGB").resize((320, 320)))
     tilt = math.radians({"right": 45, "left": -45}.get(step, 0))

@@ -178,7 +178,7 @@ class Follower:
             return False
 
     def _compare(self, expected: str) -> None:
-        """Each line must be among what was printed, in this order."""
+        """Check that each line was printed, in this order."""
         printed = "\n".join(line.rstrip() for line in self._printed.splitlines())
         pattern = ".*?".join(re.escape(part) for part in expected.strip().split("…"))
         pattern = r"\s*\n(?:.*\n)*?".join(line.rstrip() for line in pattern.split("\\\n"))
@@ -188,7 +188,7 @@ class Follower:
 
 @contextmanager
 def following(folder: Path) -> Iterator[tuple[Follower, Path]]:
-    """A reader in a copy of the project below ``folder``; the copy's path, to put into it what readers have."""
+    """Yield a reader in a copy of the project below ``folder``; the copy's path, to put into it what readers have."""
     project = folder / "likeness"
     project.mkdir()
     copy_project(project)

@@ -14,8 +14,11 @@ SELDOM_S = 0.2
 
 
 def until(true: Callable[[], object], patience_s: float = PATIENCE_S, longest_pause_s: float = OFTEN_S) -> None:
-    """What stays so once it has come to be may be asked for at longer and longer intervals: each question takes
-    processor time from what is waited for."""
+    """Wait until ``true`` returns something true.
+
+    A condition that stays true may be checked at longer and longer intervals: each check takes processor time from the
+    work that is waited for.
+    """
     end, pause_s = time.monotonic() + patience_s, OFTEN_S
     while not true():
         assert time.monotonic() < end, "it did not come to be"
@@ -24,7 +27,7 @@ def until(true: Callable[[], object], patience_s: float = PATIENCE_S, longest_pa
 
 
 def job_ended(client: httpx.Client, job: str) -> dict[str, Any]:
-    """The job, once it is over: done, failed or cancelled."""
+    """Return the job, once it is over: done, failed or cancelled."""
     found: dict[str, Any] = {}
 
     def over() -> bool:

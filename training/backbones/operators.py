@@ -150,7 +150,7 @@ def reshape(graph: Construction, node: NodeProto) -> Value:
 
 
 def reshaped(x: Tensor, shape: Sequence[int] | Tensor, *, zero: bool) -> Tensor:
-    """Reshape to constants or a computed shape: −1 is what is left, 0 copies the input's axis unless `zero`."""
+    """Reshape to constants or a computed shape: −1 is inferred, 0 copies the input's axis unless `zero` is set."""
     sizes = shape.tolist() if isinstance(shape, Tensor) else shape
     return x.reshape([x.shape[axis] if size == 0 and not zero else size for axis, size in enumerate(sizes)])
 
@@ -348,7 +348,7 @@ REDUCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
 
 
 def reduction(graph: Construction, node: NodeProto) -> Value:
-    """A reduction with its axes as the second input; without axes over all of them."""
+    """Return a reduction whose second input names its axes; without one it reduces over all axes."""
     axes = optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     if axes is None and attribute(node, "noop_with_empty_axes", 0):

@@ -147,7 +147,7 @@ class FoundRate:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the whole interval lies above the stated rate."""
+        """Return whether the whole interval lies above the stated rate."""
         return self.rate.low > self.fmr
 
 

@@ -96,8 +96,11 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Milliseconds a crop: the median over rounds. ``ratio`` is the first one's time over this one's in the same
-    round (2: twice as fast): median, and the middle half of the rounds as its low and high."""
+    """How fast a package is: the median milliseconds a crop over all rounds.
+
+    ``ratio`` is the first package's time divided by this one's in the same round (2: this one is twice as fast): the
+    median, and the middle half of the rounds as its low and high.
+    """
 
     package: str
     batch: int

@@ -32,7 +32,7 @@ class StepGuard:
 
     @property
     def searches_scale(self) -> bool:
-        """Whether void steps are expected: fp16 finds its factor by overflowing. Waits for the device."""
+        """Return whether void steps are expected: fp16 finds its factor by overflowing. Waits for the device."""
         return self._scale.used and float(self._scale.value) > 1
 
     def begin(self, model: nn.Module, objective: nn.Module) -> None:

@@ -155,7 +155,7 @@ class Objective(nn.Module):
 
     @property
     def sampled(self) -> bool:
-        """Whether a step trains only some of the classes."""
+        """Return whether a step trains only some of the classes."""
         sharded = self._partial_fc()
         return sharded is not None and sharded.sample_rate < 1
 

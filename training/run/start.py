@@ -51,7 +51,10 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
 
 
 def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) -> None:
-    """Raise InvalidInput (`start_does_not_fit`) unless `model.fresh` lists these names of the model and the start."""
+    """Check that `model.fresh` lists the model's weights that the start lacks, and those that it has too many.
+
+    Raises InvalidInput (`start_does_not_fit`).
+    """
     fresh, left_out = (
         [name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in config.fresh)]
         for names in (fresh, left_out)

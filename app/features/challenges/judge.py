@@ -82,7 +82,7 @@ class ChallengeJudge:
         """
         seen: list[Seen] = []
         for place, frame in enumerate(frames):
-            seen.append(self._look(frame, place, steps[place]))
+            seen.append(self._only_face(frame, place, steps[place]))
             if reason := why_not(steps[place], seen[place], seen[0]):
                 raise _failed(place, steps[place], reason)
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
@@ -92,7 +92,7 @@ class ChallengeJudge:
             if cosine(first, other) < threshold:
                 raise _failed(place, steps[place], "other_person")
 
-    def _look(self, frame: bytes, place: int, step: Step) -> Seen:
+    def _only_face(self, frame: bytes, place: int, step: Step) -> Seen:
         """Return the only prominent face of the frame, which must be upright."""
         try:
             photo = self._reader.detect(frame)
@@ -112,7 +112,8 @@ class ChallengeJudge:
 
 
 def why_not(step: Step, face: Seen, first: Seen) -> str | None:
-    """Return why a face does not show the step, a key of `REASONS`; None if it does. ``first``: the first frame's."""
+    """Return why a face does not show the step, a key of `REASONS`; None if it does. ``first`` is the face in the first
+    frame."""
     turned = face.yaw - first.yaw
     if step in {"left", "right"}:
         return None if (turned if step == "right" else -turned) >= TURN_LEAST else "not_turned"

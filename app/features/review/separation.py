@@ -62,7 +62,7 @@ class Separation:
         }
 
     def add(self, counts: Counts, seed: int) -> None:
-        """Add the (S, COLUMNS) counts of some subjects; another `seed` for each call."""
+        """Add the (S, COLUMNS) counts of some subjects. Each call needs another `seed`."""
         weights = np.random.default_rng(seed).poisson(1, (ROUNDS, len(counts)))
         self._resampled += weights @ counts
         self._sums += counts.sum(axis=0)

@@ -72,7 +72,7 @@ def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray
         block = own[start : start + ROWS] @ others.T
         places[start : start + ROWS] = block.argmax(1)
         scores[start : start + ROWS] = block.max(1)
-    scores[~own.any(axis=1)] = -1  # nobody's image could be read
+    scores[~own.any(axis=1)] = -1  # none of the person's images could be read
     return scores, places
 
 
