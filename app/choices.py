@@ -50,3 +50,9 @@ Stage: TypeAlias = Literal["decode", "detect", "align", "quality", "liveness", "
 """What the time of an answer is spent on."""
 EventKind: TypeAlias = Literal["person_seen", "unknown_seen", "name_changed", "left"]
 """What happens before a camera (`app.features.watching`)."""
+Preset: TypeAlias = Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"]
+"""Whose input an ONNX file takes (`app.models.presets`)."""
+Content: TypeAlias = Literal["photos", "templates", "archive"]
+"""What an import reads (`app.features.bulk`)."""
+WithoutCrop: TypeAlias = Literal["refuse", "drop"]
+"""What a re-embedding does with faces that have no crop to embed: refuse to begin, or delete them at the end."""

@@ -197,13 +197,13 @@ class Detector:
         """Return what `detect` returns, then up to MAX_SPOTS places of lower scores that may show turned faces."""
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
-        sights = self._look(pixels, finest)
+        sights = self._search_level(pixels, finest)
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
         large = [sights[~small]]
         for level in coarser:
             # What is huge in a finer level is seen better in the next, what is small in a coarser one in the last.
             large[-1] = large[-1][large[-1][:, _SEEN_WIDTH] <= HUGE_WIDTH]
-            seen = self._look(pixels, level)
+            seen = self._search_level(pixels, level)
             large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
         faces = np.concatenate(large)
         spots = np.concatenate([faces, sights[small & (sights[:, _SEEN_WIDTH] >= SPOT_WIDTH)]])
@@ -260,7 +260,7 @@ class Detector:
         weights = np.where(scores >= OF_BEST * best, scores, 0.0)
         return (weights / weights.sum() @ seen.reshape(-1, 10)).reshape(5, 2) + OFFSET * apart, min(1.0, best)
 
-    def _look(self, pixels: Pixels, level: Level) -> _Sights:
+    def _search_level(self, pixels: Pixels, level: Level) -> _Sights:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
         height, width = pixels.shape[:2]
         image = pixels
@@ -296,7 +296,7 @@ class Detector:
 
     def _run(self, pixels: Pixels, *, least: float = 0.0) -> _Sights:
         """Run YuNet on one input and return its detections that score ``least`` or more in the input's coordinates."""
-        rows = self._network.look(pixels, least=least)
+        rows = self._network.detect(pixels, least=least)
         sights = np.empty((len(rows), 16))
         sights[:, :15], sights[:, _SEEN_WIDTH] = rows, rows[:, 2]
         # Landmarks in one point are no face's.

@@ -80,7 +80,7 @@ class YuNet:
                 self._run_all, max_batch=most, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
             )
 
-    def look(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
+    def detect(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
         """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold and ``least`` or more, one
         row a face."""
         rows = self.places(pixels, least=least)

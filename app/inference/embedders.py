@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.choices import Used
 from app.concurrency.batcher import Batcher
@@ -25,7 +26,9 @@ from app.inference.session import FIXED_BATCH, EmbedderSession
 from app.machine import cores
 from app.package.folders import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
 from app.package.thresholds import Thresholds
-from app.types import Pixels, Template, Vector, Vectors
+from app.types import Pixels, Template, Vector
+
+F = TypeVar("F", np.float32, np.float64)
 
 TASK = "embed"
 BOUND_S = 5.0
@@ -264,7 +267,7 @@ class Embedders:
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """How many batches of each size there were, closed packages included."""
+        """Return how many batches of each size there were, closed packages included."""
         with self._lock:
             sizes = Counter(self._past)
             running = [slot.embedder for slot in self._slots.values() if slot.embedder is not None]
@@ -399,8 +402,8 @@ class Embedder:
         return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
 
 
-def unit(vectors: Vectors) -> Vectors:
+def unit(vectors: NDArray[F]) -> NDArray[F]:
     """Scale (N, D) rows to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    scaled: NDArray[F] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return scaled

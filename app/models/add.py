@@ -20,12 +20,12 @@ from pydantic import JsonValue
 
 from app.errors import LikenessError, Unusable
 from app.files import PUBLIC, replacing, sha256_of
+from app.inference.embedders import unit
 from app.machine import cores, limit_memory, memory_limit
 from app.models.graph import optimised
 from app.models.graph_facts import GraphFacts, read_file, read_graph
 from app.models.opening import open_embedder
 from app.models.packages import contract_output, new_folder, with_golden, write_manifest
-from app.models.prepare import unit
 from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.models.reference import run_plain
 from app.package import golden
@@ -116,7 +116,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
         for name, form in forms.items():
             vectors = np.nan_to_num(run_plain(unpacked, form, crops.pixels, threads=cores()))
             is_zero = (vectors == 0).all(axis=1, keepdims=True)
-            templates[name] = unit(np.where(is_zero, 1.0, vectors)).astype(np.float32)
+            templates[name] = unit(np.where(is_zero, 1.0, vectors).astype(np.float64)).astype(np.float32)
         tried = choose(templates, crops.people, None if stated is None else STATED)
     name = tried[0].name if tried else STATED
     origin = f"; its input is {name}"

@@ -24,10 +24,11 @@ from urllib.parse import unquote, urlsplit
 import httpx
 from pydantic import Field, JsonValue, TypeAdapter
 
+from app.choices import Preset
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
 from app.models.packages import locate, source_path
-from app.models.presets import Preset, Stated
+from app.models.presets import Stated
 from app.package.cards import Name, Sha256, Strict
 from app.package.folders import Package
 from app.package.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource

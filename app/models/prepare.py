@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing
+from app.inference.embedders import unit
 from app.models.packages import locate
 from app.models.reference import external_tensor, keep_data_inputs, plain_session, run_plain
 from app.package.folders import Package
@@ -219,8 +220,9 @@ def check_prepared(
     The source sees them one by one as its own input, the rewritten graph all at once.
     Raises Unusable package_not_preparable below ``least``.
     """
-    expected = unit(run_plain(source, plan.input, crops))
-    worst = float((expected * unit(_run(rewritten, crops))).sum(axis=1).min())
+    # In float32 the lengths' rounding would exceed the difference of the two graphs.
+    expected = unit(run_plain(source, plan.input, crops).astype(np.float64))
+    worst = float((expected * unit(_run(rewritten, crops).astype(np.float64))).sum(axis=1).min())
     if not worst >= least:
         message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {least} is needed."
         raise Unusable(message, code="package_not_preparable", cosine=worst)
@@ -263,13 +265,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return probabilities
-
-
-def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the (N, D) rows, each scaled to length 1."""
-    rows = vectors.astype(np.float64)  # in float32 the lengths' rounding would exceed the difference of the two graphs
-    unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
 
 
 def _run(model: ModelProto, crops: Pixels) -> Vectors:

@@ -16,13 +16,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import Preset
 from app.errors import Unusable
 from app.models.graph_facts import Dtype, Layout
 from app.package.manifest import SourceInput
 from app.types import Pixels, Vectors
 
 Colour: TypeAlias = Literal["rgb", "bgr"]
-Preset: TypeAlias = Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"]
 Channels: TypeAlias = tuple[float, float, float]
 LEAST_SEPARATION = 1.0
 """Mean separation over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a

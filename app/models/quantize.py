@@ -14,9 +14,10 @@ from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
 from app.files import sha256_of
+from app.inference.embedders import unit
 from app.inference.session import Session
 from app.models.packages import locate, new_folder, write_manifest
-from app.models.prepare import rewrite, unit
+from app.models.prepare import rewrite
 from app.models.reference import run_plain
 from app.package import golden
 from app.package.folders import Package, load_package
@@ -61,7 +62,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
         return vectors
 
     compared = spread(crops, COMPARED_CROPS)
-    cosines = (run(compared) * unit(run_plain(source, plan.input, compared))).sum(axis=1)
+    cosines = (run(compared) * unit(run_plain(source, plan.input, compared).astype(np.float64))).sum(axis=1)
     figures = {
         "cosine_to_source_mean": round(float(cosines.mean()), 6),
         "cosine_to_source_lowest": round(float(cosines.min()), 6),

@@ -78,7 +78,7 @@ class BiasCard(Strict):
         return next((group for group in self.groups if group.name == name), None)
 
 
-class ErrorRate(Strict):
+class RateInterval(Strict):
     """A measured error rate with its 95 % interval."""
 
     value: Rate
@@ -98,9 +98,9 @@ class ConditionRate(Strict):
     fmr: float = Field(gt=0, lt=1)
     """The stated rate: of the operating point with this threshold."""
     threshold: Score
-    found: ErrorRate
+    found: RateInterval
     """False match rate."""
-    fnmr: ErrorRate
+    fnmr: RateInterval
     """False non-match rate; a photo in which no face is found matches nobody."""
 
 

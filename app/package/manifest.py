@@ -17,7 +17,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from app.package.cards import BiasCard, ConditionCard, ErrorRate, Name, Rate, Score, Sha256, Strict
+from app.package.cards import BiasCard, ConditionCard, Name, Rate, RateInterval, Score, Sha256, Strict
 
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
@@ -269,9 +269,9 @@ class LivenessPoint(Strict):
     """The errors at one threshold: a face counts as live if its score is at or above it (ISO/IEC 30107-3)."""
 
     threshold: Rate
-    apcer: ErrorRate
+    apcer: RateInterval
     """Attack presentations taken for live: of the kind of attack that has the most."""
-    bpcer: ErrorRate
+    bpcer: RateInterval
     """Live presentations not taken for live."""
 
 

@@ -27,7 +27,7 @@ SPREAD = 6.0
 """The largest number that an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger
 ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; half the spread
 would clip real vectors."""
-LENGTH = 1 + UNIT_TOLERANCE
+MAX_LENGTH = 1 + UNIT_TOLERANCE
 """Upper bound of the length of stored vectors."""
 ENCODE_ROWS = 8_192
 SCORES_AT_ONCE = 131_072
@@ -165,7 +165,7 @@ class ByteScan:
         # q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths.
         rounded = levels * steps[:, None]
         off = np.linalg.norm(probes - rounded, axis=1)
-        errors = np.linalg.norm(rounded, axis=1) * self.error + off * LENGTH + rounding(probes.shape[1])
+        errors = np.linalg.norm(rounded, axis=1) * self.error + off * MAX_LENGTH + rounding(probes.shape[1])
         return best.found(steps * _step(probes.shape[1]), errors)
 
 

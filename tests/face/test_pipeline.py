@@ -308,13 +308,13 @@ class TestTurnedFaces:
         x, y, width, height = map(int, (face.box.x, face.box.y, face.box.width, face.box.height))
         whole[y : y + height, x : x + width] = whole[y : y + height, x : x + width].mean(axis=(0, 1))
         shown: list[int] = []
-        look = YuNet.look
+        detect = YuNet.detect
 
         def counted(network: YuNet, pixels: Pixels, *, least: float = 0.0) -> Rows:
             shown.append(pixels.shape[0] * pixels.shape[1])
-            return look(network, pixels, least=least)
+            return detect(network, pixels, least=least)
 
-        monkeypatch.setattr(YuNet, "look", counted)
+        monkeypatch.setattr(YuNet, "detect", counted)
         assert pipeline.detect(encoded(resized(whole, 250 / max(whole.shape)))).faces == ()
         assert sum(shown) <= 10 * shown[0]
 

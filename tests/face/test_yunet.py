@@ -75,7 +75,7 @@ def assert_same(found: Rows, expected: Rows) -> None:
 @pytest.mark.parametrize("size", [(512, 512), (250, 250), (301, 97), (97, 301), (128, 128), (33, 32), (16, 16), (1, 1)])
 def test_a_face_at_any_size(network: YuNet, opencv: Oracle, astronaut: Pixels, size: tuple[int, int]) -> None:
     photo = np.asarray(cv2.resize(astronaut, size, interpolation=cv2.INTER_AREA), np.uint8)
-    assert_same(network.look(photo), opencv(photo))
+    assert_same(network.detect(photo), opencv(photo))
 
 
 def test_whatever_the_picture_is(network: YuNet, opencv: Oracle) -> None:
@@ -86,7 +86,7 @@ def test_whatever_the_picture_is(network: YuNet, opencv: Oracle) -> None:
         block = (1, 4, 16)[number % 3]
         coarse = random.integers(0, 256, (-(-height // block), -(-width // block), 3), np.uint8)
         picture = np.ascontiguousarray(coarse.repeat(block, axis=0).repeat(block, axis=1)[:height, :width])
-        found, expected = network.look(picture), opencv(picture)
+        found, expected = network.detect(picture), opencv(picture)
         off = np.abs(found[:, None, :] - expected[None, :, :]).max(axis=2)
         alike += int((off < PIXELS).any(axis=0).sum()) + int((off < PIXELS).any(axis=1).sum())
         rows += len(found) + len(expected)
@@ -101,9 +101,9 @@ def test_callers_whose_inputs_are_joined_get_their_own(network: YuNet, batching:
         for side in (128, 160)
     ]
     with ThreadPoolExecutor(16) as pool:
-        together = list(pool.map(batching.look, photos))
+        together = list(pool.map(batching.detect, photos))
     for photo, found in zip(photos, together, strict=True):
-        assert_same(found, network.look(photo))
+        assert_same(found, network.detect(photo))
 
 
 def test_another_graph_is_no_yunet() -> None:

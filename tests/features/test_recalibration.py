@@ -158,20 +158,20 @@ def test_another_model_than_it_was_measured_with_is_not_decided_by_it(server: Se
 
 
 def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(server: Server) -> None:
-    server.calibrator.look()
+    server.calibrator.begin_due()
     assert server.audited == [], "no gallery has its own switched on"
     server.use()
     server.fill(100)
-    server.calibrator.look()
+    server.calibrator.begin_due()
     until(lambda: server.calibrator.find("staff").standing.measured is not None)
     assert server.audited == ["staff"]
     server.fill(15, first=100)
-    server.calibrator.look()
+    server.calibrator.begin_due()
     assert server.audited == ["staff"], "30 faces of 200 are no fifth"
     assert not server.calibrator.find("staff").standing.is_due
     server.fill(15, first=200)
     assert server.calibrator.find("staff").standing.is_due
-    server.calibrator.look()
+    server.calibrator.begin_due()
     until(lambda: not server.calibrator.find("staff").standing.is_due)
     assert server.audited == ["staff", "staff"]
     measured = server.calibrator.find("staff").standing.measured

@@ -25,11 +25,12 @@ from PIL import Image
 
 from app.errors import Unusable
 from app.files import sha256_of
+from app.inference.embedders import unit
 from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
 from app.models.packages import locate, write_manifest
-from app.models.prepare import Target, check_prepared, prepared, rewrite, unit
+from app.models.prepare import Target, check_prepared, prepared, rewrite
 from app.models.reference import resampling, run_plain
 from app.package.folders import Package, find_packages, load_package, select
 from app.package.golden import check_crops
@@ -337,7 +338,7 @@ def test_the_contract_is_made_of_any_source_input(
     found = ort_run(rewritten, crops)
     assert (expected * found).sum(axis=1).min() >= 0.999999
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    assert np.abs(unit(run_plain(source, plan.input, crops)) - expected).max() < 1e-6
+    assert np.abs(unit(run_plain(source, plan.input, crops).astype(np.float64)) - expected).max() < 1e-6
 
 
 CUTOUT = Cutout(side=109, scale=1.2, left=-5.4, top=-3.2)
@@ -357,7 +358,7 @@ def test_crops_are_resampled_to_the_cutout_that_a_graph_was_trained_with(layout:
     cut = cut.transpose(0, 3, 1, 2) if layout == "nchw" else cut
     raw = np.concatenate([ort_run(source, image[None]) for image in cut])
     found = ort_run(rewrite(source, Rewrite(input=form, unit_output=False), "cpu"), crops)
-    assert (unit(raw) * found).sum(axis=1).min() >= 0.9999, "OpenCV rounds places to 1/32 pixel"
+    assert (unit(raw.astype(np.float64)) * found).sum(axis=1).min() >= 0.9999, "OpenCV rounds places to 1/32 pixel"
 
 
 def test_a_whole_crop_in_another_size_is_as_opencv_resizes_it() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from app.models.packages import write_manifest
-from app.package.cards import ErrorRate
+from app.package.cards import RateInterval
 from app.package.folders import Package, load_package
 from app.package.manifest import (
     FileSource,
@@ -72,7 +72,7 @@ def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
 
 
 def ends(classes: int) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
-    """The input and the output of a model of so many classes."""
+    """Return the input and the output of a model of so many classes."""
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
     return inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, classes])]
 
@@ -84,7 +84,7 @@ def manifest(
     classes: tuple[str, ...] = ("live", "spoof"),
     prepare: RewriteClassifier | RunAsIs | None = None,
 ) -> Manifest:
-    """A complete manifest for the file ``content``."""
+    """Return a complete manifest for the file ``content``."""
     return Manifest(
         name=name,
         version="1",
@@ -109,7 +109,7 @@ def install(
     classes: tuple[str, ...] = ("live", "spoof"),
     prepare: RewriteClassifier | RunAsIs | None = None,
 ) -> Package:
-    """A liveness package without operating points in the folder of packages ``models``."""
+    """Return a liveness package without operating points in the folder of packages ``models``."""
     content = (model or brightness_model()).SerializeToString()
     folder = models / name
     write_manifest(folder, manifest(content, name=name, classes=classes, prepare=prepare))
@@ -142,7 +142,7 @@ def calibrate(
 
 
 def asked_everywhere(client: httpx.Client, mode: str) -> list[httpx.Response]:
-    """The answers of every operation on the gallery `staff`, and of `verify`, that may ask for liveness."""
+    """Return the answers of every operation on the gallery `staff`, and of `verify`, that may ask for liveness."""
     home, params = "/v1/galleries/staff", {"liveness": mode}
     return [
         client.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params=params),
@@ -152,5 +152,5 @@ def asked_everywhere(client: httpx.Client, mode: str) -> list[httpx.Response]:
     ]
 
 
-def rate(value: float) -> ErrorRate:
-    return ErrorRate(value=value, low=value / 2, high=min(1.0, value * 2))
+def rate(value: float) -> RateInterval:
+    return RateInterval(value=value, low=value / 2, high=min(1.0, value * 2))

@@ -37,7 +37,7 @@ from training.terminal import told
 Photos = Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")]
 Drop = Annotated[Path | None, typer.Option(help="What to leave out: a list of `data overlap` or `data check`.")]
 Batch = Annotated[int, typer.Option(min=2, help="Crops a step.")]
-Rate = Annotated[float, typer.Option(help="Peak learning rate of AdamW.")]
+LearningRate = Annotated[float, typer.Option(help="Peak learning rate of AdamW.")]
 Models = Annotated[Path, typer.Option(help="Model packages.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")]
@@ -99,7 +99,7 @@ def adapt(
     drop: Drop = None,
     steps: Count = 4000,
     batch: Batch = 384,
-    lr: Rate = 1e-4,
+    lr: LearningRate = 1e-4,
     licence: Annotated[str, typer.Option(help="SPDX identifier of what the result may be used under.")] = (
         "LicenseRef-unspecified"
     ),

@@ -50,7 +50,7 @@ def prune_package(
     drop: adapt.Drop = None,
     steps: adapt.Count = 12000,
     batch: adapt.Batch = 512,
-    lr: adapt.Rate = 1.5e-3,
+    lr: adapt.LearningRate = 1.5e-3,
     models: adapt.Models = MODELS,
     device: adapt.Device = "auto",
     compiled: adapt.Compiled = False,

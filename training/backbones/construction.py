@@ -46,10 +46,10 @@ class Construction:
     def value(self, name: str) -> Value:
         """Return a value to compute with, constants included."""
         if name not in self._values:
-            self._values[name] = self._attribute(name)
+            self._values[name] = self._registered(name)
         return self._values[name]
 
-    def _attribute(self, name: str) -> Value:
+    def _registered(self, name: str) -> Value:
         array = self._constants[name]
         tensor = torch.from_numpy(np.array(array))
         own = self._own(name)

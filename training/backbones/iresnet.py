@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from app.package.manifest import CROP_SIDE
 from training.backbones.blocks import Blocks
 
 DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -125,7 +126,7 @@ class IResNet(nn.Module):
         blocks: tuple[int, int, int, int],
         dim: int = 512,
         *,
-        size: int = 112,
+        size: int = CROP_SIDE,
         width: float = 1.0,
         dropout: float = 0.0,
         se: bool = False,

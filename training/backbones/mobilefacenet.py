@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from app.package.manifest import CROP_SIDE
 from training.backbones.iresnet import PRELU_SLOPE, initialise, last_side, scaled
 
 TRUNK = (64, 64, 128, 128)
@@ -81,7 +82,7 @@ class MobileFaceNet(nn.Module):
         self,
         dim: int = 512,
         *,
-        size: int = 112,
+        size: int = CROP_SIDE,
         width: float = 1.0,
         trunk: float = 1.0,
         blocks: tuple[int, int, int, int] = PAPER_BLOCKS,

@@ -18,7 +18,7 @@ from training.evaluation.bootstrap import Resampling
 from training.evaluation.metrics import Curve
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
-from training.evaluation.protocols import NO_MATCH, Rate
+from training.evaluation.protocols import NO_MATCH, MatchRate
 
 FPIRS = (1e-1, 1e-2, 1e-3)
 CMC_DEPTH = 10
@@ -83,7 +83,7 @@ class Identification:
     rank1: Interval
     cmc: tuple[float, ...]
     cmc_intervals: tuple[Interval, ...]
-    match_rates: tuple[Rate, ...]
+    match_rates: tuple[MatchRate, ...]
     """1 − FNIR at FPIRs, thresholds from these very strangers."""
     served: tuple[Served, ...]
     """The same at the service's thresholds, which were not measured on these strangers."""
@@ -222,7 +222,7 @@ class _Searched:
             cmc=tuple(each.value for each in self.ranks),
             cmc_intervals=tuple(each.interval for each in self.ranks),
             match_rates=tuple(
-                Rate(fpir, metrics.threshold_at_fmr(self.strangers, fpir), missed.missing.interval)
+                MatchRate(fpir, metrics.threshold_at_fmr(self.strangers, fpir), missed.missing.interval)
                 for fpir, missed in self.missed.items()
             ),
             served=tuple(

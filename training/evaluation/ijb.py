@@ -24,7 +24,7 @@ from app.models.calibration.intervals import Bools, Floats, Ints
 from training.evaluation import identification, protocols
 from training.evaluation.identification import Draw, Identifications
 from training.evaluation.photos import Templates
-from training.evaluation.protocols import NO_MATCH, Rate
+from training.evaluation.protocols import NO_MATCH, MatchRate
 
 FMRS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 FPIRS = (0.1, 0.01, 0.003)
@@ -68,7 +68,7 @@ class Figures:
     templates_without_face: int
     mated: int
     nonmated: int
-    match_rates: tuple[Rate, ...]
+    match_rates: tuple[MatchRate, ...]
     """1 − FNMR at each FMR that these pairs can measure."""
     identification: Identifications
     """One draw for each gallery."""

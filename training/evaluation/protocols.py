@@ -32,7 +32,7 @@ FMRS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class MatchRate:
     """1 − FNMR (``match``) at an FMR (or FPIR), the threshold it needs, and a 95 % interval."""
 
     at: float
@@ -53,7 +53,7 @@ class Verification:
     """Accuracy at the threshold that is best for these pairs themselves, and so too high."""
     equal_error_rate: float
     equal_error_rate_interval: Interval
-    match_rates: tuple[Rate, ...]
+    match_rates: tuple[MatchRate, ...]
     """1 − FNMR at each FMR that these non-mated pairs can measure."""
     pairs_without_face: int
     photos: int
@@ -107,10 +107,10 @@ def verification(
 
 def match_rates(
     scores: Floats, mated: Bools, people: Ints, fmrs: Sequence[float], *, rounds: int, seed: int
-) -> tuple[Rate, ...]:
+) -> tuple[MatchRate, ...]:
     """Return 1 − FNMR at each FMR that the (P,) scores can measure; ``people`` is (P, 2), numbered from 0."""
     return tuple(
-        Rate(
+        MatchRate(
             fmr,
             metrics.threshold_at_fmr(scores[~mated], fmr),
             bootstrap.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed),

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeAlias
+from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 from likeness_client import ApiError, Client, answers
 
+from app.choices import Content
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.options import Session, command, model_ids
@@ -58,9 +59,7 @@ def import_(
             "or an archive that `likeness export` wrote."
         ),
     ],
-    content: Annotated[
-        Literal["photos", "templates", "archive"] | None, typer.Option(help="What a tar contains. Default: detected.")
-    ] = None,
+    content: Annotated[Content | None, typer.Option(help="What a tar contains. Default: detected.")] = None,
     quality: options.Quality = None,
     package: ImportPackage = None,
     ids: Annotated[

@@ -57,7 +57,7 @@ def group_photos(core: Components, job: Running) -> None:
     job.counts.clear()
     seen: list[Seen] = []
     photos = list[int]()
-    look = partial(_look, run)
+    look = partial(_faces_of, run)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="group") as pool:
         for some in json_lines.batches(photos_of(run), PHOTOS_AT_ONCE):
             for photo, found in zip(some, pool.map(look, some), strict=True):
@@ -79,7 +79,7 @@ def group_photos(core: Components, job: Running) -> None:
     _write(core, job, {"groups": groups, "without": job.counts["without"]})
 
 
-def _look(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
+def _faces_of(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
     """Return the usable faces of a photo, or why it can't be read."""
     if isinstance(photo.content, InvalidInput):
         return photo.content

@@ -91,13 +91,13 @@ class Import:
         """
         job, package = self.job, package or self.gallery.embedder
         gallery = self.core.store.gallery(self.gallery.id)  # an import may outlast a re-embedding
-        looked = self._look(gallery, batch, package)
-        refused = {row.face.subject for row, objections in looked if objections.refused}
-        rows = [row for row, objections in looked if not objections.refused]
+        checked = self._check(gallery, batch, package)
+        refused = {row.face.subject for row, objections in checked if objections.refused}
+        rows = [row for row, objections in checked if not objections.refused]
         left = {row.face.subject for row in rows}
         subjects = [subject for subject in batch.subjects if subject.id in left or subject.id not in refused]
         if not rows and not subjects:
-            self._report(looked)
+            self._report(checked)
             job.checkpoint(saved)
             return
         with self.core.galleries.change(gallery) as change:
@@ -106,10 +106,10 @@ class Import:
             job.counts["new_subjects"] += written.subjects
             for row in (rows[place] for place in written.taken):
                 job.refuse(row.item, row.name, "face_exists", "A face with this id exists already.")
-            self._report(looked)
+            self._report(checked)
             job.checkpoint(saved, change.connection)
 
-    def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
+    def _check(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
         # Templates come by thousands: a review finds such faces later.
@@ -118,9 +118,9 @@ class Import:
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )
 
-    def _report(self, looked: list[tuple[Row, Objections]]) -> None:
+    def _report(self, checked: list[tuple[Row, Objections]]) -> None:
         """Report the faces that resemble others, with whom and how much."""
-        for row, objections in looked:
+        for row, objections in checked:
             alike = objections.conflict or objections.duplicate
             whom = [] if alike is None else [f"subject {alike.subject}"]
             whom += [] if alike is None or alike.score is None else [f"score {alike.score:g}"]

@@ -99,7 +99,7 @@ class Calibrator:
             self._calibrations.pairs(gallery),
         )
 
-    def look(self) -> None:
+    def begin_due(self) -> None:
         """Measure the galleries again that decide by their own calibration, if this is missing or stale."""
         for standing in self._calibrations.switched_on():
             try:

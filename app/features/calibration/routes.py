@@ -182,7 +182,7 @@ def _start(core: Components) -> Part:
     recorded = partial(core.audit.recorded, "calibrate_gallery")
     calibrations = Calibrations(core.store)
     calibrator = Calibrator(core.galleries, core.embedders, core.jobs, calibrations, recorded=recorded)
-    tasks = [Task(LOOK_S, "calibrations", calibrator.look)]
+    tasks = [Task(LOOK_S, "calibrations", calibrator.begin_due)]
     return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=calibrator.keep)
 
 

@@ -16,7 +16,7 @@ from app.errors import LikenessError
 
 commands = typer.Typer()
 
-Verdict: TypeAlias = Literal["ok", "todo", "warning", "failed"]
+Outcome: TypeAlias = Literal["ok", "todo", "warning", "failed"]
 """`todo`: something to do that can't be checked here."""
 REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that exist.",
@@ -37,7 +37,7 @@ class CheckResult:
     """One thing that was checked: its state, and what to do if it is not ok; ``check`` is by default the check that
     runs."""
 
-    verdict: Verdict
+    verdict: Outcome
     found: str
     remedy: str = ""
     check: str = ""

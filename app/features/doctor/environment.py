@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.config import PROJECT, Settings
-from app.features.doctor.command import CheckResult, Verdict
+from app.features.doctor.command import CheckResult, Outcome
 from app.server import data_folder
 from app.server.http import tls_context
 from app.version import _PROJECT, DISTRIBUTION, VERSION
@@ -89,7 +89,7 @@ def check_disk(settings: Settings) -> Iterator[CheckResult]:
     wanted = settings.data_dir.absolute()
     folder = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
     free = shutil.disk_usage(folder).free
-    verdict: Verdict = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
+    verdict: Outcome = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
     remedy = "" if verdict == "ok" else "Make room, or move LIKENESS_DATA_DIR to a larger disk."
     yield CheckResult(verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
 

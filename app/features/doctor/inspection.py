@@ -66,7 +66,7 @@ def inspect(data_dir: Path, url: str) -> Inspection:
             return inspection
         try:
             with connected(url, LOOK_BUSY_MS) as connection:
-                _look(connection, inspection)
+                _read(connection, inspection)
                 connection.rollback()
                 inspection.writable = _takes_writes(connection)
         except _FAILURES as error:  # the driver's text may hold the URL, password and all
@@ -74,7 +74,7 @@ def inspect(data_dir: Path, url: str) -> Inspection:
     return inspection
 
 
-def _look(connection: Connection, inspection: Inspection) -> None:
+def _read(connection: Connection, inspection: Inspection) -> None:
     inspection.newest = revisions()[-1]
     inspection.revision = revision_of(connection)
     inspection.known = inspection.revision in {None, *revisions()}

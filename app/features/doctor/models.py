@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-from app.features.doctor.command import CheckResult, Verdict
+from app.features.doctor.command import CheckResult, Outcome
 from app.features.doctor.inspection import inspect
 from app.inference.session import resolve_device
 from app.models.opening import open_embedder, target_of
@@ -45,7 +45,7 @@ def check_models(settings: Settings) -> Iterator[CheckResult]:
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
-            verdict: Verdict = "failed" if package.id in running else "warning"
+            verdict: Outcome = "failed" if package.id in running else "warning"
             yield CheckResult(verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
             yield CheckResult("ok", f"{package.id}: SHA-256 {manifest.sha256[:12]}… as its manifest says{state}")

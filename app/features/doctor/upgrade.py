@@ -51,7 +51,7 @@ def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
     begun = parse(since)
     if begun > parse(VERSION):
         raise ValueError(f"This is version {VERSION}: {since} is newer.")
-    kept = look(settings)
+    kept = read_kept(settings)
     for version, steps in CHECKLISTS.items():
         for step in steps if parse(version) > begun else ():
             yield from (replace(finding, check=version) for finding in step(settings, kept))
@@ -70,7 +70,7 @@ def parse(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def look(settings: Settings) -> Kept:
+def read_kept(settings: Settings) -> Kept:
     """Return what the database holds, without changing it; an empty record where there is none, or with the problem."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem or database.revision is None:

@@ -49,7 +49,7 @@ from app.gallery.service import Galleries
 from app.gallery.subjects import has_expired
 from app.timestamps import utc_now
 
-Reason: TypeAlias = Literal["asked", "expired"]
+ErasureReason: TypeAlias = Literal["asked", "expired"]
 Document: TypeAlias = dict[str, Any]
 """A receipt as JSON; the REST interface's schema describes it."""
 
@@ -104,7 +104,9 @@ class Erasures:
         self._recorded = recorded
         self._reached = reached
 
-    def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
+    def erase(
+        self, gallery_id: str, subject_id: str, *, reason: ErasureReason = "asked", rewrite: bool = False
+    ) -> Document:
         """Erase the subject and return the receipt.
 
         With `rewrite`, PostgreSQL's tables are rewritten, which locks them meanwhile; SQLite doesn't need that.
@@ -113,7 +115,9 @@ class Erasures:
         """
         return self.complete([self.delete(gallery_id, subject_id, reason=reason, rewrite=rewrite)])[0]
 
-    def delete(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> str:
+    def delete(
+        self, gallery_id: str, subject_id: str, *, reason: ErasureReason = "asked", rewrite: bool = False
+    ) -> str:
         """Delete the subject and return the id of a pending receipt, which `complete` completes.
 
         With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.

@@ -16,7 +16,7 @@ from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import NextCursor, Params, Wire
-from app.features.erasure.erasing import Erasures
+from app.features.erasure.erasing import ErasureReason, Erasures
 from app.features.signatures import Signer
 from app.features.similarity import most_lenient
 
@@ -77,7 +77,7 @@ class Receipt(Wire):
     id: str
     gallery: str
     subject: ErasedSubject
-    reason: Literal["asked", "expired"]
+    reason: ErasureReason
     erased_at: str = Field(description="From then on no answer contains the subject.")
     erased: ErasedCounts
     cleared: Cleared

@@ -26,7 +26,7 @@ from app.choices import GpuSearch
 from app.features.gpu_search.product import ProductIndex
 from app.inference.session import resolve_device
 from app.search.index import Rows, View
-from app.search.quantised import LENGTH, NO_ROW, Near, rounding
+from app.search.quantised import MAX_LENGTH, NO_ROW, Near, rounding
 from app.types import Vectors
 
 LANES = 2
@@ -177,7 +177,7 @@ class GpuRows:
         if self.half:
             lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
             # Twice the probe's and the row's: the score may be rounded too.
-            errors += (2 * np.maximum(lengths, LENGTH) + 2) * half_error(self._dimension)
+            errors += (2 * np.maximum(lengths, MAX_LENGTH) + 2) * half_error(self._dimension)
         return Near(scores, rows, floors, errors)
 
     def _index(self) -> Any:
@@ -251,7 +251,7 @@ def find_gpu(search: GpuSearch) -> Gpu | None:
 
 def half_error(dimension: int) -> float:
     """Bound the distance between a vector and its float16 copy: 2^-11 of each number, 2^-25 of tiny ones."""
-    return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
+    return MAX_LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
 
 
 FEATURE = Feature(find_gpu=find_gpu)

@@ -239,7 +239,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         comparison = Comparison(self._milvus, searcher.name, self._spec.dimension)
         with self._source.read_all(self._spec) as (_, blocks):
             for block in blocks:
-                comparison.look(block)
+                comparison.compare(block)
             comparison.look_beyond()
         there = self._collections.owners([*comparison.missing, *comparison.different, *comparison.extra])
         missing, different = (

@@ -164,7 +164,7 @@ class Comparison:
         self.extra: list[int] = []
         self.held = 0
 
-    def look(self, block: FaceBlock) -> None:
+    def compare(self, block: FaceBlock) -> None:
         held = joined(list(self._pages(int(block.faces[-1]))), self._dimension)
         there = np.isin(block.faces, held.faces)
         ours, theirs = held.only(np.searchsorted(held.faces, block.faces[there])), block.only(there)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from fastapi import Query, Request
 from pydantic import Field
@@ -17,6 +17,7 @@ from app.api.feature import Feature, Part
 from app.api.route import Router
 from app.api.routes import jobs
 from app.api.schemas.base import Example, Params, Wire
+from app.choices import Preset
 from app.concurrency.admission import Admission
 from app.concurrency.threads import WorkerPool
 from app.features.models.job import ADD, PULL, ModelAdder
@@ -76,7 +77,7 @@ class NewModelParams(Params):
     """The facts that an ONNX file lacks: a name, its input and its licence. The archive of a package has them."""
 
     name: str | None = Field(default=None, pattern=_NAME, max_length=100, description="ONNX: name of the new package.")
-    preset: Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"] | None = Field(
+    preset: Preset | None = Field(
         default=None, description="ONNX: whose input the file takes, as for `likeness models add`."
     )
     licence: str | None = Field(

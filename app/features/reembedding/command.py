@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 from likeness_client import answers
 
+from app.choices import WithoutCrop
 from app.cli import jobs, options
 from app.cli.options import Session, command
 
@@ -21,7 +22,7 @@ def start(
     gallery: options.Gallery,
     embedder: options.Package,
     without_crop: Annotated[
-        Literal["refuse", "drop"] | None, typer.Option(help="Faces without a crop: refuse to start, or drop them.")
+        WithoutCrop | None, typer.Option(help="Faces without a crop: refuse to start, or drop them.")
     ] = None,
     keep_days: Annotated[
         float | None, typer.Option(min=0, help="Days after the switch in which a rollback is possible. Default: 7.")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from app.choices import WithoutCrop
 from app.errors import InvalidInput, LikenessError, NotFound
 from app.features.corrected import drop_other_packages, reembed_corrections
 from app.features.own_jobs import UnderWay
-from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
+from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop
 from app.features.stored import decode_crop
 from app.features.transfers import delete_faces
 from app.gallery.records import Gallery
@@ -97,7 +98,7 @@ class Reembedder:
         gallery = self._store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
-    def look(self) -> None:
+    def finish_due(self) -> None:
         """Finish the re-embeddings that can no longer be rolled back, and restart clearing that has stopped."""
         now = utc_now()
         for move in self._reembeddings.all():

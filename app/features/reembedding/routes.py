@@ -15,6 +15,7 @@ from app.api.route import Router
 from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
 from app.api.schemas.server import Job
+from app.choices import WithoutCrop
 from app.features.own_jobs import last_job
 from app.features.reembedding import steps
 from app.features.reembedding.job import KIND, Reembedder
@@ -37,7 +38,7 @@ class ReembedStart(Params):
         max_length=MAX_ID_LENGTH,
         description="The model package to move to, as `name` or `name@version`.",
     )
-    without_crop: steps.WithoutCrop = Field(
+    without_crop: WithoutCrop = Field(
         default="refuse",
         description="What to do with faces without a stored crop. `refuse`: do not start. `drop`: leave them out; a "
         "rollback restores them until `finish` deletes them.",
@@ -65,7 +66,7 @@ class Reembedding(Wire):
         "(also after a rollback), the source answers. `switched`: the target answers. `ending`: templates that are no "
         "longer needed are being deleted."
     )
-    without_crop: steps.WithoutCrop
+    without_crop: WithoutCrop
     missing: int = Field(ge=0, description="Faces without a template of the target, since they have no stored crop.")
     keep_days: float
     started_at: datetime
@@ -147,7 +148,9 @@ def _answer(jobs: JobStore, move: steps.Reembedding) -> Reembedding:
 def _start(core: Components) -> Part:
     store = steps.Reembeddings(core.store)
     reembedder = Reembedder(core.galleries, store, core.embedders, core.jobs)
-    return Part({"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
+    return Part(
+        {"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.finish_due)]
+    )
 
 
 FEATURE = Feature([router], _start)

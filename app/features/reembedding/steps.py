@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from app.choices import WithoutCrop
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.features.own_jobs import check_free
@@ -26,8 +27,6 @@ from app.gallery.store import Store
 from app.timestamps import utc_now
 from app.types import Template
 
-WithoutCrop: TypeAlias = Literal["refuse", "drop"]
-"""What to do with faces that have no crop to embed: refuse to begin, or delete them at the end."""
 State: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
 """``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the
 target is the gallery's package, and a rollback is possible. ``ending``: the other package's templates are removed."""

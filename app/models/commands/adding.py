@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from app.choices import Preset
 from app.cli import options, output
 from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
@@ -214,7 +215,7 @@ def add(
     ] = None,
     non_commercial: Annotated[bool, typer.Option("--non-commercial", help="It forbids commercial use.")] = False,
     preset: Annotated[
-        Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"] | None,
+        Preset | None,
         typer.Option(help="Whose input the file takes: colour order, mean, std and size together."),
     ] = None,
     colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order of its input.")] = None,

@@ -557,11 +557,11 @@ def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, mod
 def test_the_way_back_closes_by_itself(server: Server) -> None:
     server.enroll(1)
     server.move(keep_days=1)
-    server.reembedder.look()
+    server.reembedder.finish_due()
     assert server.reembedder.find("staff").state == "switched", "a day is not over"
     server.reembedder.rollback("staff")
     server.move(keep_days=0)
-    server.reembedder.look()
+    server.reembedder.finish_due()
     server.over()
     assert server.finds(1)
 

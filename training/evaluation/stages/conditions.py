@@ -23,7 +23,7 @@ from app.errors import Unalignable
 from app.models.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
 from app.models.calibration.operating_points import numbered
 from app.models.stages import pixels_of
-from app.package.cards import Condition, ConditionRate, ErrorRate
+from app.package.cards import Condition, ConditionRate, RateInterval
 from app.pipeline import Pipeline, choose_face
 from app.types import Landmarks, Pixels
 from training.evaluation.groups import rounded
@@ -240,10 +240,10 @@ def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
     return first, second
 
 
-def _interval(events: int, trials: int, samples: NDArray[np.float64], independent: int) -> ErrorRate:
+def _interval(events: int, trials: int, samples: NDArray[np.float64], independent: int) -> RateInterval:
     """Return the bootstrap's interval, never narrower than Wilson's of as many ``independent`` trials, with as many
     digits as cards hold."""
     value = events / trials
     drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
     low, value, high = rounded(Interval(value, min(drawn.low, plain.low), max(drawn.high, plain.high)))
-    return ErrorRate(value=value, low=low, high=high)
+    return RateInterval(value=value, low=low, high=high)

@@ -23,7 +23,7 @@ from app.features.liveness.scorer import Scorer, open_liveness
 from app.models.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.models.opening import open_detector
 from app.models.stages import LIMITS
-from app.package.cards import ErrorRate
+from app.package.cards import RateInterval
 from app.package.folders import Package
 from app.package.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.photo_folders import folders_of_people, is_photo, walk
@@ -237,9 +237,9 @@ def calibration(
     )
 
 
-def _rate(interval: Interval) -> ErrorRate:
+def _rate(interval: Interval) -> RateInterval:
     value = round(interval.value, 7)
-    return ErrorRate(value=value, low=min(value, round(interval.low, 7)), high=max(value, round(interval.high, 7)))
+    return RateInterval(value=value, low=min(value, round(interval.low, 7)), high=max(value, round(interval.high, 7)))
 
 
 def with_calibration(manifest: Manifest, new: LivenessCalibration) -> Manifest:
