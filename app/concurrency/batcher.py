@@ -251,7 +251,7 @@ class GroupCommit(Generic[T, R]):
                     _try([waiting], work)
         finally:
             for waiting in batch:
-                if not waiting.answer.done():  # this thread is being stopped: no other may wait for ever
+                if not waiting.answer.done():  # this thread is being stopped: the others must not wait for ever
                     waiting.answer.set_exception(LikenessError("The work was not finished."))
                 waiting.woken.set()
 

@@ -80,7 +80,8 @@ def purpose_of(name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FoundRings:
-    """``faces`` is the ring for templates and crops, None without one; if not ``seals``, it only decrypts.
+    """The rings of keys that a server has. ``faces`` is for templates and crops, None without one; unless ``seals``, it
+    only decrypts.
 
     ``secrets`` is the ring for the server's own secrets, None before the first start.
     """

@@ -117,7 +117,8 @@ ROUGH: Final = Tile(48, 26)
 """A seventh of the cost, and enough to see that no face is there: tiles of 64 tell no more (there 220 places of faces
 in those films pass, and 14 % of 1,593 others; here 221 and 12 %)."""
 TILES_PER_ROW: Final = 4
-"""As many rows make an input of 512 × 512, 17 MB. With 8, a small photo was not let in beside a large one in 1 GiB."""
+"""Tiles in a row, and rows in a sheet: an input of 512 × 512, 17 MB. With 8, a small photo found no memory beside a
+large one in 1 GiB."""
 TILES: Final = TILES_PER_ROW**2
 
 OF_BEST: Final = 0.5

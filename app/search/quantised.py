@@ -25,8 +25,8 @@ nanoseconds a row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's h
 FAISS's own threshold, which holds for the whole process, is too high to ever use BLAS."""
 SPREAD = 6.0
 """The largest number that an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger
-ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; half the spread
-would clip real vectors."""
+ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014 for every D. Half the
+spread would clip real vectors."""
 MAX_LENGTH = 1 + UNIT_TOLERANCE
 """Upper bound of the length of stored vectors."""
 ENCODE_ROWS = 8_192

@@ -36,7 +36,7 @@ AUDIT = "audit"
 """The thread that writes the audit log. A request that changes something waits for it; what others did is written
 later, when the next one may already be traced."""
 TRANSPORT = f"{APP}server/local.py"
-"""Stands where the network would."""
+"""Takes the place of the network, so its functions don't count."""
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 Function: TypeAlias = tuple[str, str]
 """File below `app`, and qualified name."""

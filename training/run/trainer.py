@@ -391,7 +391,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Load a checkpoint of this recipe, made on any number of ranks.
 
-        Raises InvalidInput (`recipe_mismatch`) where what the state belongs to differs from the recipe's.
+        Raises InvalidInput (`recipe_mismatch`) if the recipe differs in something that the state depends on.
         """
         saved = checkpoint.load(path)
         state = saved.state

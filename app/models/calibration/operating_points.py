@@ -234,8 +234,8 @@ def _bootstrap(
 MANY_COMPARISONS = 10
 MANY_PHOTOS = 5
 SURE_SHARE = 0.8
-"""Share of ``above`` that a mean over many comparisons has to reach: it scatters less than a single score, so it is as
-sure a sign."""
+"""Share of ``above`` that a mean over many comparisons has to reach. A mean varies less than a single score, so
+reaching this much is as sure a sign."""
 SAME_PHOTO = 0.9
 """Score that different photos of one person hardly ever reach: from here on they are one photo, or of one moment."""
 

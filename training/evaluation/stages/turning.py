@@ -60,7 +60,7 @@ class Turned:
 
 
 def together(figures: Sequence[Turned]) -> Turned:
-    """Return the sums over all angles but 0, of which there must be some; its degrees mean nothing."""
+    """Return the sums over all angles but 0; there must be at least one. The ``degrees`` of the result mean nothing."""
     return Turned(*map(sum, zip(*(astuple(row) for row in figures if row.degrees), strict=True)))
 
 
