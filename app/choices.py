@@ -52,7 +52,7 @@ EventKind: TypeAlias = Literal["person_seen", "unknown_seen", "name_changed", "l
 """What happens before a camera (`app.features.watching`)."""
 Preset: TypeAlias = Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"]
 """Whose input an ONNX file takes (`app.models.presets`)."""
-Content: TypeAlias = Literal["photos", "templates", "archive"]
+ImportContent: TypeAlias = Literal["photos", "templates", "archive"]
 """What an import reads (`app.features.bulk`)."""
 WithoutCrop: TypeAlias = Literal["refuse", "drop"]
 """What a re-embedding does with faces that have no crop to embed: refuse to begin, or delete them at the end."""

@@ -31,9 +31,11 @@ def write(described: Mapping[str, Any]) -> dict[str, str]:
     """Return the text of each file of `FILES` for a server's OpenAPI document."""
     schemas = described["components"]["schemas"]
     calls = [call for call in generate.calls_of(described) if call.name not in generate.NOT_CALLED]
-    reached = _reached(schemas, {call.answer for call in calls} | {call.request for call in calls})
+    client = _client(calls, schemas)
+    bodies = {call.answer for call in calls} | {call.request for call in calls}
+    reached = _reached(schemas, bodies | set(re.findall(r"\bT\.(\w+)", client)))
     types = "\n".join(_declaration(name, schemas[name]) for name in sorted(reached))
-    return {"types": HEAD + types, "client": HEAD + _client(calls, schemas)}
+    return {"types": HEAD + types, "client": HEAD + client}
 
 
 def kind_of(schema: Schema) -> str:  # noqa: PLR0911 (a case a kind of schema)

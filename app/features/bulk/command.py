@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO, TypeAlias
 import typer
 from likeness_client import ApiError, Client, answers
 
-from app.choices import Content
+from app.choices import ImportContent
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.options import Session, command, model_ids
@@ -59,7 +59,7 @@ def import_(
             "or an archive that `likeness export` wrote."
         ),
     ],
-    content: Annotated[Content | None, typer.Option(help="What a tar contains. Default: detected.")] = None,
+    content: Annotated[ImportContent | None, typer.Option(help="What a tar contains. Default: detected.")] = None,
     quality: options.Quality = None,
     package: ImportPackage = None,
     ids: Annotated[

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from app.api.components import Components
 from app.api.schemas.base import MAX_ID_LENGTH, ON_CONFLICT, Params
-from app.choices import Content, OnConflict, QualityName
+from app.choices import ImportContent, OnConflict, QualityName
 from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, Unusable
@@ -38,7 +38,7 @@ _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {
 
 
 class ImportParams(Params):
-    content: Content = Field(
+    content: ImportContent = Field(
         default="photos",
         description="The content of the tar. `photos`: one folder per person; `templates`: `templates.npy` with "
         "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",

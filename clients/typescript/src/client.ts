@@ -336,7 +336,7 @@ export class Client {
    * of its own with a limit of memory and time, and adds it. An archive's operating points are taken as they
    * are.
    */
-  addModel(tar: Blob | ReadableStream<Uint8Array>, query: { name?: string | null; preset?: "insightface" | "adaface" | "sface" | "facenet" | "imagenet" | "unit" | "opencv" | null; licence?: string | null; non_commercial?: boolean } = {}): Promise<T.Job> {
+  addModel(tar: Blob | ReadableStream<Uint8Array>, query: { name?: string | null; preset?: T.Preset | null; licence?: string | null; non_commercial?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: "/v1/models", body: tar, query });
   }
 
@@ -695,7 +695,7 @@ export class Client {
    * Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an
    * exported gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
    */
-  importFaces(gallery: string, tar: Blob | ReadableStream<Uint8Array>, query: { content?: "photos" | "templates" | "archive"; quality?: T.QualityName; on_conflict?: T.OnConflict | null; package?: string | null; normalize?: boolean; trust?: string | null } = {}): Promise<T.Job> {
+  importFaces(gallery: string, tar: Blob | ReadableStream<Uint8Array>, query: { content?: T.ImportContent; quality?: T.QualityName; on_conflict?: T.OnConflict | null; package?: string | null; normalize?: boolean; trust?: string | null } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/import", { gallery }), body: tar, query });
   }
 

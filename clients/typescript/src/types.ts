@@ -877,6 +877,8 @@ export interface ImageSize {
   rotated?: 0 | 90 | 180 | 270;
 }
 
+export type ImportContent = "photos" | "templates" | "archive" | (string & {});
+
 export type IndexKind = "fp32" | "int8" | (string & {});
 
 /** Work that outlasts a request. */
@@ -1167,6 +1169,8 @@ export interface PopulationWarning {
   fmr_found_high: number | null;
 }
 
+export type Preset = "insightface" | "adaface" | "sface" | "facenet" | "imagenet" | "unit" | "opencv" | (string & {});
+
 export interface PullParams {
   /** One of `GET /v1/models/pullable`. */
   name: string;
@@ -1246,7 +1250,7 @@ export interface ReembedStart {
    * What to do with faces without a stored crop. `refuse`: do not start. `drop`: leave them out; a rollback
    * restores them until `finish` deletes them.
    */
-  without_crop?: "refuse" | "drop";
+  without_crop?: WithoutCrop;
   /** Days after the switch during which a rollback is possible; then the server finishes by itself. */
   keep_days?: number;
   /** Take a package without operating points: nobody is identified by it before it is measured. */
@@ -1268,7 +1272,7 @@ export interface Reembedding {
    * needed are being deleted.
    */
   state: "embedding" | "ready" | "switched" | "ending";
-  without_crop: "refuse" | "drop";
+  without_crop: WithoutCrop;
   /** Faces without a template of the target, since they have no stored crop. */
   missing: number;
   keep_days: number;
@@ -1836,3 +1840,5 @@ export interface Who {
   /** Also enroll the sighting's crop; the subject is made if it is missing. */
   enroll?: boolean;
 }
+
+export type WithoutCrop = "refuse" | "drop" | (string & {});
