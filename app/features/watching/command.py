@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 TOLD_S = 3600.0
 """Seconds that the end of a film waits until the service has taken everything."""
+SIGNAL_S = 0.5
+"""Seconds between looks for a signal."""
 
 
 @command(
@@ -183,7 +185,8 @@ def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str)
         signal.signal(number, lambda *_: stopped.set())
     told = telling(client, gallery, source.reports)
     output.say(ready)
-    stopped.wait()
+    while not stopped.wait(SIGNAL_S):  # any thread may get a signal, and this one alone runs what it calls
+        pass
     told.close()
     source.close()
 

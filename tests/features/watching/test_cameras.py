@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from app.features.watching.watcher.camera import read_camera
 from app.timestamps import utc_now
 from bench.parts.watch import PICTURES
 from tests.features.watching.test_mqtt import MOSQUITTO, broker
+from tests.features.watching.test_watch import http_camera
 from tests.support.films import film
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, encoded, enrolled
@@ -75,6 +78,19 @@ def photos(folder: Path) -> list[Path]:
     for path, photo in zip(paths, (AGAIN, HOPPER), strict=True):
         path.write_bytes(photo)
     return paths
+
+
+def test_a_signal_that_another_thread_gets_ends_it_too(server: LiveServer, tmp_path: Path) -> None:
+    """As the kernel may choose on a busy machine."""
+    with (
+        http_camera("mjpeg", frames=100_000) as camera,
+        watching(server, tmp_path / "log", camera, "--gallery", "crew") as watched,
+    ):
+        until(lambda: "Watching" in watched.printed)
+        main = watched.process.pid
+        others = [int(task.name) for task in Path(f"/proc/{main}/task").iterdir() if int(task.name) != main]
+        assert ctypes.CDLL(None).tgkill(main, others[0], signal.SIGTERM) == 0
+        assert watched.process.wait(60) == 0
 
 
 def test_a_camera_by_rtsp_goes_away_and_comes_back(

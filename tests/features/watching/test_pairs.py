@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from app.db.encryption import encode_key
+from app.features.watching import routes
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.commands import run
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running, two_running
-from tests.support.sighted import HOME, make_home, told
+from tests.support.sighted import HOME, events_of, make_home, told
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended, until
 
@@ -86,3 +87,31 @@ def test_sealing_by_another_key_leaves_sightings_and_strangers_as_they_are(tmp_p
         assert told(api, HOPPER, HOPPER, camera="garden")["stranger"] == first["stranger"]
     with closing(sqlite3.connect(data_dir / "likeness.db")) as database:
         assert {template[0] for (template,) in database.execute("SELECT template FROM sightings")} == {1}
+
+
+def test_visits_and_strangers_move_to_another_model_with_their_gallery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A visit that goes on is still one, and a stranger is met again."""
+    monkeypatch.setattr(routes, "REEMBED_S", 0.2)
+    with running(tmp_path / "data", watching="on", stranger_days=3) as api:
+        make_home(api, eileen=COLLINS)
+        known, unknown = told(api, AGAIN), told(api, HOPPER, HOPPER)
+        asked = api.post(f"{HOME}/reembed", json={"embedder": "sface-slim", "accept_non_commercial": True})
+        assert asked.status_code == 202, asked.text
+        job = asked.json()["job"]["id"]
+        assert job_ended(api, job)["state"] == "done"
+        again = told(api, AGAIN, AGAIN, sighting=known["id"])
+        assert (again["decision"], again["subject"]) == ("known", "eileen")
+
+        def packages() -> set[str]:
+            with closing(sqlite3.connect(tmp_path / "data" / "likeness.db")) as database:
+                return {package for (package,) in database.execute("SELECT package FROM sightings")}
+
+        until(lambda: {package.partition("@")[0] for package in packages()} == {"sface-slim"})
+        assert told(api, HOPPER, HOPPER, camera="garden")["stranger"] == unknown["stranger"]
+    assert [(event["event"], event["subject"]) for event in events_of(tmp_path / "data")] == [
+        ("person_seen", "eileen"),
+        ("unknown_seen", None),
+        ("unknown_seen", None),
+    ]

@@ -113,7 +113,7 @@ function stateOf(gallery, camera) {
   if (!told) return ["no report", "uncertain", UNTOLD];
   if (Date.now() - Date.parse(told) > SILENT_MS) return ["silent", "bad", `${SILENT} Last heard of ${moment(told)}.`];
   if (problem) return ["no pictures", "bad", `No pictures come (${problem}): ${GONE}`];
-  if (!faces) return ["watching", "known", NO_FACES];
+  if (!faces && !visits) return ["watching", "known", NO_FACES]; // its watcher may have begun to count just now
   if (usable < USABLE * faces) return ["watching", "known", whyPoor(camera)];
   if (visits && !known) return ["watching", "known", `Only people who are not enrolled in ${gallery} came by.`];
   return ["watching", "known"];

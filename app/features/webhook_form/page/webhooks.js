@@ -85,7 +85,6 @@ function card(one, names, act) {
       await act(button, "The webhook is deleted.", () => remove(where));
   };
   const [word, kind] = standing(one);
-  const since = one.failing_since ? `, since ${when(one.failing_since)}` : "";
   return h(
     "li.card.webhook",
     {},
@@ -97,7 +96,8 @@ function card(one, names, act) {
       ["People", one.subjects ? list(one.subjects.map(named)) || "those it was for are gone: nothing is sent" : ALL],
       ["At most", one.quiet_s && `one like another in ${one.quiet_s} seconds`],
       ["Last delivery", when(one.delivered_at)],
-      ["Problem", one.last_error && one.last_error + since],
+      ["Problem", one.last_error],
+      ["Failing since", one.failing_since && when(one.failing_since)],
     ]),
     h(
       "div.row",
