@@ -53,8 +53,13 @@ ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
 _FIRST_TO_GO = "1000"
 """Of -1000 to 1000: where memory runs out all the same, the system ends this process and not the server."""
-_M_ARENA_MAX = -8
-"""<malloc.h>"""
+_M_ARENA_MAX, _MADV_COLLAPSE = -8, 25
+"""<malloc.h>; <linux/mman.h>, from Linux 6.1 on"""
+LARGE_PAGE = 2 * 1024**2
+GATHERED_TO = 1024**3
+"""Larger mappings hold indexes, which ask for large pages themselves and reserve more addresses than they use."""
+MOSTLY = 0.9
+"""Share of a large page's addresses that must be in use, so that gathering takes little memory."""
 
 # Facts
 
@@ -203,10 +208,27 @@ def share_arenas() -> None:
 def release_memory() -> None:
     """Return the memory that malloc keeps unused to the system. Takes milliseconds.
 
-    After photos of 12 megapixels from sixteen clients a server keeps 271 MiB in place of 501.
-
-    To be called now and then, and at the end of large work. Does nothing where the C library isn't glibc.
+    After photos of 12 megapixels from sixteen clients a server keeps 271 MiB in place of 501. To be called now and
+    then, and at the end of large work. Does nothing where the C library isn't glibc.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def gather_pages() -> None:
+    """Gather memory that is in use in large pages, so that the processor looks up fewer addresses.
+
+    An identification takes 5 % less processor time so (Zen 4, docs/decisions/speed.md). Takes 0.1 to 0.4 s after a
+    start and 0.02 s again, and does nothing where the system can't. To be called now and then: new memory comes.
+    """
+    system, pages = ctypes.CDLL(None), LARGE_PAGE // os.sysconf("SC_PAGE_SIZE")
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8") if sys.platform == "linux" else ""
+    for line in maps.splitlines():
+        addresses, rights, _, _, file, *_ = line.split()
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        suits = rights == "rw-p" and file == "0" and last - first <= GATHERED_TO
+        for start in range(-(-first // LARGE_PAGE) * LARGE_PAGE, last - LARGE_PAGE + 1, LARGE_PAGE) if suits else ():
+            used = (ctypes.c_ubyte * pages)()
+            where, size = ctypes.c_void_p(start), ctypes.c_size_t(LARGE_PAGE)
+            if not system.mincore(where, size, used) and sum(each & 1 for each in used) >= MOSTLY * pages:
+                system.madvise(where, size, _MADV_COLLAPSE)

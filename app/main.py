@@ -66,7 +66,7 @@ from app.gallery.store import bind_package
 from app.inference.embedders import Embedder, Embedders
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner, Work
-from app.machine import cores, memory_in_use, memory_limit, release_memory
+from app.machine import cores, gather_pages, memory_in_use, memory_limit, release_memory
 from app.package.folders import Package, find_packages, scan_packages
 from app.package.manifest import CROP_SIDE
 from app.recognition.gate import Gates
@@ -304,6 +304,7 @@ def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
         scheduler.every(seconds, name, core.clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", core.clock.guarded(core.audit.prune), at_once=True)
     scheduler.every(MEMORY_S, "memory", release_memory)
+    scheduler.every(MEMORY_S, "pages", gather_pages, at_once=True)
     for name, retry in (("database", storage.database.retry_write), ("audit sink", core.audit.retry_sink)):
         scheduler.every(WRITE_RETRY_S, name, retry)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from app import machine
 
@@ -76,3 +80,39 @@ def test_a_quota_counts_as_that_many_cores_rounded_up(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(4)))
     monkeypatch.setattr(machine, "_cpu_quota", lambda: quota)
     assert machine.cores() == wanted
+
+
+def large_pages(start: int) -> int:
+    """Return the bytes in large pages of the mapping that holds an address."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines():
+        if "-" in (first := line.split()[0]):
+            low, high = (int(address, 16) for address in first.split("-"))
+            here = low <= start < high
+        elif here and first == "AnonHugePages:":
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def present(area: NDArray[np.uint8]) -> int:
+    """Return how many of the array's pages there are."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    with Path("/proc/self/pagemap").open("rb") as pages:
+        pages.seek(area.ctypes.data // page * 8)
+        return int((np.frombuffer(pages.read(area.size // page * 8), np.uint64) >> np.uint64(63)).sum())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux gathers pages")
+def test_memory_in_use_is_gathered_in_large_pages_and_the_rest_takes_none() -> None:
+    flags, size = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 4 * machine.LARGE_PAGE
+    used, sparse = (np.frombuffer(mmap.mmap(-1, size, flags), np.uint8) for _ in range(2))
+    used[:] = numbers = np.arange(size, dtype=np.int64) % 251
+    sparse[:: machine.LARGE_PAGE // 2] = 1
+    before = large_pages(used.ctypes.data + machine.LARGE_PAGE)
+    machine.gather_pages()
+    gathered = large_pages(used.ctypes.data + machine.LARGE_PAGE) - before
+    if not gathered:
+        pytest.skip("this system gathers no pages")
+    assert gathered >= 3 * machine.LARGE_PAGE
+    assert present(sparse) == 8
+    assert (used == numbers).all()
