@@ -156,3 +156,25 @@ def test_without_any_feature_the_core_starts_and_recognises(tmp_path: Path) -> N
 @pytest.mark.parametrize("folder", FEATURES)
 def test_each_feature_can_be_taken_out_alone(folder: str, tmp_path: Path) -> None:
     check([folder], tmp_path)
+
+
+@pytest.mark.long
+def test_commands_say_which_feature_is_missing(tmp_path: Path) -> None:
+    """Those of what stays name what was taken out, in place of a traceback."""
+    project, model = without(["liveness", "milvus"], tmp_path), PROJECT / "models" / "sface-slim"
+    environ = {"LIKENESS_DATA_DIR": str(tmp_path / "data"), "LIKENESS_INDEX": "milvus://127.0.0.1:1/likeness"}
+    add = ["add", str(next(model.glob("*.onnx"))), "--task", "liveness", "--name", "live", "--licence", "MIT"]
+    added = asked(project, environ, "models", *add, "--cut", "square", "--scale", "2.7", "--classes", "fake,live")
+    assert (added.returncode, "does without liveness" in added.stderr) == (4, True), added.stderr
+    checked = asked(project, environ, "doctor")
+    assert "Traceback" not in checked.stderr
+    for what in ("liveness", "Milvus, and this installation does without it"):
+        assert what in checked.stdout
+
+
+def asked(project: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """What `likeness` answers there."""
+    command = [sys.executable, "-m", "app", *words]
+    return subprocess.run(
+        command, cwd=project, env=os.environ | environ, capture_output=True, text=True, check=False, timeout=300
+    )

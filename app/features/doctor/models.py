@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 from app.config import Settings
@@ -56,6 +57,9 @@ def check_models(settings: Settings) -> Iterator[CheckResult]:
 def check_liveness(settings: Settings) -> Iterator[CheckResult]:
     """Open the liveness packages that the server would use, and look for their operating points."""
     installed = find_packages(settings.models_dir, settings.data_dir)
+    if find_spec("app.features.liveness") is None:
+        yield CheckResult("ok", "this installation does without liveness; requests for it are answered with 503")
+        return
     if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
         yield CheckResult("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return

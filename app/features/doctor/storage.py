@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from app.config import Settings
 from app.db.clock import CLOCK, SETTLED_DAYS, Watched, read_clock
@@ -129,6 +130,10 @@ def check_index(settings: Settings) -> Iterator[CheckResult]:
     """Check that Milvus answers, where it is used."""
     if settings.index == "faiss":
         yield CheckResult("ok", "in memory, with FAISS")
+        return
+    if find_spec("app.features.milvus") is None:
+        message = "LIKENESS_INDEX names Milvus, and this installation does without it: searched in memory"
+        yield CheckResult("warning", message, "Put app/features/milvus back, or set LIKENESS_INDEX=faiss.")
         return
     from app.features.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
 

@@ -396,9 +396,13 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
 def _add_liveness(
     new: NewPackage, contract: LivenessContract, stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
-    """Add a file as a liveness package, and say what it rests on."""
-    from app.features.liveness.adding import add_liveness  # noqa: PLC0415 - slow to import
+    """Add a file as a liveness package, and say what it rests on. Raises Unusable where the feature was taken out."""
     from app.models.add import within  # noqa: PLC0415 - slow to import
+
+    try:
+        from app.features.liveness.adding import add_liveness  # noqa: PLC0415 - slow to import, and a feature
+    except ModuleNotFoundError:
+        raise Unusable("This installation does without liveness: app/features/liveness is missing.") from None
 
     added = within(time_limit, add_liveness, new, contract, stated)
     package, facts = added.package, added.facts
