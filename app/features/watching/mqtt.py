@@ -31,7 +31,7 @@ from app.features.watching.events import Event, aged, last_number, read_events
 from app.features.watching.rows import ROWS, to_stored
 from app.gallery.records import is_current
 from app.gallery.store import Store
-from app.timestamps import utc_now
+from app.timestamps import SKEW_S, utc_now
 
 ROOT: Final = "likeness"
 STATUS: Final = f"{ROOT}/status"
@@ -87,7 +87,8 @@ class Publisher:
 
     def _publish(self) -> None:
         """Publish the states where they changed, and the events that are due."""
-        events = read_events(self._database, self._cursor(), AT_ONCE)
+        [last] = self._database.column(sa.select(EVENT_CURSORS.c.number).where(EVENT_CURSORS.c.name == NAME))
+        events = read_events(self._database, last, AT_ONCE)
         if events or self._stale.is_set() or time.monotonic() >= self._states_at:
             self._stale.clear()
             self._publish_states()
@@ -154,8 +155,9 @@ class Publisher:
     def _take_turn(self) -> bool:
         """Return whether this server is the one that publishes now."""
         now, until = utc_now(), utc_now(timedelta(seconds=TURN_S))
-        mine = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now)
-        turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & mine)
+        put_back = EVENT_CURSORS.c.until > utc_now(timedelta(seconds=TURN_S + SKEW_S))  # the clock: no turn is so long
+        free = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now) | put_back
+        turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & free)
         held = self._database.rows(sa.select(EVENT_CURSORS.c.owner, EVENT_CURSORS.c.until))
         if held and held[0].owner == self._owner and held[0].until > utc_now(timedelta(seconds=TURN_S / 2)):
             return True
@@ -164,10 +166,6 @@ class Publisher:
             connection.execute(self._database.insert(EVENT_CURSORS).values(values).on_conflict_do_nothing())
             taken = connection.execute(turn.values(owner=self._owner, until=until)).rowcount
         return bool(taken)
-
-    def _cursor(self) -> int:
-        [number] = self._database.column(sa.select(EVENT_CURSORS.c.number).where(EVENT_CURSORS.c.name == NAME))
-        return int(number)
 
     def _move_cursor(self, number: int) -> None:
         with self._database.write(cached=False) as connection:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.gallery.store import Store
+from app.timestamps import utc_now
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, running
 from tests.support.sighted import HOME, events_of, make_home, told
@@ -185,3 +188,19 @@ def test_a_broker_that_was_away_gets_every_event(tmp_path: Path, port: int, list
             wanted = {event["number"] for event in events_of(tmp_path / "data")}
             assert len(wanted) >= 5
             until(lambda: wanted <= {event["number"] for _, event in listener.heard}, 2 * PATIENCE_S)
+
+
+def test_a_server_that_starts_after_the_clock_was_put_back_publishes(
+    tmp_path: Path, port: int, listener: Listener
+) -> None:
+    """The turn of the server before seems to last for another hour."""
+    settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
+    with broker(tmp_path / "broker", port):
+        with running(tmp_path / "data", **settings) as api:
+            make_home(api, eileen=COLLINS)
+            until(lambda: listener.retained.get("likeness/status") == "online")
+        with closing(sqlite3.connect(tmp_path / "data" / "likeness.db")) as database, database:
+            database.execute("UPDATE event_cursors SET until = ?", (utc_now(timedelta(hours=1)),))
+        with running(tmp_path / "data", **settings) as api:
+            told(api, AGAIN)
+            until(lambda: listener.heard)

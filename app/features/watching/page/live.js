@@ -3,6 +3,7 @@
 import { get } from "../api.js";
 
 const AGAIN_MS = 5000;
+const DATA = "data: ";
 /** With one of these it is of no use to try again. */
 const FINAL = new Set([401, 403, 404]);
 
@@ -53,11 +54,8 @@ async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
   for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-    const blocks = (waiting + piece.value).split("\n\n");
-    waiting = blocks.pop() ?? "";
-    for (const block of blocks) {
-      const data = block.split("\n").find((line) => line.startsWith("data: "));
-      if (data) yield JSON.parse(data.slice("data: ".length));
-    }
+    const lines = (waiting + piece.value).split("\n");
+    waiting = lines.pop() ?? "";
+    for (const line of lines) if (line.startsWith(DATA)) yield JSON.parse(line.slice(DATA.length));
   }
 }
