@@ -1,18 +1,23 @@
 """The processor time of a request, in turns in this checkout's server, in those of other checkouts (`--beside`), and in
-this one's with other model packages (`--package`)."""
+this one's with other model packages (`--package`).
+
+Photos differ more than versions do, so every server gets the same requests in a round: as many as the slowest one
+answered while it warmed up.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import count, cycle
+from itertools import count
 
 import numpy as np
 
 from bench import galleries
 from bench.figures import Figure
-from bench.load import closed_loop
+from bench.load import Load, closed_loop
 from bench.parts.enroll import enrollment
 from bench.parts.serve import identification, verification
 from bench.run import Run
@@ -29,17 +34,21 @@ def measure(run: Run) -> None:
         servers |= {label: stack.enter_context(run.server(code)) for label, code in run.beside.items()}
         servers |= {name: stack.enter_context(run.server(EMBEDDER=name)) for name in run.packages}
         sending = {label: _requests(run, server) for label, server in servers.items()}
-        for number in range(run.effort.rounds + 1):
-            run.say(f"round {number} of {run.effort.rounds}" if number else "warming up")
+        run.say("warming up")
+        warm = {label: _answered(servers[label], requests, run) for label, requests in sending.items()}
+        first = {operation: max(counts[operation] for counts in warm.values()) for operation in sending[HERE]}
+        size = {operation: min(counts[operation] for counts in warm.values()) for operation in sending[HERE]}
+        for number in range(run.effort.rounds):
+            run.say(f"round {number + 1} of {run.effort.rounds}")
             for place in range(len(servers)):
                 label = list(servers)[(place + number) % len(servers)]
-                for operation, requests in sending[label].items():
-                    cost = _turn(servers[label], requests, run.effort.clients, run.effort.seconds)
-                    if number:
-                        spent[operation][label].append(cost)
+                for operation, request in sending[label].items():
+                    begin = first[operation] + number * size[operation]
+                    numbers = range(begin, begin + size[operation])
+                    spent[operation][label].append(_turn(servers[label], map(request, numbers), run.effort.clients))
     for operation, by_label in spent.items():
         own = np.array(by_label[HERE])
-        details = {"rounds": len(own), "clients": run.effort.clients}
+        details = {"rounds": len(own), "clients": run.effort.clients, "requests": size[operation]}
         if len(by_label) == 1:
             run.add(Figure(PART, operation, float(np.median(own)), "ms", details=details))
         for label in [each for each in by_label if each != HERE]:
@@ -48,22 +57,35 @@ def measure(run: Run) -> None:
             run.add(Figure(PART, operation, float(np.median(own)), "ms", label, Spread.of(own / theirs), details=told))
 
 
-def _requests(run: Run, server: Server) -> dict[str, Iterator[bytes]]:
-    """Return endless requests of each operation, of one photo or a pair; a gallery holds the first photos."""
-    photos, target, number = run.stages.photos, server.target, count()
+def _requests(run: Run, server: Server) -> dict[str, Callable[[int], bytes]]:
+    """Return what makes the request of each number, of one photo or a pair; a gallery holds the first photos."""
+    photos, target = run.stages.photos, server.target
     with server.client() as client:
         galleries.create(client, GALLERY)
         galleries.enroll_photos(client, GALLERY, photos[: galleries.KNOWN])
-    pairs = zip(photos, [*photos[1:], photos[0]], strict=True)
+
+    def photo(number: int) -> bytes:
+        return photos[number % len(photos)]
+
     return {
-        "enroll": (enrollment(target, GALLERY, next(number), photo) for photo in cycle(photos)),
-        "identify": (identification(target, GALLERY, photo) for photo in cycle(photos)),
-        "verify": (verification(target, *pair) for pair in cycle(pairs)),
+        "enroll": lambda number: enrollment(target, GALLERY, number, photo(number)),
+        "identify": lambda number: identification(target, GALLERY, photo(number)),
+        "verify": lambda number: verification(target, photo(number), photo(number + 1)),
     }
 
 
-def _turn(server: Server, requests: Iterator[bytes], clients: int, seconds: float) -> float:
+def _answered(server: Server, requests: dict[str, Callable[[int], bytes]], run: Run) -> dict[str, int]:
+    """Return how many requests of each operation are answered in a turn's time."""
+    clients, seconds = run.effort.clients, run.effort.seconds
+    return {name: len(_sent(server, map(each, count()), clients, seconds).seconds) for name, each in requests.items()}
+
+
+def _turn(server: Server, requests: Iterator[bytes], clients: int) -> float:
     """Return the processor milliseconds of a request, of all threads of the server, while so many clients send."""
     before = server.processor_s()
-    load = closed_loop(server.target, lambda _client: requests, clients, seconds).checked()
+    load = _sent(server, requests, clients, math.inf)
     return 1000 * (server.processor_s() - before) / len(load.seconds)
+
+
+def _sent(server: Server, requests: Iterator[bytes], clients: int, seconds: float) -> Load:
+    return closed_loop(server.target, lambda _client: requests, clients, seconds).checked()

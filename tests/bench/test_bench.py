@@ -230,6 +230,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
             assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
     if part == "cost":
         assert {figure.details["clients"] for figure in run.findings.figures} == {TINY.clients}
+        assert all(int(str(figure.details["requests"])) >= TINY.clients for figure in run.findings.figures)
     if part == "growth":
         memory = [figure for figure in run.findings.figures if figure.work.startswith("memory")]
         when = [figure.work.rpartition(", ")[2] for figure in memory]
