@@ -228,7 +228,7 @@ def test_webhooks_are_made_read_resumed_and_deleted(guard: Visitor, api: httpx.C
     assert shown.startswith("whsec_")
     secret.get_by_role("button", name="I have it").click()
     card = page.get_by_role("listitem").filter(has_text="93.184.215.14")
-    for words in ("Somebody known was seen and A name was put right", "door and garden", "Eileen Collins", "active"):
+    for words in ("Somebody known was seen and a name was put right", "door and garden", "Eileen Collins", "active"):
         expect(card).to_contain_text(words)
     assert not guard.shows(shown), "it is shown only once"
     (made,) = api.get("/v1/webhooks").json()["webhooks"]

@@ -7,14 +7,14 @@ import { icon } from "../icons.js";
 import { copied, facts, galleryTicks, head, nothing, request, showOnce, ticks } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { PersonField } from "../suggest.js";
-import { list, nameOf, when } from "../words.js";
+import { list, nameOf, sentence, when } from "../words.js";
 
 /** @type {Record<string, string>} */
 const KINDS = {
-  person_seen: "Somebody known was seen",
-  unknown_seen: "Somebody unknown was seen",
-  name_changed: "A name was put right",
-  left: "Somebody has left",
+  person_seen: "somebody known was seen",
+  unknown_seen: "somebody unknown was seen",
+  name_changed: "a name was put right",
+  left: "somebody has left",
 };
 const LEAD =
   "Addresses that the server tells who was before a camera: at least once, in order, and signed as Standard Webhooks " +
@@ -90,7 +90,7 @@ function card(one, names, act) {
     {},
     h("div.row.apart", {}, h("h2.url", {}, one.url), h(`span.pill.${kind}`, {}, word)),
     facts([
-      ["When", list(one.kinds.map((name) => KINDS[name] ?? name))],
+      ["When", sentence(list(one.kinds.map((name) => KINDS[name] ?? name)))],
       ["Galleries", one.galleries ? list(one.galleries) : ALL],
       ["Cameras", one.cameras ? list(one.cameras) : ALL],
       ["People", one.subjects ? list(one.subjects.map(named)) || "those it was for are gone: nothing is sent" : ALL],
@@ -135,7 +135,8 @@ async function add(place) {
   const cameras = h("input", { type: "text", autocomplete: "off", spellcheck: "false" });
   const quiet = h("input", { type: "number", min: 0, max: 86_400, value: "0" });
   const names = Object.keys(KINDS);
-  const kinds = ticks("When", Object.entries(KINDS), { ticked: names.filter((name) => name !== "left") });
+  const words = Object.entries(KINDS).map(([name, text]) => /** @type {[string, string]} */ ([name, sentence(text)]));
+  const kinds = ticks("When", words, { ticked: names.filter((name) => name !== "left") });
   const galleries = galleryTicks(ids);
   const people = new People(ids);
   const asked = () => ({
