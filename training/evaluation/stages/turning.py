@@ -29,6 +29,8 @@ ALL_TURNED = "all turned"
 """Names the row of all angles but 0."""
 ROUNDS = 1000
 """Of the bootstrap over people."""
+LEAST_EVENTS = 10
+"""Of upright photos, of which multiples are given: of fewer, too many rounds draw none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class ByPeople:
 @dataclass(frozen=True, slots=True)
 class Beside:
     """Rates of turned photos as multiples of the upright ones', with 95 % intervals over people; None where upright
-    nothing happened."""
+    it happened less than LEAST_EVENTS times."""
 
     turned_by: str
     mated: Interval | None
@@ -163,18 +165,18 @@ def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> 
     rows = {f"{degrees}°": found for degrees, found in counted.items() if degrees}
     if rows:
         rows[ALL_TURNED] = reduce(add, rows.values())
-    upright = {name: getattr(counted[0], name).rates(weights) for name in ByPeople.__slots__}
     return [
-        Beside(name, **{what: _times(getattr(found, what).rates(weights), rates) for what, rates in upright.items()})
+        Beside(name, *(_times(getattr(found, what), getattr(counted[0], what), weights) for what in ByPeople.__slots__))
         for name, found in rows.items()
     ]
 
 
-def _times(rates: Floats, upright: Floats) -> Interval | None:
+def _times(turned: Events, upright: Events, weights: Ints) -> Interval | None:
     """Return the multiple of the first round, which has everybody once, and the interval of the others."""
-    if not upright[0] > 0:
+    if upright.happened.sum() < LEAST_EVENTS:
         return None
-    value, *drawn = np.divide(rates, upright, out=np.full(len(rates), math.nan), where=upright > 0).tolist()
+    rates, beside = turned.rates(weights), upright.rates(weights)
+    value, *drawn = np.divide(rates, beside, out=np.full(len(rates), math.nan), where=beside > 0).tolist()
     return percentile_interval(value, drawn)
 
 
