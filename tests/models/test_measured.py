@@ -129,6 +129,7 @@ def _moved(file: Download, address: str) -> Download:
     return file.model_copy(update={"url": f"{address}/{file.url.rpartition('/')[2]}"})
 
 
+@pytest.mark.long
 def test_a_model_is_made_of_files_in_a_folder_without_a_network(shared_data: Path, tmp_path: Path) -> None:
     """The two files that the docs name, and nothing else; they stay where they are."""
     page = (PROJECT / "docs" / "how-to" / "change-the-model.md").read_text(encoding="utf-8")

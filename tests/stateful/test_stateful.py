@@ -38,6 +38,7 @@ def look(machine: type[Machine], config: pytest.Config) -> None:
         seed += 1
 
 
+@pytest.mark.long
 def test_galleries_on_sqlite(pytestconfig: pytest.Config) -> None:
     look(Machine, pytestconfig)
 

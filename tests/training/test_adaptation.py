@@ -64,6 +64,7 @@ def test_jpeg_on_the_device_is_near_the_codecs(quality: int) -> None:
             assert np.abs(ours - theirs).mean() < np.abs(crop - theirs).mean()
 
 
+@pytest.mark.long
 def test_resizing_by_tables_is_opencvs() -> None:
     crop = some_crops(1)[0].astype(np.float32)
     tables = resize_tables(112).numpy()
@@ -332,6 +333,7 @@ def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
     assert (target / "adapted" / "model.onnx").read_bytes() == kept
 
 
+@pytest.mark.long
 def test_prune_makes_a_checkpoint_that_export_takes(tmp_path: Path) -> None:
     out = tmp_path / "slim"
     arguments = ["prune", "sface", "--photos", photos_in(tmp_path / "photos", 3), "--out", str(out), "--steps", "1"]

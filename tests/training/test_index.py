@@ -95,6 +95,7 @@ def test_indexing_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "indexes").iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_index_that_is_not_kept_goes_with_its_set_but_not_with_a_copy(tmp_path: Path) -> None:
     faces = open_dataset(folder_of(tmp_path / "set", 2))
     folder = getattr(faces, "folder").parent  # noqa: B009 - only stored sets have one

@@ -200,7 +200,7 @@ def test_this_installation_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("dimension", [128, 512])
+@pytest.mark.parametrize("dimension", [128, pytest.param(512, marks=pytest.mark.long)])
 def test_a_product_finds_the_rows_that_an_exact_scan_finds(dimension: int, half: bool) -> None:
     """Over 100,000 rows, added in uneven blocks, and for more probes than one run takes."""
     vectors = random_units(100_000, dimension)

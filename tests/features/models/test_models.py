@@ -82,6 +82,7 @@ def test_a_refusal_names_the_file_and_no_folder_of_the_server(api: httpx.Client,
     assert left_behind(data) == []
 
 
+@pytest.mark.long
 def test_the_archive_of_a_package_becomes_one_that_a_gallery_uses(api: httpx.Client, data: Path) -> None:
     job = added(api, tar_of(package(version="7", licence=FREE)))
     assert (job["state"], job["kind"], job["counts"]) == ("done", "add_model", {"added": 1}), job

@@ -70,7 +70,9 @@ def alike(looks: tuple[Look, ...], others: tuple[Look, ...]) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
-@pytest.mark.parametrize("degrees", [45, 90, 135, 180, 270])
+@pytest.mark.parametrize(
+    "degrees", [45, 90, *(pytest.param(degrees, marks=pytest.mark.long) for degrees in (135, 180, 270))]
+)
 def test_who_lies_is_one_visit_and_is_recognised(eyes: Eyes, degrees: int) -> None:
     [upright] = visits(eyes, scene((AGAIN, 0))).values()
     [lying] = visits(eyes, scene((COLLINS, degrees))).values()

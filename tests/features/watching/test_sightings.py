@@ -201,6 +201,7 @@ def test_erasure_leaves_no_byte_of_a_face(home: httpx.Client, data_dir: Path) ->
     assert not [crop for crop in crops for content in files if crop[-400:-100] in content]
 
 
+@pytest.mark.long
 def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
     second = 1 / 86_400
     days: dict[str, Any] = {"sightings_days": 15 * second, "unknown_days": 10 * second}
