@@ -284,16 +284,20 @@ class _Counted:
 
 def _count(connection: Connection, gallery: Gallery) -> _Counted:
     now = utc_now()
-    stored = [
-        sa.select(sa.func.count()).select_from(table).where(table.c.gallery_key == gallery.key)
-        for table in (SUBJECTS, FACES)
-    ]
+    stored = [_rows_of(table, gallery) for table in (SUBJECTS, FACES)]
     # `+ 0`: else SQLite reads all subjects of the gallery, in place of the few of all galleries that have expired.
-    gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key) for count in expired_counts(now)]
-    until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now)
-    queries = (query.scalar_subquery() for query in (*stored, *gone, until))
-    subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*queries)).one()
+    gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key).scalar_subquery() for count in expired_counts(now)]
+    until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now).scalar_subquery()
+    subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*stored, *gone, until)).one()
     return _Counted(Counts(subjects, faces), Counts(subjects - gone_subjects, faces - gone_faces), end)
+
+
+def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:
+    """Count the gallery's rows: if no other has any, all of the table's, which SQLite counts by the page."""
+    key, every = table.c.gallery_key, sa.select(sa.func.count()).select_from(table)
+    others = sa.or_(sa.exists().where(key < gallery.key), sa.exists().where(key > gallery.key))
+    own = every.where(key == gallery.key).scalar_subquery()
+    return sa.case((others, own), else_=every.scalar_subquery())
 
 
 def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:

@@ -4,6 +4,8 @@ import * as session from "./session.js";
 
 const BUSY = 429;
 const PATIENCE = 8;
+/** The most items of a list that one page has. */
+export const MOST = 1000;
 
 /** An answer that is an error; `code` is stable, `words.js` has a sentence for each. */
 export class Refusal extends Error {
@@ -130,10 +132,10 @@ export const remove = (where) => call("DELETE", where);
 export async function every(where, name, first = null) {
   const found = [];
   for (let page = first; ; ) {
-    page ??= await get(where, { limit: 1000, cursor: null });
+    page ??= await get(where, { limit: MOST, cursor: null });
     found.push(...page[name]);
     if (!page.next_cursor) return found;
-    page = await get(where, { limit: 1000, cursor: page.next_cursor });
+    page = await get(where, { limit: MOST, cursor: page.next_cursor });
   }
 }
 

@@ -1,14 +1,14 @@
 /** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where
  * it is restricted, typed elsewhere. */
 
-import { every, path } from "./api.js";
+import { call, every, MOST, path } from "./api.js";
 import { h, select } from "./dom.js";
 import * as session from "./session.js";
 
 const PLACE = "likeness.gallery";
 
 /**
- * The first page of galleries, if it came with the sign-in.
+ * The first page of galleries, if it came with the sign-in or was asked for beside it.
  * @type {any}
  */
 let firstPage = null;
@@ -18,6 +18,12 @@ let firstPage = null;
  * @param {any} page
  */
 export const expectGalleries = (page) => (firstPage = page);
+
+/**
+ * The first page of galleries, asked for with a key that is not signed in yet.
+ * @param {string} [secret]
+ */
+export const firstGalleries = (secret) => call("GET", path("galleries"), { secret, query: { limit: MOST } });
 
 /** Every gallery that the key sees. */
 export const everyGallery = () => every(path("galleries"), "galleries", firstPage);

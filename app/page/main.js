@@ -1,7 +1,7 @@
 /** Starts the page: the key, the frame around every view, and which view is shown. */
 
 import { call, path, post, remove } from "./api.js";
-import { expectGalleries } from "./choosing.js";
+import { expectGalleries, firstGalleries } from "./choosing.js";
 import * as crops from "./crops.js";
 import { byId, confirm, field, h, leaveDialogs, put, select, toast, whenDrawn } from "./dom.js";
 import { icon, mark } from "./icons.js";
@@ -50,11 +50,23 @@ function skip(event) {
   byId("main").focus();
 }
 
+/**
+ * Asks the server what a key, or this device's session, may do, and in the same trip for the galleries, which a first
+ * view shows, if this browser goes on with a key that could read them.
+ * @param {string} [secret]
+ */
+function askAbout(secret) {
+  const goesOn = (secret ?? null) === session.key() && session.couldRead();
+  const galleries = goesOn ? firstGalleries(secret).catch(() => null) : null; // the view asks again
+  return Promise.all([call("GET", path("key"), { secret }), galleries]);
+}
+
 /** Goes on with this device's session. */
 async function resume() {
   try {
-    session.begin(null, await call("GET", path("key")));
-    await open();
+    const [own, galleries] = await askAbout();
+    session.begin(null, own);
+    await open(galleries);
   } catch (error) {
     if (error.status === UNAUTHORIZED) session.end();
     showSignIn(error);
@@ -67,19 +79,22 @@ async function resume() {
  * @param {boolean} [stay] whether this device is to stay signed in
  */
 async function enter(secret, stay = false) {
+  let galleries = null;
   try {
-    session.begin(secret, await call("GET", path("key"), { secret }));
+    const [own, page] = await askAbout(secret);
+    session.begin(secret, own);
+    galleries = page;
   } catch (error) {
     session.end();
     showSignIn(error);
     return;
   }
   if (stay) await keep();
-  await open();
+  await open(stay ? null : galleries);
 }
 
 /**
- * @param {any} [galleries] the first page of galleries, which came with the sign-in
+ * @param {any} [galleries] the first page of galleries, if it is there already
  */
 async function open(galleries = null) {
   expectGalleries(galleries);

@@ -5,6 +5,7 @@
 
 const PLACE = "likeness.key";
 const STAYS = "likeness.stays";
+const READS = "likeness.reads";
 const IN_LINK = /^#code=([^&]+)/;
 
 /** @type {Api.OwnKey | null} */
@@ -31,11 +32,19 @@ export const key = () => sessionStorage.getItem(PLACE);
  */
 export function begin(secret, allowed) {
   if (secret === null) {
-    sessionStorage.removeItem(PLACE);
+    for (const name of [PLACE, READS]) sessionStorage.removeItem(name);
     localStorage.setItem(STAYS, allowed.id);
   } else sessionStorage.setItem(PLACE, secret);
   own = allowed;
+  if (may("read")) place().setItem(READS, "yes");
+  else place().removeItem(READS);
 }
+
+/** Where what is known of the key is kept: as long as the key. */
+const place = () => (key() === null ? localStorage : sessionStorage);
+
+/** Whether the key that this tab or device went by last could read galleries. */
+export const couldRead = () => place().getItem(READS) !== null;
 
 /** Whether this device, and not one tab alone, was signed in and not signed out again. */
 export const stays = () => localStorage.getItem(STAYS) !== null;
@@ -44,7 +53,7 @@ export const stays = () => localStorage.getItem(STAYS) !== null;
 export const isOver = () => own !== null && key() === null && localStorage.getItem(STAYS) !== own.id;
 
 export function end() {
-  if (key() === null) localStorage.removeItem(STAYS);
+  if (key() === null) for (const name of [STAYS, READS]) localStorage.removeItem(name);
   sessionStorage.clear(); // the key, and what views noted
   own = null;
 }

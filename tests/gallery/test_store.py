@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from itertools import product
 from pathlib import Path
 from typing import cast
@@ -28,7 +28,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overload
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.transfers import rename_subject
 from app.gallery.records import Gallery, Metadata, StoredFace, to_bytes
-from app.gallery.store import Store
+from app.gallery.store import Store, _count
 from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
 from app.types import Box, Quality, Reason, Template
@@ -53,6 +53,42 @@ def count(url: str, table: sa.Table) -> int:
     engine = engine_of(url)
     with engine.connect() as connection:
         return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+
+
+def test_counting_the_only_gallery_looks_at_no_row(tmp_path: Path) -> None:
+    """SQLite counts a whole table by the page; the rows of one gallery among others it counts one by one."""
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
+        write(store, gallery, 500)
+        with store.database.read() as connection:
+            cast("sqlite3.Connection", connection.connection.driver_connection).set_progress_handler(step, 1)
+            _count(connection, gallery)
+        assert 0 < steps < 500
+
+
+def write(store: Store, gallery: Gallery, people: int) -> None:
+    with store.change(gallery) as change:
+        write_many(change, gallery.embedder, [BulkSubject(f"person-{number}") for number in range(people)], [])
+
+
+def test_each_gallery_counts_its_own(store: Store) -> None:
+    """Also the first and the last of several, and the one that is left."""
+    galleries = [store.create_gallery(f"gallery-{number}", PACKAGE, DIMENSION) for number in range(3)]
+    for people, gallery in enumerate(galleries, start=1):
+        write(store, gallery, people)
+    assert [store.counts(gallery).subjects for gallery in galleries] == [1, 2, 3]
+    for gallery in galleries[:2]:
+        store.delete_gallery(gallery)
+    assert store.counts(galleries[2]).subjects == 3
+    store.delete_gallery(galleries[2])
+    assert store.counts(store.create_gallery("another", PACKAGE, DIMENSION)).subjects == 0
 
 
 PLAIN_TEXT = st.text(
@@ -567,7 +603,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
 
 ENROLL_FOR_EVER = """
 import sys
-from app.gallery.store import Store
+from app.gallery.store import Store, _count
 from app.gallery.subjects import delete_subject
 from tests.support.changing import written
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face

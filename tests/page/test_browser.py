@@ -78,6 +78,35 @@ def test_a_device_stays_signed_in_until_somebody_signs_out(visitor: Visitor) -> 
     visitor.heading("Sign in").wait_for()
 
 
+TRIPS = """() => {
+  const asked = (path) => performance.getEntriesByType("resource").filter((one) => new URL(one.name).pathname === path);
+  const [key, ...again] = asked("/v1/key");
+  return [again.length, asked("/v1/galleries").map((one) => one.startTime < key.responseStart)];
+}"""
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_who_was_signed_in_waits_for_one_trip(visitor: Visitor, stay: bool) -> None:
+    """The galleries are asked for beside what the key may do."""
+    page = visitor.page
+    visitor.sign_in()
+    if stay:
+        page.get_by_role("button", name="Stay signed in").click()
+        expect(page.get_by_role("button", name="Stay signed in")).to_have_count(0)
+    page.reload()
+    expect(page.locator("main ol.steps")).to_be_visible()
+    assert page.evaluate(TRIPS) == [0, [True]]
+
+
+def test_a_key_that_may_not_read_asks_for_no_galleries(visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto(visitor.link(make_key(visitor.server, "recognize")))
+    visitor.heading("Overview").wait_for()
+    page.reload()
+    expect(page.locator("main ol.steps")).to_be_visible()
+    assert page.evaluate(TRIPS) == [0, []]
+
+
 def test_a_tab_follows_who_stays_signed_in_on_this_device(visitor: Visitor, api: httpx.Client) -> None:
     """Its session is another's now, who may see less: nothing is left of what it showed."""
     make_gallery(api, "first-tab", eileen="collins")
@@ -145,7 +174,7 @@ def test_a_link_signs_in_once_and_keeps_the_key_out_of_sight(visitor: Visitor) -
     visitor.page.goto(link)
     visitor.heading("Overview").wait_for()
     assert visitor.page.url == f"{visitor.server.url}/"
-    assert visitor.page.evaluate("sessionStorage.length") == 1
+    assert visitor.page.evaluate("Object.keys(sessionStorage).sort()") == ["likeness.key", "likeness.reads"]
     visitor.page.get_by_role("button", name="Sign out").click()
     visitor.page.goto("about:blank")
     visitor.page.goto(link)
