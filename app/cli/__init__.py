@@ -20,7 +20,7 @@ from typer.main import get_group
 
 from app.cli import output
 from app.errors import LikenessError, Unusable
-from app.version import VERSION
+from app.version import DISTRIBUTION, VERSION
 from app.wording import found_wrong, meant_rate
 
 COMMANDS = "commands"
@@ -137,6 +137,8 @@ MEANT = {
     "compare": "verify", "match": "verify", "login": "keys link", "url": "keys link",
 }  # fmt: skip
 """What other programs call the same."""
+ENGINES = {"faiss", "onnxruntime"}
+"""Modules that an extra brings, `cpu` or `gpu`."""
 _NO_COMMAND = re.compile("No such command '(.*?)'\\.")
 
 
@@ -159,6 +161,11 @@ class _Commands(TyperGroup):
         except typer.TyperException as error:
             error.message = _said(error)
             raise
+        except ModuleNotFoundError as error:
+            if error.name not in ENGINES:
+                raise
+            wanted = f"pip install '{DISTRIBUTION}[cpu]', or [gpu] for an NVIDIA card"
+            raise typer.TyperException(f"{error.name} is not installed: {wanted}.") from None
 
 
 def _said(error: Any) -> str:

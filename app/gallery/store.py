@@ -288,7 +288,8 @@ def _count(connection: Connection, gallery: Gallery) -> _Counted:
     # `+ 0`: else SQLite reads all subjects of the gallery, in place of the few of all galleries that have expired.
     gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key).scalar_subquery() for count in expired_counts(now)]
     until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now).scalar_subquery()
-    subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*stored, *gone, until)).one()
+    counted = [*stored, *gone, until]
+    subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*counted)).one()
     return _Counted(Counts(subjects, faces), Counts(subjects - gone_subjects, faces - gone_faces), end)
 
 

@@ -463,3 +463,18 @@ def test_a_named_server_is_asked_with_the_key_of_a_file(tmp_path: Path, shared_s
     assert link.stdout.startswith("https://faces.example.org/#code=")
     file.write_text("")
     assert subprocess.run(command, env=environ, capture_output=True, text=True, check=False).returncode == 4
+
+
+@pytest.mark.parametrize(("command", "missing"), [("serve", "faiss"), ("serve", "onnxruntime"), ("doctor", "faiss")])
+def test_an_installation_without_engines_says_what_to_install(command: str, missing: str, tmp_path: Path) -> None:
+    """`pip install likeness-server` without `[cpu]` brings none."""
+    code = f"import sys; sys.modules[{missing!r}] = None; from app.cli import main; main()"
+    environ = environment(tmp_path, port=0)
+    done = subprocess.run(
+        [sys.executable, "-c", code, command], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "[cpu]" in said
+    assert missing in said
+    assert "Traceback" not in said

