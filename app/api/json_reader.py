@@ -78,7 +78,7 @@ def _load(data: bytes, long_strings: Iterator[memoryview]) -> Any:
         if _LONE_SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False, default=repr).encode()
     except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
-        raise InvalidInput("The body is not JSON.", code="invalid_json") from None
+        raise InvalidInput("The body is not JSON: its texts need double quotes.", code="invalid_json") from None
     return value
 
 

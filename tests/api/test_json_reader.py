@@ -132,3 +132,9 @@ def test_base64_in_millions_of_words_takes_no_more_memory_than_in_one() -> None:
 def test_only_images_are_long() -> None:
     with refused("payload_too_large", InvalidInput):
         parse_images(Body(b'{"image":"AAAA","name":"%s"}' % (b"A" * 100_000), JSON_TYPE), ONE_IMAGE, LIMITS)
+
+
+def test_single_quotes_are_answered_with_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match="need double quotes") as caught:
+        load_json(b"{'id': 'crew'}")
+    assert caught.value.code == "invalid_json"
