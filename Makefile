@@ -40,8 +40,6 @@ pictures: $(VENV)/.dev
 # The tests start many processes, which share their compiled files. They wait for servers, so there are MORE workers
 # than cores. Workers take whole files in the order of tests/conftest.py, the longest first. A test that fails is run once
 # more, and named ("RERUN") if it passes then: many wait for other programs, on a machine that may be busy.
-# `make test WORKERS="--processes 4"` collects once and forks instead (tests/support/forking.py), which takes half a minute
-# of processor time less; so far a quarter of the first stage was run like that.
 MORE ?= 1
 WORKERS = -n $$(($$(getconf _NPROCESSORS_ONLN) + $(MORE))) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(WORKERS) --reruns 1 -r aR

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 from tests.support import ready
 from tests.support.postgres import cluster, empty, new_database
 
-pytest_plugins = ("tests.support.forking",)
 OFF_BY_DEFAULT: dict[str, Any] = dict.fromkeys(("deepstack", "immich", "watching"), "on")
 PROJECT = Path(__file__).resolve().parent.parent
 MODULES = ("app", "training", "bench", "clients", "tests")
