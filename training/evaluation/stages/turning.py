@@ -135,7 +135,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class ByPeople:
-    """What `Turned` counts at one angle, by the people of the photos, who are in one order at all angles."""
+    """The counts of `Turned` at one angle, by the people of the photos, who are in one order at all angles."""
 
     mated: Events
     strangers: Events
