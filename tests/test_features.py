@@ -168,8 +168,10 @@ def test_commands_say_which_feature_is_missing(tmp_path: Path) -> None:
     assert (added.returncode, "does without liveness" in added.stderr) == (4, True), added.stderr
     checked = asked(project, environ, "doctor")
     assert "Traceback" not in checked.stderr
-    for what in ("liveness", "Milvus, and this installation does without it"):
+    for what in ("liveness", "Milvus, and this installation does without it: no server starts"):
         assert what in checked.stdout
+    served = asked(project, environ, "serve")
+    assert (served.returncode, "no index but faiss" in served.stderr) == (2, True), served.stderr
 
 
 def asked(project: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:

@@ -132,8 +132,8 @@ def check_index(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("ok", "in memory, with FAISS")
         return
     if find_spec("app.features.milvus") is None:
-        message = "LIKENESS_INDEX names Milvus, and this installation does without it: searched in memory"
-        yield CheckResult("warning", message, "Put app/features/milvus back, or set LIKENESS_INDEX=faiss.")
+        message = "LIKENESS_INDEX names Milvus, and this installation does without it: no server starts"
+        yield CheckResult("failed", message, "Put app/features/milvus back, or set LIKENESS_INDEX=faiss.")
         return
     from app.features.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
 
