@@ -123,16 +123,15 @@ class JobStore:
         )
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a queued job at once, a running one soon; a finished one stays as it is.
-
-        Raises NotFound ``job_not_found``.
-        """
+        """Cancel a job: at once if no process holds it, also one whose process was killed; else soon. A finished one
+        stays as it is. Raises NotFound ``job_not_found``."""
         with self._database.write() as connection:
             job = _find(connection, job_id, lock=True)
-            if not job.finished:
-                queued = job.state == "queued"
-                values = _end("cancelled") if queued else {"cancel_asked": True}
-                connection.execute(sa.update(JOBS).where(JOBS.c.key == job.key).values(values))
+            now, mine = _lease_time(connection), (JOBS.c.key == job.key) & JOBS.c.state.not_in(FINISHED)
+            unheld = mine & _is_past(JOBS.c.lease_until, boots=now[BOOT_ID] == " ")
+            at = {"now": now, "boot": now[:BOOT_ID]}
+            connection.execute(sa.update(JOBS).where(unheld).values(_end("cancelled")), at)
+            connection.execute(sa.update(JOBS).where(mine).values(cancel_asked=True))
             return _find(connection, job_id)
 
     def refusals(self, job: Job, after: int = -1, limit: int = REPORT_ROWS) -> Sequence[Refusal]:
@@ -330,23 +329,23 @@ def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
     return utc_text(now + offset)
 
 
+def _is_past(column: sa.ColumnElement[str], *, boots: bool) -> sa.ColumnElement[bool]:
+    past = sa.or_(column.is_(None), column <= sa.bindparam("now", type_=sa.String))
+    return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != sa.bindparam("boot")) if boots else past
+
+
 @cache
 def _free(*, boots: bool) -> sa.Select[int]:
     """Return the query for the oldest job that may run, of parameters that `JobStore.claim` gives; built once, as that
     takes longer than to run it. ``boots``: whether leases name the boot of their machine.
     """
-    now = sa.bindparam("now", type_=sa.String)
     kinds = sa.bindparam("kinds", type_=sa.String, expanding=True)
     skip = sa.bindparam("skip", type_=sa.String, expanding=True)
-
-    def is_past(column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        past = sa.or_(column.is_(None), column <= now)
-        return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != sa.bindparam("boot")) if boots else past
-
     other = JOBS.alias()
+    held = sa.not_(_is_past(other.c.lease_until, boots=boots))
     same_key = sa.and_(other.c.who == JOBS.c.who, other.c.kind.in_(kinds))
     same = sa.or_(other.c.gallery_key == JOBS.c.gallery_key, same_key)
-    runs = sa.and_(other.c.state == "running", sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip)))
+    runs = sa.and_(other.c.state == "running", sa.or_(held, other.c.id.in_(skip)))
     return (
         sa.select(JOBS.c.key)
         .where(
@@ -355,8 +354,8 @@ def _free(*, boots: bool) -> sa.Select[int]:
             JOBS.c.state.in_(["queued", "running"]),
             JOBS.c.kind.in_(kinds),
             sa.or_(JOBS.c.place.is_(None), JOBS.c.place == sa.bindparam("place")),
-            is_past(JOBS.c.lease_until),
-            is_past(JOBS.c.not_before),
+            _is_past(JOBS.c.lease_until, boots=boots),
+            _is_past(JOBS.c.not_before, boots=boots),
         )
         .order_by(JOBS.c.key)
         .limit(1)

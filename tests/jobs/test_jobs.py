@@ -232,6 +232,19 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStor
     assert jobs.cancel(made.id) == jobs.job(made.id), "what has ended stays as it is"
 
 
+def test_a_job_that_nobody_holds_any_more_is_cancelled_at_once(jobs: JobStore, gallery: Gallery) -> None:
+    """Its process was killed, and no other may run it: its folder is lost, or its feature was taken out."""
+    made = jobs.create("count", gallery, place="lost", secret=b"key")
+    held = jobs.claim("killed", KIND, LEASE, "lost")
+    assert held is not None
+    assert not jobs.cancel(made.id).finished, "its process may be alive"
+    jobs.renew(held, -LEASE, 1, 2)
+    cancelled = jobs.cancel(made.id)
+    assert (cancelled.state, cancelled.done, jobs.secret(cancelled)) == ("cancelled", 1, None)
+    with pytest.raises(JobLost):
+        jobs.renew(held, LEASE, 2, 2)
+
+
 def test_a_server_that_stops_hands_its_jobs_back(jobs: JobStore, gallery: Gallery) -> None:
     def waits(job: Running) -> None:
         job.checkpoint({"got": "here"})
