@@ -390,9 +390,10 @@ def load_settings(**given: object) -> Settings:
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:
     """Raise Unusable (``unknown_setting``) for an unknown variable, naming the nearest known one."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
+    known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(PREFIX) for name in CLIENT_VARIABLES}
     for name in sorted(environ):
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
+        short = name.upper().removeprefix(PREFIX)
+        if name.upper().startswith(PREFIX) and short not in known:
+            nearest = PREFIX + difflib.get_close_matches(short, known, n=1, cutoff=0)[0]
             message = f"{name} is not a setting; did you mean {nearest}?"
             raise InvalidSetting(message, code="unknown_setting", nearest=nearest)

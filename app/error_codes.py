@@ -42,9 +42,7 @@ class Kind:
 KEY, REQUEST, PHOTO, MISSING, STATE, BUSY, SERVER = About
 
 _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
-    (400, SERVER): {
-        "invalid_http": "The request is not HTTP.",
-    },
+    (400, SERVER): {"invalid_http": "The request is not HTTP."},
     (400, REQUEST): {
         "invalid_json": "The body is not JSON (NaN and Infinity are not JSON either).",
         "invalid_multipart": "The body is not a well-formed multipart form.",
@@ -63,9 +61,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "missing_scope": "The key lacks the scope that the operation needs, which is `details.scope`.",
         "gallery_restricted": "The key is restricted to galleries, and the operation affects all of them.",
     },
-    (404, SERVER): {
-        "not_found": "There is no such route.",
-    },
+    (404, SERVER): {"not_found": "There is no such route."},
     (404, MISSING): {
         "gallery_not_found": "There is no such gallery, or the key may not see it.",
         "subject_not_found": "There is no such subject in the gallery.",
@@ -84,12 +80,8 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "package_not_found": "There is no such model package.",
         "job_not_found": "There is no such job, or the key may not see it.",
     },
-    (405, SERVER): {
-        "method_not_allowed": "The route does not take this method.",
-    },
-    (408, SERVER): {
-        "body_timeout": "The body did not arrive in time.",
-    },
+    (405, SERVER): {"method_not_allowed": "The route does not take this method."},
+    (408, SERVER): {"body_timeout": "The body did not arrive in time."},
     (409, STATE): {
         "gallery_exists": "There is already a gallery with this id.",
         "sighting_without_face": "The sighting's face is no longer kept.",
@@ -112,22 +104,18 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "two_packages": "The gallery is being re-embedded and needs templates of two packages: try again later.",
     },
     (409, REQUEST): {
-        "search_unavailable": "This server can't search galleries in this way; `details.known` lists the ways it can.",
+        "search_unavailable": "This server can't search galleries in this way; `details.known` lists the ways it can."
     },
     (413, PHOTO): {
         "payload_too_large": "The body is larger than the operation accepts.",
         "image_too_large": "The image has more bytes, more pixels or a longer side than is accepted.",
     },
-    (414, SERVER): {
-        "uri_too_long": "The URL is longer than 8 KiB.",
-    },
+    (414, SERVER): {"uri_too_long": "The URL is longer than 8 KiB."},
     (415, PHOTO): {
         "unsupported_media_type": "The operation does not accept this content type.",
         "unsupported_image": "The bytes are not an image of a supported format.",
     },
-    (421, SERVER): {
-        "host_not_allowed": "The header `Host` is none of the server's names (`LIKENESS_HOSTS`).",
-    },
+    (421, SERVER): {"host_not_allowed": "The header `Host` is none of the server's names (`LIKENESS_HOSTS`)."},
     (422, REQUEST): {
         "invalid_request": "A parameter or field is missing, unknown or out of range; `details.errors` lists them.",
         "invalid_id": "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
@@ -168,17 +156,13 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "face_conflict": "The face matches another subject; `details` says which, if the key may know.",
         "nothing_enrolled": "No image could be enrolled, for different reasons; `details.rejected` lists them.",
     },
-    (431, SERVER): {
-        "head_too_large": "The request's head is longer than 16 KiB, or has more than 100 headers.",
-    },
+    (431, SERVER): {"head_too_large": "The request's head is longer than 16 KiB, or has more than 100 headers."},
     (429, BUSY): {
         "overloaded": "Too many requests at once; try again after `Retry-After` seconds.",
         "rate_limited": "The key sends too many requests; try again after `Retry-After` seconds.",
         "too_many_failures": "Too many wrong keys from this address; try again after `Retry-After` seconds.",
     },
-    (500, SERVER): {
-        "internal_error": "An error of the server; the log has it under the request id.",
-    },
+    (500, SERVER): {"internal_error": "An error of the server; the log has it under the request id."},
     (503, BUSY): {
         "not_ready": "The server is starting or stopping.",
         "too_many_connections": "The server has no connection or file descriptor left; try again later.",

@@ -15,10 +15,30 @@ RATES = ("fmr", "fpir")
 _RATE_WORDS = ("threshold", "score", "similarity", "confidence", "distance", "probability")
 """Words in the names of parameters by which other services take a threshold."""
 
+_RATE_NAMES = {*RATES, "apcer", "bpcer"}
+_A_RATE = "Give a rate between 0 and 1, such as 0.0001 (one in ten thousand; 1 % is 0.01)"
 _NO_SUCH = "There is no such {}"
-_DICTIONARY = re.compile(r"a valid dictionary(?: or instance of \w+)?")
-_IS_TEXT = re.compile("Value should have at (?:least|most) ").match
-"""Of lists pydantic says that a "List should have" so many items."""
+_SAYS = {
+    "^Value error, ": "",
+    "Input should be a (?:valid|finite) number$": "Give a number without quotes, such as 0.5",
+    "Input should be a valid number, .*": "Give a number, such as 0.5",
+    "Input should be a valid integer$": "Give a whole number without quotes, such as 10",
+    "Input should be a valid integer, .*": "Give a whole number, such as 10",
+    "Input should be a valid boolean$": "Give true or false, without quotes",
+    "Input should be a valid boolean, .*": "Give true or false",
+    "Input should be a valid date.*": "Give a time, such as 2026-01-31T12:00:00Z",
+    "Input should be a valid list": 'Give a list in brackets, such as ["a", "b"]',
+    "Input should be a valid string": "Give a text, in double quotes",
+    r"a valid dictionary(?: or instance of \w+)?": "an object",
+    r"String should match pattern '\^https\?.*": "Give an address that begins with http:// or https://",
+    r"String should match pattern '\^\[0-9a-f\]\{(\d+)\}.*": r"Give \1 digits of 0-9 and a-f",
+    r"String should match pattern '\^\[a-z0-9\]\(.*": "Use a-z, 0-9 and inner hyphens, such as front-door",
+    r"String should match pattern '\^\[a-z0-9\]\[.*": "Use a-z and 0-9, behind the first also the signs . _ and -",
+    "Value should have (.*) item": r"Text should have \1 character",
+    ", unable to .*| after validation, .*": "",
+    "(appear to be an IPv4 or IPv6 network)": r"\1, such as 192.168.1.0/24",
+}
+"""What pydantic and Python say, and what to write, which is said in its place. Strictly typed JSON knows no quotes."""
 _ADDRESS = re.compile(rb"\s*(?:https?|ftp|file|s3|gs|rtsp)://\S+\s*", re.IGNORECASE)
 _FILE_NAME = re.compile(rb"\s*[@~\w ./\\-]{1,255}\.(?:jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)\s*", re.IGNORECASE)
 _LONGEST_NAME = 2048
@@ -26,16 +46,15 @@ _LONGEST_NAME = 2048
 
 
 def found_wrong(problem: Mapping[str, Any]) -> str:
-    """Return the message of one of pydantic's errors without its words about itself and about Python.
-
-    "Value error, " is how it introduces another's message, ", unable to …" what it has tried, " after validation" what
-    it has done. A dictionary is an object in JSON, and a text's "items" are characters.
-    """
+    """Return the message of one of pydantic's errors as what to write, without words about the library and Python."""
     if problem.get("type") == "extra_forbidden":
         return _NO_SUCH.format("field")
-    said = str(problem["msg"]).removeprefix("Value error, ").partition(", unable to ")[0]
-    said = _DICTIONARY.sub("an object", said.partition(" after validation, ")[0])
-    return said.replace("Value should", "Text should").replace(" item", " character") if _IS_TEXT(said) else said
+    said = str(problem["msg"])
+    if said.startswith("Input should be ") and (problem.get("loc") or [None])[-1] in _RATE_NAMES:
+        return _A_RATE
+    for found, better in _SAYS.items():
+        said = re.sub(found, better, said)
+    return said
 
 
 def first_wrong(error: ValidationError) -> str:
@@ -55,8 +74,9 @@ def unknown_name(name: str, known: Collection[str], what: str, image: str | None
         return f"{there_is_none}: {by_rate}"
     if image is not None:
         return f"{there_is_none}: the photo goes into {image}"
-    nearest = near(name, known)
-    return f"{there_is_none}. Did you mean {nearest}?" if nearest else there_is_none
+    if nearest := near(name, known):
+        return f"{there_is_none}. Did you mean {nearest}?"
+    return f"{there_is_none}; there are {', '.join(known)}" if known else f"{there_is_none}: it takes none"
 
 
 def meant_rate(name: str, known: Collection[str]) -> str | None:

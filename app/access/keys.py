@@ -155,7 +155,7 @@ class Keys:
         is_current = hmac.compare_digest(given, stored.digest if stored else _NO_DIGEST)
         is_old = hmac.compare_digest(given, (stored.old_digest if stored else None) or _NO_DIGEST)
         if stored is None or not (is_current or is_old):
-            raise InvalidInput("The key is not this server's.", code="wrong_key")
+            raise InvalidInput("The key is not this server's: `likeness keys create` makes one.", code="wrong_key")
         if stored.revoked_at is not None:
             raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
         now = self.clock()

@@ -481,7 +481,7 @@ def _load_object(data: bytes) -> dict[str, Any]:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInput("The body is not a JSON object.", errors=[])
+        raise InvalidInput("The body is not a JSON object, in braces.", errors=[])
     return value
 
 

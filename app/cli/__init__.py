@@ -135,6 +135,8 @@ MEANT = {
     "help": "--help", "version": "--version", "start": "serve", "run": "serve", "up": "serve",
     "add": "enroll", "register": "enroll", "recognize": "identify", "recognise": "identify", "search": "identify",
     "compare": "verify", "match": "verify", "login": "keys link", "url": "keys link",
+    "cameras": "watch", "camera": "watch", "calibrate": "galleries calibrate", "review": "galleries review",
+    "list": "galleries list", "create": "galleries create", "delete": "people delete", "pull": "models pull",
 }  # fmt: skip
 """What other programs call the same."""
 ENGINES = {"faiss", "onnxruntime"}
@@ -170,7 +172,8 @@ class _Commands(TyperGroup):
 
 def _said(error: Any) -> str:
     """Return what is wrong with the command line, and what was probably meant."""
-    message = found_wrong({"msg": error.message})  # Typer has pydantic check values
+    name = getattr(getattr(error, "param", None), "name", None)
+    message = found_wrong({"msg": error.message, "loc": [name]})  # Typer has pydantic check values
     command = error.ctx.command if getattr(error, "ctx", None) else None
     if found := _NO_COMMAND.match(message):
         if found[1] in MEANT:

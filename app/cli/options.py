@@ -206,13 +206,11 @@ def confirm(question: str, yes: Yes) -> None:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        raise typer.BadParameter(
-            "nobody is there to answer, and without it this is asked", param_hint="--yes"
-        ) from None
+        raise typer.BadParameter("nobody is there to answer: give it to go on unasked", param_hint="--yes") from None
     if not agreed:
         raise typer.Abort
 
 
 def utc(time: datetime | None) -> datetime | None:
-    """Return the time of an option, which is in UTC."""
-    return time and time.replace(tzinfo=UTC)
+    """Return the time of an option, which is in UTC unless it names another zone."""
+    return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time

@@ -46,7 +46,8 @@ def parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except ArgumentError as error:  # its text would repeat the URL, password and all
-        raise Unusable("The database URL is malformed.", code="database_unsupported") from error
+        message = "The database URL is malformed; one is postgresql://user:password@host/name."
+        raise Unusable(message, code="database_unsupported") from error
 
 
 def sqlite_file(url: str) -> Path | None:

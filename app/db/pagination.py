@@ -73,5 +73,7 @@ def decode_cursor(listing: str, cursor: str) -> int:
         raw = b""
     key = int.from_bytes(raw[:8], "big")
     if key > _LARGEST_KEY or cursor != encode_cursor(listing, key):
-        raise InvalidInput("This cursor doesn't belong to this list.", code="invalid_cursor")
+        raise InvalidInput(
+            "This cursor is not of this list: send an answer's next_cursor, or none.", code="invalid_cursor"
+        )
     return key

@@ -292,7 +292,11 @@ def _find(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
         query = _JOBS.where(JOBS.c.id == job_id)
         row = connection.execute(query.with_for_update(of=JOBS) if lock else query).one_or_none()
     if row is None:
-        raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
+        raise NotFound(
+            f"There is no job {job_id!r}; `likeness jobs list` shows those that there are.",
+            code="job_not_found",
+            job=job_id,
+        )
     return _job(row)
 
 

@@ -28,7 +28,8 @@ def prepare_data_dir(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Unusable(f"{folder}: {error.strerror}", code="data_dir_unusable") from None
+        message = f"{folder}: {error.strerror}. Choose another LIKENESS_DATA_DIR."
+        raise Unusable(message, code="data_dir_unusable") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise Unusable(f"{folder}: this user can't write to it", code="data_dir_unusable")
 

@@ -77,7 +77,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        message = f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another LIKENESS_PORT."
+        message = (
+            f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another LIKENESS_HOST or LIKENESS_PORT."
+        )
         raise Unusable(message, code="port_unusable") from None
     # Connections inherit TCP_NODELAY. asyncio would set it, but doesn't recognise this socket as TCP. Without it the
     # body of an answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.

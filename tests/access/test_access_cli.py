@@ -25,6 +25,10 @@ def test_keys_are_made_listed_rotated_and_revoked(shared_server: LiveServer) -> 
     (row,) = (row for row in listed.rows if row["id"] == "lobby")
     assert (row["id"], row["scopes"], row["galleries"]) == ("lobby", ["read", "recognize"], ["lobby-staff"])
     assert row["expires_at"] == "2035-01-01T00:00:00Z"
+    zoned = likeness(
+        shared_server.data_dir, "keys", "create", "--scope", "read", "--expires", "2035-01-01T12:00:00+02:00"
+    )
+    assert "2035-01-01T10:00:00Z" in likeness(shared_server.data_dir, "keys", "list", "--json").stdout, zoned
     assert secret not in likeness(folder, "keys", "list").stdout
     with Client(shared_server.url, secret) as client:
         assert client.galleries().galleries == []

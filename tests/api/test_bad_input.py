@@ -348,7 +348,21 @@ MEANT: dict[str, tuple[dict[str, Any], str]] = {
     "a threshold": ({"files": {"image": COLLINS}, "params": {"threshold": "0.8"}}, "as fmr or fpir"),
     "a slip": ({"files": {"image": COLLINS}, "params": {"limt": "1"}}, "Did you mean limit?"),
     "a field of JSON": ({"json": {"image": BASE64, "min_score": 0.5}}, "as fmr or fpir"),
-    "a number": ({"files": {"image": COLLINS}, "params": {"fmr": "often"}}, "fmr: Input should be a valid number"),
+    "a rate": (
+        {"files": {"image": COLLINS}, "params": {"fmr": "often"}},
+        "query.fmr: Give a rate between 0 and 1, such as",
+    ),
+    "per cent": ({"files": {"image": COLLINS}, "params": {"fpir": "1%"}}, "1 % is 0.01"),
+    "a slip of a rate": (
+        {"files": {"image": COLLINS}, "data": {"fmr": "1e-4x"}},
+        "such as 0.0001 (one in ten thousand",
+    ),
+    "a rate of one": ({"files": {"image": COLLINS}, "params": {"fmr": "1"}}, "between 0 and 1"),
+    "a rate in quotes": ({"json": {"image": BASE64, "fmr": "0.001"}}, "between 0 and 1"),
+    "a count": ({"files": {"image": COLLINS}, "params": {"limit": "1e3"}}, "limit: Give a whole number, such as 10"),
+    "a count in quotes": ({"json": {"image": BASE64, "limit": "5"}}, "limit: Give a whole number without quotes"),
+    "a yes": ({"files": {"image": COLLINS}, "params": {"explain": "ja"}}, "explain: Give true or false"),
+    "a parameter that is none": ({"files": {"image": COLLINS}, "params": {"q": "1"}}, "there are track, quality, "),
     "an address": ({"files": {"image": b"https://example.org/a.jpg"}}, "send the photo itself"),
     "an address in JSON": ({"json": {"image": "https://example.org/a.jpg"}}, "send the photo itself"),
     "a file's name": ({"files": {"image": b"photos/a.jpg"}}, "with an @"),
@@ -367,7 +381,10 @@ def test_messages_say_what_to_do(api: httpx.Client, people: str, what: str) -> N
     assert "unable to" not in message
 
 
-LIBRARIES = re.compile("Value error|unable to|instance of|dictionary|after validation|Extra inputs|Traceback|pydantic")
+LIBRARIES = re.compile(
+    "Value error|unable to|instance of|dictionary|after validation|Extra inputs|Traceback|pydantic"
+    "|Input should be a valid|should match pattern"
+)
 """Words of pydantic and of Python, which say nothing to whoever sent the request."""
 WRONG = ("abc", "", "-1", "1e999", "\0")
 WRONG_JSON: tuple[Any, ...] = (None, 1, "", "x" * 2000, [1], [[]], {"a": 1})

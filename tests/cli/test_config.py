@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
         ("LIKENESS_MODEL_DIR", "LIKENESS_MODELS_DIR"),
         ("likeness_devise", "LIKENESS_DEVICE"),
         ("LIKENESS_MAX_IMAGE_BYTE", "LIKENESS_MAX_IMAGE_BYTES"),
+        ("LIKENESS_RATE", "LIKENESS_RATE_LIMIT"),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
@@ -53,6 +55,25 @@ def test_a_value_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Unusable, match=f"^LIKENESS_{name}: ") as caught:
         config.load_settings()
     assert caught.value.code == "invalid_setting"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FMR", "1%", "Give a rate between 0 and 1, such as 0.0001"),
+        ("APCER", "2", "Give a rate between 0 and 1"),
+        ("MAX_IMAGE_BYTES", "10MB", "Give a whole number, such as 10"),
+        ("DRAIN_SECONDS", "long", "Give a number, such as 0.5"),
+        ("TRUSTED_PROXIES", "router", "such as 192.168.1.0/24"),
+        ("WATCHING", "yes", "'on' or 'off'"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(f"LIKENESS_{name}", value)
+    with pytest.raises(Unusable, match=re.escape(words)):
+        config.load_settings()
 
 
 def test_a_wrong_setting_stops_the_server_with_one_line_and_no_traceback(tmp_path: Path) -> None:

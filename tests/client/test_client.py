@@ -151,6 +151,22 @@ def test_certificates_are_read_for_https_alone() -> None:
         read.assert_called()
 
 
+def test_an_empty_id_or_an_address_without_its_scheme_is_refused_before_anything_is_sent() -> None:
+    """The path without an id is that of something else: of all people in place of one."""
+    with answering((200, {}, b"{}")) as (url, asked), Client(url) as client:
+        for refused in (
+            lambda: client.delete_subject("crew", ""),
+            lambda: client.delete_gallery(""),
+            lambda: client.enroll("crew", "", [COLLINS]),
+        ):
+            with pytest.raises(ClientError, match="the id is empty") as caught:
+                refused()
+            assert caught.value.code == "invalid_id"
+        assert asked == []
+    with pytest.raises(Unreachable, match="begin with http:// or https://"):
+        Client("127.0.0.1:8000")
+
+
 def test_ids_of_any_script_travel_in_paths() -> None:
     with answering((404, {}, b"")) as (url, asked), Client(url) as client:
         with pytest.raises(ApiError):

@@ -56,10 +56,7 @@ class GalleryCreate(Params):
         description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
         "model); `none` keeps templates alone.",
     )
-    search: AskedSearchKind = Field(
-        default="fp32",
-        description=SEARCH_KINDS,
-    )
+    search: AskedSearchKind = Field(default="fp32", description=SEARCH_KINDS)
     on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
@@ -122,12 +119,7 @@ def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Quer
     status=201,
     codes=("invalid_id", "invalid_metadata", "gallery_exists", *SEARCH, *GALLERY_PACKAGE),
 )
-def create_gallery(
-    operations: Operations,
-    store: Store,
-    entry: AuditEntry,
-    asked: GalleryCreate,
-) -> Gallery:
+def create_gallery(operations: Operations, store: Store, entry: AuditEntry, asked: GalleryCreate) -> Gallery:
     """Create a gallery.
 
     The new gallery is empty. It holds templates of one model package, which may be any installed one.

@@ -76,11 +76,7 @@ def cancel_job(jobs: JobStore, entry: AuditEntry, grant: Grant, job: JobId) -> s
     codes=NO_JOB,
 )
 def get_report(
-    jobs: JobStore,
-    workers: WorkerPool,
-    grant: Grant,
-    job: JobId,
-    query: Annotated[schemas.ReportParams, Query()],
+    jobs: JobStore, workers: WorkerPool, grant: Grant, job: JobId, query: Annotated[schemas.ReportParams, Query()]
 ) -> StreamingResponse:
     """Read a job's report.
 
@@ -100,7 +96,11 @@ def find_job(jobs: JobStore, grant: Grant, job_id: str) -> records.Job:
     """
     job = jobs.job(job_id)
     if grant.galleries is not None and (job.gallery is None or not grant.sees(job.gallery)):
-        raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
+        raise NotFound(
+            f"There is no job {job_id!r}; `likeness jobs list` shows those that there are.",
+            code="job_not_found",
+            job=job_id,
+        )
     return job
 
 

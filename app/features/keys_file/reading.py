@@ -70,7 +70,7 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
         declared = _File.model_validate(raw).keys
         return [(check_terms(_terms(key)), _secret(key, environ)) for key in declared]
     except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(path, f"cannot be read ({type(error).__name__})") from None
+        raise _invalid(path, f"cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
     except yaml.YAMLError:  # without its text, which would quote the file
         raise _invalid(path, "is not YAML") from None
     except ValidationError as error:

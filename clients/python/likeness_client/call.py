@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
+from likeness_client.errors import ClientError
+
 Answer = TypeVar("Answer")
 
 TAR_TYPE = "application/x-tar"
@@ -49,7 +51,12 @@ def call(
     content: Callable[[], Iterator[bytes]] | None = None,
     **ids: str,
 ) -> Call[Answer]:
-    """Return a call, with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``."""
+    """Return a call, with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``.
+
+    Raises ClientError (``invalid_id``) for an empty id: without it, the path would be another one.
+    """
+    if empty := next((name for name, value in ids.items() if not value), None):
+        raise ClientError(f"{empty}: the id is empty; give at least one character.", code="invalid_id")
     filled = path.format(**{name: quote(value, safe="") for name, value in ids.items()})
     return Call(method, filled, answer, params or {}, files, json, content)
 

@@ -35,6 +35,8 @@ RUNNING = frozenset({"queued", "running"})
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
     """Return httpx's ``verify``. To read its certificates takes 30 ms, longer than most calls; HTTP needs none."""
+    if not url.lower().startswith(("http://", "https://")):
+        raise Unreachable(f"{url[:100]!r} is no server's address: it has to begin with http:// or https://.")
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http:") else True
 
 
