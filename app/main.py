@@ -181,8 +181,8 @@ def own_operations() -> list[Operation]:
 
 
 def _wanted(settings: Settings) -> list[Feature]:
-    on = [feature for feature in FEATURES if feature.setting is None or getattr(settings, feature.setting) == "on"]
-    return [feature.load() if feature.load else feature for feature in on]
+    off = [feature for feature in FEATURES if feature.setting and getattr(settings, feature.setting) != "on"]
+    return [each.load() if each.load and each not in off else each for each in FEATURES if each.load or each not in off]
 
 
 @asynccontextmanager

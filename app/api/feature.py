@@ -62,8 +62,8 @@ class Feature:
     setting: str | None = None
     """Name of the setting that is `on` where the feature is wanted; None for a feature that always is."""
     load: Callable[[], Feature] | None = None
-    """Imports the whole feature, where this one holds its setting alone: a server without the feature does not import
-    it."""
+    """Imports the whole feature, where this one holds its setting, and `start` as it is while the feature is off: a
+    server that does without it does not import it."""
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
     webhooks: Sequence[type[BaseModel]] = ()

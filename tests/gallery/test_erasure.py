@@ -70,7 +70,7 @@ def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> 
         receipt = client.post("/v1/galleries/crew/subjects/gone/erase").raise_for_status().json()
         assert left(pieces, data, server.log) == set()
         assert {path.name for path in data.iterdir()} >= {"likeness.db", "likeness.db-wal", "likeness.db-shm"}
-        assert receipt["erased"] == {"faces": 1, "templates": 1, "crops": 1, "corrections": 0}
+        assert receipt["erased"] == {"faces": 1, "templates": 1, "crops": 1, "corrections": 0, "sightings": 0}
         assert receipt["cleared"]["tables"] == "overwritten"
         assert receipt["complete"] is True
         assert "gone" not in json.dumps(receipt)

@@ -36,6 +36,7 @@ from app.db.schema import (
     JOBS,
     RECEIPTS,
     SECOND_TEMPLATES,
+    SIGHTINGS,
     SUBJECTS,
 )
 from app.errors import NotFound
@@ -70,6 +71,7 @@ NOT_REACHED = (
     "the audit log, which keeps ids (no names, images or vectors) for LIKENESS_AUDIT_DAYS",
     "the file system's and the storage's own copies of files and blocks that were removed or overwritten",
 )
+NOT_REACHED_SIGHTINGS = "sightings of unknown people who resemble the subject: this installation does without watching"
 NOT_REACHED_POSTGRESQL = "PostgreSQL's write-ahead log, archived segments and replicas, as long as their retention says"
 NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again or VACUUM FULL rewrites the tables"
 
@@ -226,6 +228,8 @@ class Erasures:
         scrubbed = [self._scrub_index(gallery_id) for gallery_id in gallery_ids]
         index = all(scrubbed)
         not_reached = list(NOT_REACHED)
+        if not self._reached and self._database.rows(sa.select(SIGHTINGS.c.key).limit(1)):
+            not_reached.append(NOT_REACHED_SIGHTINGS)
         if self._database.is_sqlite:
             clean = self._database.scrub(SCRUB_S)
             tables = "overwritten"

@@ -1,15 +1,47 @@
-"""The part of watching that the service imports while it is off: its setting, and how it is loaded."""
+"""The part of watching that the service imports while it is off: its setting, how it is loaded, and what still becomes
+of sightings that there are."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
-from app.api.feature import Feature
+import sqlalchemy as sa
+
+from app.api.components import Components, Reached
+from app.api.feature import Feature, Part, Task
+from app.db.schema import CAMERAS, EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
+from app.gallery.change import Change
+
+DAYS = ("sightings_days", "unknown_days", "stranger_days", "correction_days")
+TABLES = (SIGHTINGS, STRANGERS, EVENTS, WEBHOOK_SUBJECTS)
+"""The tables that hold data about people."""
 
 
 def _load() -> Feature:
     return cast(Feature, import_module("app.features.watching.routes").FEATURE)
 
 
-FEATURE = Feature(setting="watching", load=_load)
+def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
+    """Delete sightings when their time has passed, and with the people whom they show. The rest of the feature is
+    imported only if there are some."""
+
+    def watching() -> Any:
+        return import_module("app.features.watching.service").Watching(core, **days)
+
+    def erase_like(change: Change, subject_id: str) -> int:
+        some = sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.gallery_key == change.gallery.key).limit(1)
+        return int(watching().erase_like(change, subject_id)) if change.connection.execute(some).all() else 0
+
+    def prune() -> None:
+        if core.store.database.rows(sa.select(SIGHTINGS.c.key).limit(1)):
+            watching().sightings.prune()
+        if core.store.database.rows(sa.select(CAMERAS.c.name).limit(1)):
+            watching().cameras.prune()
+
+    return Part(
+        tasks=[Task(expiry_seconds, "sightings of before", prune)], erased_too=Reached("sightings", erase_like, TABLES)
+    )
+
+
+FEATURE = Feature(start=_start, settings=(*DAYS, "expiry_seconds"), setting="watching", load=_load)

@@ -22,7 +22,8 @@ from app.api.route import Router
 from app.errors import GalleryNotFound, NotFound
 from app.features.watching import schemas
 from app.features.watching.events import among
-from app.features.watching.service import TABLES, Watching
+from app.features.watching.feature import DAYS, TABLES
+from app.features.watching.service import Watching
 from app.features.watching.streaming import Listeners
 from app.features.watching.webhooks import Sender, Webhooks
 from app.gallery.records import Gallery
@@ -43,7 +44,6 @@ NO_STRANGER = ("stranger_not_found",)
 NO_WEBHOOK = ("webhook_not_found",)
 ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
-DAYS = ("sightings_days", "unknown_days", "stranger_days", "correction_days")
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""
 

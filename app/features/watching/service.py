@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from app.api.components import Components
-from app.db.schema import EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
+from app.db.schema import SIGHTINGS
 from app.errors import Conflict, InvalidInput, NoFace
 from app.features.corrected import add_correction
 from app.features.listing import templates_of
@@ -34,8 +34,6 @@ MOST_PHOTOS = 8
 """Most photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Crops of a stranger that are enrolled when a person names the stranger, the best first."""
-TABLES = (SIGHTINGS, STRANGERS, EVENTS, WEBHOOK_SUBJECTS)
-"""The tables that hold data about people."""
 LOOKED_THROUGH = 4_000
 """Most sightings of unknown people that a search back compares, the newest first."""
 
@@ -44,7 +42,7 @@ class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
     def __init__(self, core: Components, **days: float) -> None:
-        """Open the feature. ``days``: the settings that say how long each kind of data is kept (`routes.DAYS`)."""
+        """Open the feature. ``days``: the settings that say how long each kind of data is kept (`feature.DAYS`)."""
         kept = {name.removesuffix("_days"): timedelta(days=number) for name, number in days.items()}
         self._core, self._corrections, sightings = core, kept["correction"], kept["sightings"]
         self.strangers = Strangers(core.store, kept["stranger"], core.operations.thresholds_in)

@@ -17,11 +17,12 @@ import pytest
 from PIL import Image
 
 from app.db.engine import Database
+from app.features.erasure.erasing import NOT_REACHED_SIGHTINGS
 from app.features.watching import mqtt
 from app.timestamps import utc_now
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.following import let_expire
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running, running_here
 from tests.support.sighted import HOME, events_of, make_home, tell, told
 from tests.support.waiting import until
 
@@ -169,6 +170,36 @@ def test_sightings_and_events_follow_a_subject_whose_id_changes(home: httpx.Clie
     assert told(home, AGAIN)["subject"] == "e.collins"
     told(home, AGAIN, AGAIN, sighting=seen["id"])
     assert "name_changed" not in {event["event"] for event in events_of(data_dir)}, "it is the same person"
+
+
+def test_what_was_seen_ends_and_is_erased_also_where_watching_is_off(tmp_path: Path) -> None:
+    """Sightings of unknown people too, once they are known by a photo, and without the rest of watching."""
+    with running(tmp_path, watching="on") as home:
+        make_home(home)
+        told(home, AGAIN, AGAIN)
+        told(home, HOPPER, HOPPER)
+    with running(tmp_path) as home:
+        enrolled(home, HOME, "eileen", COLLINS)
+        receipt = home.post(f"{HOME}/subjects/eileen/erase").raise_for_status().json()
+        assert receipt["erased"]["sightings"] == 1
+        assert NOT_REACHED_SIGHTINGS not in receipt["not_reached"]
+        error_of(home.get(f"{HOME}/sightings"), 404, "not_found")
+    with closing(sqlite3.connect(tmp_path / "likeness.db")) as database, database:
+        assert database.execute("SELECT COUNT(*) FROM sightings").fetchone() == (1,)
+        database.execute("UPDATE sightings SET expires_at = ?", [utc_now()])
+    with running(tmp_path, expiry_seconds=0.1), closing(sqlite3.connect(tmp_path / "likeness.db")) as database:
+        until(lambda: database.execute("SELECT COUNT(*) FROM sightings").fetchone() == (0,))
+
+
+@pytest.mark.anyio
+async def test_a_receipt_names_the_sightings_that_an_erasure_leaves_without_the_feature(tmp_path: Path) -> None:
+    with running(tmp_path, watching="on") as home:
+        make_home(home, eileen=COLLINS)
+        told(home, HOPPER, HOPPER)
+    async with running_here(tmp_path) as (service, api):
+        service.state.components.erased_too.clear()
+        receipt = (await api.post(f"{HOME}/subjects/eileen/erase")).json()
+    assert NOT_REACHED_SIGHTINGS in receipt["not_reached"]
 
 
 def test_no_event_names_who_was_erased(home: httpx.Client, data_dir: Path) -> None:

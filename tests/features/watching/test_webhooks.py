@@ -275,7 +275,7 @@ def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_nothing_of_it_is_imported_while_it_is_off(tmp_path: Path) -> None:
-    """But its setting, and how it is loaded."""
+    """But its setting, how it is loaded, and what deletes sightings that there are."""
     code = (
         "import sys; from pathlib import Path; from tests.support.service import running\n"
         "with running(Path(sys.argv[1])) as api: api.get('/v1/galleries').raise_for_status()\n"
