@@ -25,16 +25,14 @@ from app.wording import found_wrong, meant_rate
 
 COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
-
-
-FEATURES = "app.features."
+FEATURES = "features."
 
 
 class Entry(NamedTuple):
     """One line of `likeness --help`."""
 
     where: str
-    """Module below `app.cli`, or elsewhere in full, and the name of its Typer object: COMMANDS, or a group's own."""
+    """Module below `app`, and the name of its Typer object: COMMANDS, or a group's own."""
     help: str
     panel: str
     more: tuple[str, ...] = ()
@@ -44,7 +42,7 @@ class Entry(NamedTuple):
 def is_installed(module: str) -> bool:
     """Return whether a command's module exists: a feature's folder may have been taken out."""
     try:
-        return not module.startswith(FEATURES) or find_spec(module.partition(":")[0]) is not None
+        return not module.startswith(FEATURES) or find_spec(f"app.{module.partition(':')[0]}") is not None
     except ModuleNotFoundError:
         return False
 
@@ -54,79 +52,77 @@ _NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENO
 UNWRITABLE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full") | dict.fromkeys(_NOT_WRITABLE, "not_writable")
 """Error codes for failures of the file system that one sentence explains."""
 ENTRIES = {
-    "detect": Entry("recognition:commands", "Find the faces in photos.", _RECOGNITION),
-    "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
-    "enroll": Entry("recognition:commands", "Add people to a gallery.", _RECOGNITION),
-    "identify": Entry("recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
-    "mcp": Entry("app.features.mcp.command:commands", "Answer an assistant (Model Context Protocol).", _RECOGNITION),
+    "detect": Entry("cli.recognition:commands", "Find the faces in photos.", _RECOGNITION),
+    "verify": Entry("cli.recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
+    "enroll": Entry("cli.recognition:commands", "Add people to a gallery.", _RECOGNITION),
+    "identify": Entry("cli.recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
+    "mcp": Entry("features.mcp.command:commands", "Answer an assistant (Model Context Protocol).", _RECOGNITION),
     "watch": Entry(
-        "app.features.watching.command:commands", "Watch cameras or films, and tell who is there.", _RECOGNITION
+        "features.watching.command:commands", "Watch cameras or films, and tell who is there.", _RECOGNITION
     ),
     "galleries": Entry(
-        "galleries:galleries",
+        "cli.galleries:galleries",
         "List, create, change, delete and check galleries.",
         _PEOPLE,
         (
-            "app.features.review.command:commands",
-            "app.features.calibration.command:commands",
-            "app.features.checks.command:galleries",
+            "features.review.command:commands",
+            "features.calibration.command:commands",
+            "features.checks.command:galleries",
         ),
     ),
     "people": Entry(
-        "people:people",
+        "cli.people:people",
         "List, show, rename, merge and delete the people of a gallery.",
         _PEOPLE,
-        ("app.features.moving.command:people",),
+        ("features.moving.command:people",),
     ),
+    "sightings": Entry("features.watching.lists:sightings", "List sightings, say who they show, delete them.", _PEOPLE),
+    "strangers": Entry("features.watching.lists:strangers", "Name, ignore, join and forget unknown people.", _PEOPLE),
     "faces": Entry(
-        "people:faces",
+        "cli.people:faces",
         "List, move and delete the enrolled faces of a person.",
         _PEOPLE,
-        ("app.features.moving.command:faces", "app.features.checks.command:faces"),
+        ("features.moving.command:faces", "features.checks.command:faces"),
     ),
     "corrections": Entry(
-        "app.features.corrections.command:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE
+        "features.corrections.command:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE
     ),
-    "erase": Entry("app.features.erasure.command:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
-    "receipts": Entry("app.features.erasure.command:receipts", "List, show and check receipts of erasures.", _PEOPLE),
+    "erase": Entry("features.erasure.command:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
+    "receipts": Entry("features.erasure.command:receipts", "List, show and check receipts of erasures.", _PEOPLE),
     "reembed": Entry(
-        "app.features.reembedding.command:reembed",
-        "Move a gallery to another model package while it is in use.",
-        _PEOPLE,
+        "features.reembedding.command:reembed", "Move a gallery to another model package while it is in use.", _PEOPLE
     ),
-    "import": Entry("app.features.bulk.command:commands", "Enroll many people at once.", _TRANSFER),
-    "export": Entry("app.features.bulk.command:commands", "Write a gallery into one signed archive.", _TRANSFER),
+    "import": Entry("features.bulk.command:commands", "Enroll many people at once.", _TRANSFER),
+    "export": Entry("features.bulk.command:commands", "Write a gallery into one signed archive.", _TRANSFER),
     "import-compreface": Entry(
-        "app.features.compreface.command:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
+        "features.compreface.command:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
     ),
-    "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
+    "jobs": Entry("cli.jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
     "backup": Entry(
-        "app.features.bulk.database_command:commands",
+        "features.bulk.database_command:commands",
         "Write a SQLite database and its keys into one signed file.",
         _TRANSFER,
     ),
-    "restore": Entry(
-        "app.features.bulk.database_command:commands", "Replace a SQLite database with a backup.", _TRANSFER
-    ),
+    "restore": Entry("features.bulk.database_command:commands", "Replace a SQLite database with a backup.", _TRANSFER),
     "database": Entry(
-        "app.features.bulk.database_command:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER
+        "features.bulk.database_command:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER
     ),
-    "serve": Entry("server:commands", "Start the server.", _SERVER),
+    "serve": Entry("cli.server:commands", "Start the server.", _SERVER),
     "status": Entry(
-        "app.features.doctor.status:commands", "Show the server, data folder, models, galleries and health.", _SERVER
+        "features.doctor.status:commands", "Show the server, data folder, models, galleries and health.", _SERVER
     ),
-    "doctor": Entry(
-        "app.features.doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER
-    ),
-    "models": Entry("app.models.commands:models", "List, fetch and quantize model packages.", _SERVER),
+    "doctor": Entry("features.doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER),
+    "models": Entry("models.commands:models", "List, fetch and quantize model packages.", _SERVER),
+    "events": Entry("features.watching.lists:commands", "Print what happens before cameras.", _SERVER),
+    "webhooks": Entry("features.watching.lists:webhooks", "Send events to addresses: add, show, resume.", _SERVER),
     "keys": Entry(
-        "app.features.keys.command:keys",
+        "features.keys.command:keys",
         "Create, list, rotate and revoke API keys.",
         _SERVER,
-        ("app.features.sign_in.command:commands",),
+        ("features.sign_in.command:commands",),
     ),
-    "audit": Entry("app.features.audit.command:audit", "Export the audit log: who did what, and when.", _SERVER),
-    "vault": Entry("app.features.vault.command:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+    "audit": Entry("features.audit.command:audit", "Export the audit log: who did what, and when.", _SERVER),
+    "vault": Entry("features.vault.command:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
 }
 ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry.where)}
 
@@ -202,15 +198,18 @@ app = typer.Typer(
 def load(name: str) -> TyperCommand | TyperGroup:
     """Import a command of ENTRIES, or a group of commands."""
     entry = ENTRIES[name]
-    module, _, attribute = entry.where.partition(":")
-    group = get_group(getattr(import_module(module if module.startswith("app.") else f"app.cli.{module}"), attribute))
+    group = _group(entry.where)
     for more in filter(is_installed, entry.more):
-        added, _, attribute_of_it = more.partition(":")
-        group.commands.update(get_group(getattr(import_module(added), attribute_of_it)).commands)
-    command = group.commands[name] if attribute == COMMANDS else group
+        group.commands.update(_group(more).commands)
+    command = group.commands[name] if entry.where.endswith(f":{COMMANDS}") else group
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
     command.help = command.help or entry.help
     return command
+
+
+def _group(where: str) -> TyperGroup:
+    module, _, name = where.partition(":")
+    return get_group(getattr(import_module(f"app.{module}"), name))
 
 
 def every_command() -> Iterator[tuple[str, TyperCommand]]:

@@ -1,0 +1,127 @@
+"""Commands made from declarations: each makes one call of the client, and prints what the server answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from likeness_client.call import Call
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from app.cli import options
+from app.cli.options import Session, command
+
+CHANGES = "changes"
+"""What calls name the parameter that takes a form's fields as they are."""
+SHARED = {"gallery": options.Gallery, "subject": options.Subject}
+"""The arguments that other commands have too."""
+SINGULAR = {"kinds": "kind", "galleries": "gallery", "cameras": "camera", "subjects": "subject"}
+"""The option that may be repeated, for each list of a form."""
+
+
+def add_call(
+    group: typer.Typer,
+    name: str,
+    call: Callable[..., Call[Any]],
+    form: type[BaseModel] | None = None,
+    *,
+    example: str,
+    columns: Sequence[str] = (),
+    done: str = "",
+    required: Sequence[str] = (),
+    about: str = "",
+) -> None:
+    """Add a command that makes the call. Its arguments are what the call needs and what is ``required``; its options
+    are the other fields of the ``form`` that the server takes, which describes both.
+
+    It prints all pages of a list as a table with these ``columns``, another answer field by field, and where there is
+    none what was ``done`` to what the last argument names. ``about`` is its help, by default the call's.
+    """
+    taken = inspect.signature(call, eval_str=True).parameters
+    fields = {} if form is None else form.model_fields
+    needed = [each for each, one in taken.items() if one.default is one.empty and each != CHANGES]
+    chosen = {each: SINGULAR.get(each, each) for each in fields if each not in [*needed, *required]}
+
+    def work(session: Session, **given: Any) -> None:
+        placed, client = [given[each] for each in needed], session.client()
+        named = {each: given[each] for each in required}
+        named |= {each: _sent(fields[each], given[word]) for each, word in chosen.items() if given[word] is not None}
+        if CHANGES in taken:
+            placed, named = [*placed, named], {}
+        send = getattr(client, f"all_{call.__name__}", None) or getattr(client, call.__name__)
+        answer = send(*placed, **named)
+        if columns:
+            session.say_list(columns, _rows(answer), lambda row: [_shown(getattr(row, each)) for each in columns])
+        elif answer is None:
+            session.say_done(placed[-1], done)
+        else:
+            session.say(answer, *(f"{each}: {_shown(value)}" for each, value in answer if value is not None))
+
+    parameter = partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    shown = [parameter("session", annotation=Session)]
+    shown += [parameter(each, annotation=_argument(each, fields.get(each), taken)) for each in [*needed, *required]]
+    shown += [parameter(word, annotation=_option(fields[each]), default=None) for each, word in chosen.items()]
+    work.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    work.__doc__ = about or call.__doc__
+    command(group, name, epilog=f"Example: {example}")(work)
+
+
+def _argument(name: str, field: FieldInfo | None, taken: Mapping[str, inspect.Parameter]) -> Any:
+    if name in SHARED:
+        return SHARED[name]
+    kind: Any = list[str] if get_origin(taken[name].annotation) is Sequence else str
+    return Annotated[kind, typer.Argument(help=f"The {name}'s id." if field is None else field.description)]
+
+
+def _option(field: FieldInfo) -> Any:
+    """Return a field's type and description as an option has them: closed sets, times and pairs of ids are texts."""
+    kind = _kind(field.annotation)
+    inner = get_args(kind)[0] if get_origin(kind) is list else kind
+    words = field.description or ""
+    if get_origin(inner) is Literal:
+        words += f" One of {', '.join(get_args(inner))}."
+    if ids := _parts(inner):
+        words += f" {'/'.join(ids).upper()}."
+    plain = inner if inner in {bool, int, float} else str
+    if kind is inner:
+        return Annotated[plain | None, typer.Option(help=words)]
+    return Annotated[list[plain] | None, typer.Option(help=f"{words} May be repeated.")]  # type: ignore[valid-type]
+
+
+def _kind(annotation: Any) -> Any:
+    """Return the type itself, without None and what pydantic knows beside it."""
+    if get_origin(annotation) is Annotated:
+        return _kind(get_args(annotation)[0])
+    if NoneType in get_args(annotation):
+        return _kind(next(each for each in get_args(annotation) if each is not NoneType))
+    return list[_kind(get_args(annotation)[0])] if get_origin(annotation) is list else annotation  # type: ignore[misc]
+
+
+def _parts(kind: Any) -> list[str]:
+    """Return the ids of which a pair of a form consists."""
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _sent(field: FieldInfo, value: Any) -> Any:
+    """Return an option's value as the form has it."""
+    parts = _parts((*get_args(_kind(field.annotation)), None)[0])
+    return [dict(zip(parts, each.split("/", len(parts) - 1), strict=False)) for each in value] if parts else value
+
+
+def _rows(answer: Any) -> Iterable[Any]:
+    """Return the items of an iterator over pages, or of an answer's only list."""
+    if not isinstance(answer, BaseModel):
+        return list(answer)
+    return next(value for _, value in answer if isinstance(value, list))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else value

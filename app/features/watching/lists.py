@@ -1,0 +1,110 @@
+"""sightings, strangers, webhooks, events: who was seen, and who is told of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+from likeness_client import calls
+from likeness_client.call import call, given
+
+from app import choices
+from app.cli import options
+from app.cli.options import Session, command
+from app.features.call_commands import add_call
+from app.features.watching.schemas import FilterParams, StrangerEdit, StrangerName, StrangersParams, WebhookCreate, Who
+
+sightings = typer.Typer(no_args_is_help=True, epilog="Example: likeness sightings list home --decision unknown")
+strangers = typer.Typer(no_args_is_help=True, epilog="Example: likeness strangers list home")
+webhooks = typer.Typer(no_args_is_help=True, epilog="Example: likeness webhooks list")
+commands = typer.Typer()
+SEEN = ("id", "camera", "decision", "subject", "stranger", "score", "first_at", "last_at")
+EVERY_S = 1.0
+"""Seconds between looks for new events."""
+
+add_call(sightings, "list", calls.sightings, FilterParams, columns=SEEN, example="likeness sightings list home")
+add_call(sightings, "show", calls.sighting, example="likeness sightings show home 9f10c3a9")
+add_call(
+    sightings, "name", calls.say_who, Who, required=["subject"], example="likeness sightings name home 9f10c3a9 collins"
+)
+add_call(
+    sightings,
+    "deny",
+    calls.say_who,
+    about="Say that a sighting does not show whom it was taken for.",
+    example="likeness sightings deny home 9f10c3a9",
+)
+add_call(sightings, "delete", calls.delete_sighting, done="deleted", example="likeness sightings delete home 9f10c3a9")
+
+add_call(
+    strangers,
+    "list",
+    calls.strangers,
+    StrangersParams,
+    columns=("id", "sightings", "cameras", "first_at", "last_at", "ignored", "note"),
+    example="likeness strangers list home --no-ignored",
+)
+add_call(strangers, "show", calls.stranger, example="likeness strangers show home a3e0c6d7")
+add_call(
+    strangers, "edit", calls.edit_stranger, StrangerEdit, example="likeness strangers edit home a3e0c6d7 --ignored"
+)
+add_call(
+    strangers,
+    "name",
+    calls.name_stranger,
+    StrangerName,
+    columns=SEEN,
+    example="likeness strangers name home a3e0c6d7 collins",
+)
+add_call(strangers, "merge", calls.merge_strangers, example="likeness strangers merge home a3e0c6d7 b7b8a6f1")
+add_call(
+    strangers, "forget", calls.forget_stranger, done="forgotten", example="likeness strangers forget home a3e0c6d7"
+)
+
+add_call(
+    webhooks,
+    "add",
+    calls.create_webhook,
+    WebhookCreate,
+    example="likeness webhooks add https://example.org/faces --kind unknown_seen --camera door",
+)
+add_call(
+    webhooks,
+    "list",
+    calls.webhooks,
+    columns=("id", "url", "kinds", "state", "attempts", "last_error", "delivered_at"),
+    example="likeness webhooks list",
+)
+add_call(webhooks, "show", calls.webhook, example="likeness webhooks show c6d7b8a9")
+add_call(webhooks, "resume", calls.resume_webhook, example="likeness webhooks resume c6d7b8a9")
+add_call(webhooks, "remove", calls.delete_webhook, done="removed", example="likeness webhooks remove c6d7b8a9")
+
+
+@command(commands, "events", epilog="Example: likeness events --gallery home --event unknown_seen --follow")
+def events(
+    session: Session,
+    gallery: options.InGallery = None,
+    camera: Annotated[str | None, typer.Option(help="Only of this camera.")] = None,
+    event: Annotated[choices.EventKind | None, typer.Option(help="Only of this kind.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only those after the one of this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones, until Ctrl-C.")] = False,
+) -> None:
+    """Print the events that are still kept, the oldest first."""
+    asked = given(gallery=gallery, camera=camera, event=event, seconds=0)
+    while True:
+        sent = session.client().send(call("GET", "/v1/events", bytes, params=asked | {"after": after}))
+        for line in sent.decode().splitlines():
+            if line.startswith("data: "):
+                document = json.loads(line.removeprefix("data: "))
+                after = document["number"]
+                session.say(document, _line(document))
+        if not follow:
+            return
+        time.sleep(EVERY_S)
+
+
+def _line(event: dict[str, Any]) -> str:
+    who = event["name"] or event["subject"] or event["stranger"] or "unknown"
+    return f"{event['number']}: {event['seen_at']}, {event['gallery']}, {event['camera']}: {event['event']}: {who}"
