@@ -196,18 +196,12 @@ class AdminKey:
         now = self._monotonic()
         if self._path is not None and now >= self._due:
             self._due = now + FOLLOW_S
-            self._follow(self._path)
+            with suppress(OSError, Unusable):  # deleted or being written by hand: the last key stays
+                status = self._path.stat()
+                state = (status.st_mtime_ns, status.st_ino, status.st_size)
+                if state != self._state:
+                    self._digest, self._state = digest_of(read_admin_key(self._path)), state
         return hmac.compare_digest(digest_of(given), self._digest)
-
-    def _follow(self, path: Path) -> None:
-        try:
-            status = path.stat()
-            state = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if state != self._state:
-                self._digest = digest_of(read_admin_key(path))
-                self._state = state
-        except (OSError, Unusable):  # deleted or being written by hand: the last key stays
-            return
 
 
 @dataclass(frozen=True, slots=True)

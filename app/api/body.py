@@ -48,7 +48,7 @@ class ImageFields:
         """Return whether the body may be the image itself."""
         return len(self.names) == 1
 
-    def find(self, name: str) -> str | None:
+    def field_of(self, name: str) -> str | None:
         """Return the field that a part of a form names, which may be ``images[]`` or ``images[0]`` if there are many;
         None for another name."""
         plain = _INDEXED.sub("", name) if self.many else name
@@ -122,11 +122,11 @@ class BodyLimits:
         """Return how many images a body may hold, in all of its fields."""
         return self.images if wanted.many else len(wanted.names)
 
-    def most(self, wanted: ImageFields | None, *, large: bool = False) -> int:
-        """Return the most bytes of a body with these images, where base64 makes four bytes of three. Without images:
-        `json_bytes`, or with ``large`` as many as any body."""
+    def most(self, wanted: ImageFields | None) -> int:
+        """Return the most bytes of a body with these images, where base64 makes four bytes of three; without images,
+        `json_bytes`."""
         if wanted is None:
-            return self.request_bytes if large else self.json_bytes
+            return self.json_bytes
         return min(self.request_bytes, self.count(wanted) * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
 
 
@@ -287,7 +287,7 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str], *, ignore: bool) -> Parts:
     parts = Parts()
     for name, data in form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
-        if (field_name := wanted.find(name)) is not None:
+        if (field_name := wanted.field_of(name)) is not None:
             parts.images.setdefault(field_name, []).append(data)
             continue
         if name not in known and ignore:

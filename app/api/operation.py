@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from app.access.grants import Scope
-from app.api.body import File, ImageFields
+from app.api.body import BodyLimits, File, ImageFields
 from app.api.wire import OWN, WireFormat
 
 OPEN_CODES = ("host_not_allowed", "internal_error")
@@ -94,6 +95,8 @@ class Operation:
     body: type[BaseModel] | None = None
     images: ImageFields | None = None
     """The fields of ``body`` that are images; they may also come as multipart fields or as the raw body."""
+    body_bytes: Callable[[BodyLimits], int] | None = None
+    """Returns the most bytes of its body, where those are not `BodyLimits.most`."""
     upload: File | None = None
     file: File | None = None
     """The answer, if it is a file."""

@@ -7,9 +7,10 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
 from fastapi import FastAPI, Request
@@ -17,6 +18,7 @@ from fastapi.params import Depends, Query
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, create_model
+from starlette.datastructures import State
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
@@ -38,7 +40,7 @@ from app.api.body import (
 from app.api.components import Components, GalleryId
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
-from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, components_of, expected, send_error
+from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, not_ready, send_error
 from app.db.engine import again_if_overtaken
 from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
@@ -118,6 +120,7 @@ class OperationRoute(APIRoute):
 
     def __init__(self, operation: Operation, endpoint: Callable[..., Any], **documented: Any) -> None:
         self.operation = operation
+        self._state = State()
         super().__init__(
             operation.path,
             endpoint,
@@ -127,31 +130,36 @@ class OperationRoute(APIRoute):
             **documented,
         )
 
+    def bound_to(self, app: FastAPI) -> Self:
+        """Return this route for the application, whose state has the components while it runs."""
+        bound = copy(self)
+        bound._state = app.state
+        return bound
+
     @property
     def operations(self) -> tuple[Operation, ...]:
         """All operations behind this route."""
         return (self.operation,)
 
-    def operation_of(self, scope: Scope) -> Operation:  # noqa: ARG002 (for routes of several operations)
-        """Return the operation that a request on this route calls."""
-        return self.operation
-
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: authenticate, admit, audit, then the handler. Any error becomes an answer.
 
-        FastAPI's own code looks at all types again, and takes four times as long.
+        FastAPI's own code looks at all types again, and takes four times as long. A route of several operations sets
+        ``scope["operation"]`` before.
         """
-        operation = self.operation_of(scope)
+        operation: Operation = scope.get("operation", self.operation)
+        components: Components | None = self._state.components
         if scope["method"] != operation.method:
             await super().handle(scope, receive, send)  # `super` refuses it
             return
+        scope["components"] = components
         if operation.public:
-            scope["components"] = getattr(scope["app"].state, "components", None)
             response = await self.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)
             return
-        components = components_of(scope)
-        scope["operation"], scope["components"] = operation, components
+        if components is None:
+            raise not_ready()
+        scope["operation"] = operation
         # The path was matched as it was sent.
         ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
@@ -179,8 +187,7 @@ class OperationRoute(APIRoute):
                 # Their frames would hold the body in memory during the wait.
                 refusal.__traceback__ = refusal.__context__ = None
                 trail.refuse(refusal)
-                if isinstance(refusal, GalleryNotFound) and operation.wire.name is None:
-                    refusal = await _naming_nearest(refusal, components, scope["grant"])
+                refusal = await _naming_nearest(refusal, components, scope)
             else:
                 return
             if refusal.code in PAUSED:
@@ -190,8 +197,11 @@ class OperationRoute(APIRoute):
             trail.end()
 
 
-async def _naming_nearest(error: GalleryNotFound, components: Components, grant: Grant) -> GalleryNotFound:
-    """Return the error with the gallery of almost the same id, if there is one among those that the key may list."""
+async def _naming_nearest(error: LikenessError, components: Components, scope: Scope) -> LikenessError:
+    """Return the error; that of a missing gallery with the one of almost the same id, if the key may list it."""
+    if not isinstance(error, GalleryNotFound) or scope["operation"].wire.name is not None:
+        return error
+    grant: Grant = scope["grant"]
     if not grant.has(KeyScope.READ):
         return error
     gallery = str(error.details["gallery"])
@@ -301,7 +311,7 @@ def add_operations(app: FastAPI, routers: Iterable[Router]) -> None:
     """Add the operations of the routers to the application."""
     for router in routers:
         # Not `include_router`: FastAPI would then look each route up twice at each request, for 0.1 ms.
-        app.router.routes.extend(router.routes)
+        app.router.routes.extend(route.bound_to(app) for route in router.routes)
 
 
 def operations_of(app: FastAPI) -> list[Operation]:
@@ -420,7 +430,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
         limits = components.limits
         parse: Callable[[], object]
         if parameters.body:
-            most = limits.most(images, large=operation.wire.large_json)
+            most = operation.body_bytes(limits) if operation.body_bytes else limits.most(images)
             raw = await read_body(request, most, limits.seconds, components.admission.take)
             parse = partial(parse_json, raw, model)
             if images:

@@ -105,8 +105,6 @@ class WireFormat(ABC):
     """Whether parameters in the query that are unknown or given twice are errors."""
     forms: ClassVar[bool] = True
     """Whether images may be the files of a form."""
-    large_json: ClassVar[bool] = False
-    """Whether JSON without images may be as long as any body, instead of as long as metadata."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
@@ -174,12 +172,9 @@ def is_browser_path(path: str) -> bool:
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
 
 
-def components_of(scope: Scope) -> Components:
-    """Return what runs in the application. Raises LikenessError (``not_ready``) before the start and after the end."""
-    components: Components | None = getattr(scope["app"].state, "components", None)
-    if components is None:
-        raise LikenessError("The server is starting or stopping.", code="not_ready")
-    return components
+def not_ready() -> LikenessError:
+    """Return the error of a request before the start of the application and after its end."""
+    return LikenessError("The server is starting or stopping.", code="not_ready")
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
@@ -255,7 +250,9 @@ async def _refuse_unrouted(request: Request, error: Exception) -> Response:
         raise refusal
     wire = wire_of(request.scope)
     try:
-        await wire.authenticate(request.scope, request.receive, components_of(request.scope))
+        if (components := request.app.state.components) is None:
+            raise not_ready()
+        await wire.authenticate(request.scope, request.receive, components)
     except LikenessError as missing:
         refusal = missing
     response = wire.error_response(refusal, request.scope["request_id"], request.scope["path"])

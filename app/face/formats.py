@@ -99,7 +99,10 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
             bytes=len(data),
             max_bytes=limits.max_bytes,
         )
-    name = _recognise(data, limits.formats)
+    name, readable = format_of(data), [each for each in READABLE if limits.formats is None or each in limits.formats]
+    if name not in readable:
+        message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."
+        raise UnsupportedImage(message, readable=readable)
     _silence_pillow()
     try:
         image = _READERS[name](data, limits)
@@ -161,21 +164,12 @@ _SIGNATURES = {
 }
 
 
-READABLE = frozenset(_SIGNATURES)
+READABLE = tuple(_SIGNATURES)
 
 
 def format_of(data: bytes) -> str:
     """Return the format whose signature the data has; an empty string if it has none."""
     return next((name for name, signature in _SIGNATURES.items() if signature.match(data)), "")
-
-
-def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
-    readable = [name for name in _SIGNATURES if formats is None or name in formats]
-    for name in readable:
-        if _SIGNATURES[name].match(data):
-            return name
-    message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."
-    raise UnsupportedImage(message, readable=readable)
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:

@@ -49,7 +49,7 @@ class Collection:
     def operations(self) -> Operations:
         return self.components.operations
 
-    def find(self) -> Gallery:
+    def open(self) -> Gallery:
         """Return the gallery; a missing `default` as it would be if it were created now, not stored and empty.
 
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
@@ -63,12 +63,12 @@ class Collection:
         own = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
         return Gallery(NOT_STORED, DEFAULT, (own,), (own,), "crop", {}, utc_now())
 
-    def find_or_create(self) -> Gallery:
-        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `find` does.
+    def open_or_create(self) -> Gallery:
+        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `open` does.
 
         The creation is in the audit log, also if another request does it at the same moment.
         """
-        gallery = self.find()
+        gallery = self.open()
         if is_stored(gallery):
             return gallery
         audit = self.components.audit

@@ -150,23 +150,31 @@ class Galleries:
 
     # Search
 
-    def search(self, gallery: Gallery, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return for each probe the `limit` subjects with the highest scores, best first.
-
-        A subject that is deleted meanwhile is left out. Raises InvalidInput ``invalid_template``; Conflict
-        ``package_mismatch``; Overloaded if too many searches wait.
-        """
-        return [candidates[:limit] for candidates in self._nearest(gallery, probes, limit)]
-
-    def resembling(
-        self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float
+    def search(
+        self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float = -1.0, *, enrolling: bool = False
     ) -> list[list[Candidate]]:
-        """Return the subjects that each new face resembles with a score of `least` or more, usually none.
+        """Return for each probe the `limit` subjects with the highest scores, best first, of those that score `least`.
 
-        There are `limit` named subjects among them if as many reach that score, beside any number of unnamed ones.
-        Raises as `search`.
+        With `enrolling`, the probes are new faces: `limit` named subjects, beside any number of unnamed ones. A subject
+        that is deleted meanwhile is left out; those that have expired are in the index until they are erased, and hide
+        nobody. Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``; Overloaded if too many searches
+        wait.
         """
-        return self._nearest(gallery, probes, limit, least, enrolling=True)
+        spec, vectors = self._compared(gallery, probes)
+        index = self.indexes.ready(spec)
+
+        def nearest(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
+            rows = self.searches.run(index, vectors[places], wanted, enrolling=enrolling)
+            near = [[match for match in row if match.score >= least] for row in rows]
+            return list(zip(map(len, near), self._name(near), strict=True))
+
+        def is_short(found: tuple[int, list[Candidate]], wanted: int) -> bool:
+            near, candidates = found
+            counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
+            return near == wanted and counted < limit
+
+        found = [candidates for _, candidates in widened(nearest, is_short, len(vectors), limit)]
+        return found if enrolling else [candidates[:limit] for candidates in found]
 
     def verify(self, gallery: Gallery, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.
@@ -192,26 +200,6 @@ class Galleries:
         if search not in self.indexes.backend.kinds:
             message = f"Vectors are searched in Milvus here, which has no kind {search!r}. Leave `search` out."
             raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
-
-    def _nearest(
-        self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float = -1.0, *, enrolling: bool = False
-    ) -> list[list[Candidate]]:
-        """Return for each probe at least `limit` subjects, with `enrolling` named ones, if as many score `least` or
-        more. Those that have expired are in the index until they are erased, and hide nobody."""
-        spec, vectors = self._compared(gallery, probes)
-        index = self.indexes.ready(spec)
-
-        def search(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
-            rows = self.searches.run(index, vectors[places], wanted, enrolling=enrolling)
-            near = [[match for match in row if match.score >= least] for row in rows]
-            return list(zip(map(len, near), self._name(near), strict=True))
-
-        def is_short(found: tuple[int, list[Candidate]], wanted: int) -> bool:
-            near, candidates = found
-            counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
-            return near == wanted and counted < limit
-
-        return [candidates for _, candidates in widened(search, is_short, len(vectors), limit)]
 
     def _name(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """Look up the matches' ids; leave out faces deleted since and subjects that have expired."""

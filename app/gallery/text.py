@@ -26,7 +26,7 @@ _MARKS = 30
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
-_REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
@@ -79,9 +79,8 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
 
 def check_characters(text: str, what: str, code: str = "invalid_id") -> None:
     """Check that a text holds only characters that the databases store, on one line. Raises InvalidInput `code`."""
-    for character in text:
-        if unicodedata.category(character) in _REFUSED_CATEGORIES:
-            raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)
+    if refused := _REFUSED.search(text):
+        raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
 
 
 def unnamed_id() -> str:

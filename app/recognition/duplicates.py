@@ -110,7 +110,7 @@ def check_faces(
     ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with an objection are refused; with
     `tell`, objections name whom a face resembles. With ``track`` the faces are one person's, and the conflict of their
     mean template is that of all of them. A package without measured operating points has no conflicts.
-    Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
+    Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
     """
     templates = [template for _, template in faces]
     mean, length = fuse(np.stack([template.vector for template in templates])) if track else (None, 1.0)
@@ -122,13 +122,13 @@ def check_faces(
     rankings = [
         ranking
         for start in range(0, len(faces), AT_ONCE)
-        for ranking in galleries.resembling(home, templates[start : start + AT_ONCE], NEAREST, least)
+        for ranking in galleries.search(home, templates[start : start + AT_ONCE], NEAREST, least, enrolling=True)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     objections = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
     if mean is not None and conflict_at is not None:
         one = [Template(mean, templates[0].package)]
-        ranking = galleries.resembling(home, one, NEAREST, conflict_at)
+        ranking = galleries.search(home, one, NEAREST, conflict_at, enrolling=True)
         (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
         objections = [

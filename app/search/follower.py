@@ -181,7 +181,9 @@ class LocalIndex(GalleryIndex[Index]):
         """Apply the log up to `until`, or all of it."""
         index, most = self._searchable or self._open(), FIRST_CHANGES
         try:
-            while (changes := self._read(most, until)) is not None:
+            while (changes := self._source.changes(self._spec, self._position, most, until)) is not None:
+                if changes.more and until is None and self._lags():
+                    break
                 self._apply(index, changes)
                 if not changes.more:
                     return index
@@ -197,15 +199,11 @@ class LocalIndex(GalleryIndex[Index]):
             self._searchable = None
         return self._build()
 
-    def _read(self, most: int, until: LogPosition | None) -> Changes | None:
-        """Return the next changes, up to ``most``; None if the index has to be built again."""
-        changes = self._source.changes(self._spec, self._position, most, until)
-        if changes is not None and changes.more and until is None:
-            head = self._source.head(self._spec) or self._position
-            faces = 0 if self._searchable is None else self._searchable.faces
-            if head.number - self._position.number > max(LAG_LIMIT, faces):
-                return None
-        return changes
+    def _lags(self) -> bool:
+        """Return whether so many changes are missing that building the index again reads less."""
+        head = self._source.head(self._spec) or self._position
+        faces = 0 if self._searchable is None else self._searchable.faces
+        return head.number - self._position.number > max(LAG_LIMIT, faces)
 
     def _apply(self, index: Index, changes: Changes) -> None:
         for step in changes.steps:

@@ -48,7 +48,9 @@ class PhotoThreads:
         rest = memory - small * SMALL_MEMORY
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
         each = rest / costly
-        limits = self._limits if each >= UNBOUNDED_MEMORY else replace(self._limits, formats=READABLE - UNBOUNDED)
+        limits = (
+            self._limits if each >= UNBOUNDED_MEMORY else replace(self._limits, formats=frozenset(READABLE) - UNBOUNDED)
+        )
         self._large = Pipeline(self._detector, limits, most_pixels=max(each / BYTES_A_PIXEL, COSTLY_PIXELS))
         self._lanes = Lanes(small, costly)
 

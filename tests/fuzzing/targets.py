@@ -217,13 +217,13 @@ def read_challenge(data: bytes) -> None:
 def read_table(data: bytes) -> None:
     """A CSV of photos, on the command line."""
     with _file(data, ".csv") as path:
-        assert sum(map(len, transfer.find(path, None, None).tar())) % tar_stream.BLOCK == 0
+        assert sum(map(len, transfer.source_of(path, None, None).tar())) % tar_stream.BLOCK == 0
 
 
 def read_upload(data: bytes) -> None:
     """A tar that the command line looks into before it is sent."""
     with _file(data, ".tar") as path:
-        assert transfer.find(path, None, None).content in {"photos", "templates", "archive"}
+        assert transfer.source_of(path, None, None).content in {"photos", "templates", "archive"}
 
 
 def read_dump(data: bytes) -> None:

@@ -64,7 +64,7 @@ def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries
     for _ in range(40):
         galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
-    alike, other = galleries.resembling(galleries.store.gallery("staff"), [template(1), template(3)], 1, 0.9)
+    alike, other = galleries.search(staff(galleries), [template(1), template(3)], 1, 0.9, enrolling=True)
     assert "ann" in {one.subject for one in alike}
     assert {one.subject for one in alike if not is_unnamed(one.subject)} == {"ann"}
     assert other == []

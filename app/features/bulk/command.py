@@ -85,7 +85,7 @@ def import_(
     """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
     if group is not None:
         raise typer.Exit(_group(session, client_for(session, gallery, create=create), gallery, source, group))
-    upload = find(source, content, ids)
+    upload = source_of(source, content, ids)
     for path in upload.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
     check_writable(report)
@@ -186,7 +186,7 @@ class Source:
     missing: Sequence[str] = ()
 
 
-def find(path: Path, content: str | None, ids: Path | None) -> Source:
+def source_of(path: Path, content: str | None, ids: Path | None) -> Source:
     """Return the source of an import: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
 
     The ``content`` of a tar is detected unless it is given.

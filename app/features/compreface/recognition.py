@@ -31,7 +31,7 @@ from app.features.compreface.requests import (
     face_id_of,
     given_template,
 )
-from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
+from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, MANY, PREFIX, VALIDATION, CompreFaceRoute, Refused
 from app.features.photos import embed_for, rank
 from app.features.pose import pose_of
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
@@ -81,7 +81,9 @@ def verify(components: Components, sent: Photos[FaceParams]) -> Json:
     return {"result": [_with_versions(answer, components, params, faces)]}
 
 
-@router.operation("POST", f"{PREFIX}verification/embeddings/verify", scope=Scope.RECOGNIZE, name="verify")
+@router.operation(
+    "POST", f"{PREFIX}verification/embeddings/verify", scope=Scope.RECOGNIZE, name="verify", body_bytes=MANY
+)
 def verify_embeddings(operations: Operations, embedders: Embedders, asked: VerifyEmbeddingsRequest) -> Json:
     """Compare an embedding with others."""
     if not asked.source or not asked.targets:
@@ -101,7 +103,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
         raise Refused(VALIDATION, message)
-    gallery = home.find()
+    gallery = home.open()
     if is_stored(gallery):
         photo, sizes = embed_for(operations, gallery, sent.images[0]), home.galleries.sizes(gallery)
     else:
@@ -118,7 +120,9 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     return _with_versions({"result": result}, home.components, params, faces)
 
 
-@router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
+@router.operation(
+    "POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify", body_bytes=MANY
+)
 def recognize_embeddings(
     home: CollectionDep,
     asked: EmbeddingsRequest,
@@ -129,7 +133,7 @@ def recognize_embeddings(
     Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
     is answered, because enough exact ones show the enrolled templates.
     """
-    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.open()
     sizes = home.galleries.sizes(gallery) if is_stored(gallery) else {}
     similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
     templates = [given_template(embedding, gallery.embedder, gallery.dimension) for embedding in embeddings]
@@ -150,7 +154,7 @@ def verify_face(
     """Compare each face of a photo with an image."""
     wanted = face_id_of(face_id)
     home.entry.target = wanted
-    operations, gallery, params = home.operations, home.find(), sent.params
+    operations, gallery, params = home.operations, home.open(), sent.params
     row = home.store.face(gallery, wanted)
     enrolled = row.templates[0]
     similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
@@ -169,7 +173,11 @@ def verify_face(
 
 
 @router.operation(
-    "POST", f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify", scope=Scope.TEMPLATES, name="verify_face"
+    "POST",
+    f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify",
+    scope=Scope.TEMPLATES,
+    name="verify_face",
+    body_bytes=MANY,
 )
 def verify_face_embeddings(
     home: CollectionDep,
@@ -183,7 +191,7 @@ def verify_face_embeddings(
     """
     wanted = face_id_of(face_id)
     home.entry.target = wanted
-    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.open()
     enrolled = home.store.face(gallery, wanted).templates[0]
     similarity = _answered(home.operations, gallery, enrolled.package, exact=False)
     return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)

@@ -37,6 +37,7 @@ from app.features.compreface.requests import (
 from app.features.compreface.wire import (
     COMPREFACE,
     INCORRECT_ARGUMENT,
+    MANY,
     MISSING_PARAMETER,
     PREFIX,
     VALIDATION,
@@ -77,7 +78,7 @@ def checked_name(name: str | None) -> str:
 @router.operation("GET", SUBJECTS, scope=Scope.READ)
 def list_subjects(home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"subjects": subject_ids(home.store, home.find())}
+    return {"subjects": subject_ids(home.store, home.open())}
 
 
 @router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
@@ -85,7 +86,7 @@ def create_subject(home: CollectionDep, asked: SubjectRequest) -> Json:
     """Create a subject."""
     name = checked_name(asked.subject)
     home.entry.subject = fit_id(name)
-    with home.store.change(home.find_or_create()) as change:
+    with home.store.change(home.open_or_create()) as change:
         return {"subject": subjects.create_subject(change, name).id}
 
 
@@ -101,7 +102,7 @@ def rename_subject(
     """
     name = checked_name(asked.subject)
     home.entry.target = fit_id(name)
-    gallery = home.find()
+    gallery = home.open()
     if name == subject:
         return {"updated": False}
     if not is_stored(gallery):
@@ -114,7 +115,7 @@ def rename_subject(
 @router.operation("DELETE", SUBJECT, scope=Scope.DELETE, changes=True)
 def delete_subject(home: CollectionDep, subject: SubjectId) -> Json:
     """Delete a subject."""
-    gallery = home.find()
+    gallery = home.open()
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
     with home.galleries.change(gallery) as change:
@@ -124,7 +125,7 @@ def delete_subject(home: CollectionDep, subject: SubjectId) -> Json:
 @router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
 def delete_all_subjects(home: CollectionDep) -> Json:
     """Delete all subjects."""
-    gallery = home.find()
+    gallery = home.open()
     if not is_stored(gallery):
         return {"deleted": 0}
     with home.galleries.change(gallery) as change:
@@ -136,7 +137,7 @@ def list_faces(home: CollectionDep, query: Annotated[PageParams, Query()]) -> Js
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
     home.entry.subject = fit_id(subject)
-    rows, total = face_ids(home.store, home.find(), subject, offset=query.page * size, limit=size)
+    rows, total = face_ids(home.store, home.open(), subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -163,7 +164,7 @@ def add_face(
     if not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
-    gallery = home.find_or_create()
+    gallery = home.open_or_create()
     photo = embed_for(home.operations, gallery, sent.images[0])
     faces = wanted_faces(photo.faces, sent.params.det_prob_threshold)
     if len(faces) > 1:
@@ -183,7 +184,7 @@ def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query(
     if subject is not None and not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
-    gallery = home.find()
+    gallery = home.open()
     if not is_stored(gallery):
         return {"deleted": 0}
     with suppress(SubjectNotFound), home.galleries.change(gallery) as change:
@@ -193,7 +194,7 @@ def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query(
     return {"deleted": 0}
 
 
-@router.operation("POST", f"{FACES}/delete", scope=Scope.DELETE, changes=True)
+@router.operation("POST", f"{FACES}/delete", scope=Scope.DELETE, changes=True, body_bytes=MANY)
 def delete_faces(home: CollectionDep, asked: FaceIdList) -> list[Json]:
     """Delete the listed images.
 
@@ -222,7 +223,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     try:
-        crop = home.store.face(home.find(), wanted).crop
+        crop = home.store.face(home.open(), wanted).crop
     except FaceNotFound:
         crop = None
     return Response(crop or b"", media_type=BYTES)
@@ -230,7 +231,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
-    gallery = home.find()
+    gallery = home.open()
     stored = find_faces(home.store, gallery, face_ids)
     if not stored:
         return []

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 
 from starlette.responses import Response
@@ -107,6 +108,8 @@ def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
 
 
 PREFIX = "/api/v1/"
+MANY = attrgetter("request_bytes")
+"""The most bytes of JSON with many embeddings or image ids: as many as of any body."""
 
 
 class CompreFace(WireFormat):
@@ -114,7 +117,6 @@ class CompreFace(WireFormat):
 
     name = "CompreFace"
     security = ("api_key",)
-    large_json = True  # many embeddings or image ids
     description = "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md)."
 
     def speaks(self, scope: Scope) -> bool:

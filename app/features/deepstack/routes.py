@@ -44,7 +44,7 @@ router = Router(DEEPSTACK.name, DEEPSTACK)
 class Images(ImageFields):
     """The photos of a form: every field whose name begins with `image`, as `image1` or `image` with a UUID."""
 
-    def find(self, name: str) -> str | None:
+    def field_of(self, name: str) -> str | None:
         return self.names[0] if name.startswith(self.names[0]) else None
 
 
@@ -104,7 +104,7 @@ def detect(operations: Operations, sent: Form[DeepStackParams]) -> Json:
 @router.operation("POST", f"{FACE}/recognize", scope=Scope.RECOGNIZE, name="identify", body=DeepStackPhoto, images=ONE)
 def recognize(home: CollectionDep, guard: Guard, grant: Grant, sent: Form[DeepStackParams]) -> Json:
     """Find the subjects that the faces of a photo show; any other face is `unknown`."""
-    gallery, operations = home.find(), home.operations
+    gallery, operations = home.open(), home.operations
     if not is_stored(gallery):
         photo = operations.detect(sent.images[0])
         return _predictions([corners(face, photo) | STRANGER for face in photo.faces])
@@ -141,7 +141,7 @@ def register(home: CollectionDep, sent: Form[DeepStackParams]) -> Json:
     """Enroll photos of a subject, beside those it has. Photos without one clear face are left out."""
     user = _required(sent.params.userid)
     home.entry.subject = fit_id(user)
-    gallery = home.find_or_create()
+    gallery = home.open_or_create()
     made = home.operations.enroll(gallery, user, sent.images, QualityLevel.NONE, tell=False)
     return {"success": True, "message": "face added" if made.created else "face updated"}
 
@@ -149,7 +149,7 @@ def register(home: CollectionDep, sent: Form[DeepStackParams]) -> Json:
 @router.operation("POST", f"{FACE}/list", scope=Scope.READ, name="list_subjects")
 def list_users(home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"success": True, "faces": subject_ids(home.store, home.find())}
+    return {"success": True, "faces": subject_ids(home.store, home.open())}
 
 
 @router.operation("POST", f"{FACE}/delete", scope=Scope.DELETE, name="delete_subject", changes=True, extra=USER_FORM)
@@ -157,7 +157,7 @@ def delete(home: CollectionDep, userid: UserDep) -> Json:
     """Delete a subject with its faces. Succeeds for an unknown one, too."""
     user = _required(userid)
     home.entry.subject = fit_id(user)
-    gallery = home.find()
+    gallery = home.open()
     if is_stored(gallery):
         with suppress(SubjectNotFound), home.galleries.change(gallery) as change:
             subjects.delete_subject(change, user)

@@ -105,9 +105,14 @@ def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
     version = gallery.embedder.partition("@")[2]
     if _VERSION.fullmatch(version):
         shape["IndexFacesModelVersion"] = version
-    if not is_unnamed(face.subject):
-        shape["UserId"] = face.subject
+    if user := user_of(face.subject):
+        shape["UserId"] = user
     return shape
+
+
+def user_of(subject: str) -> str | None:
+    """Return the user that this subject's faces are associated with; None if the subject is unnamed."""
+    return None if is_unnamed(subject) else subject
 
 
 def paged(shape: Shape, page: Page[Any]) -> Shape:

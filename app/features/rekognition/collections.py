@@ -22,10 +22,11 @@ from app.features.rekognition.answers import (
     paged,
     reasons_of,
     stored_face,
+    user_of,
 )
 from app.features.rekognition.call import Call, good_enough
 from app.gallery.records import Gallery, Origin, StoredFace
-from app.gallery.text import is_unnamed, unnamed_id
+from app.gallery.text import unnamed_id
 from app.timestamps import utc_seconds
 from app.types import Box, Face, Photo
 
@@ -117,14 +118,14 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     stored = find_faces(call.store, gallery, ids)
-    free = [face for face in ids if face in stored and is_unnamed(stored[face].subject)]
+    free = [face for face in ids if face in stored and user_of(stored[face].subject) is None]
     with call.galleries.change(gallery) as change:
         deleted = set(transfers.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
-        if face in stored and not is_unnamed(stored[face].subject):
+        if face in stored and (user := user_of(stored[face].subject)):
             reason = "ASSOCIATED_TO_AN_EXISTING_USER"
-            refused.append({"FaceId": face_id_to(face), "UserId": stored[face].subject, "Reasons": [reason]})
+            refused.append({"FaceId": face_id_to(face), "UserId": user, "Reasons": [reason]})
         elif face not in deleted:
             refused.append({"FaceId": face_id_to(face), "Reasons": ["FACE_NOT_FOUND"]})
     return {

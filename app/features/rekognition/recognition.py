@@ -16,11 +16,11 @@ from app.features.rekognition.answers import (
     percent,
     searched_face,
     stored_face,
+    user_of,
 )
 from app.features.rekognition.call import Call, good_enough, no_faces
 from app.features.similarity import AnsweredSimilarity, Similarity
 from app.gallery.records import Candidate, Gallery
-from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine, template_of
 from app.search.index import widened
 from app.types import Sizes, Template
@@ -149,7 +149,7 @@ def _users(
 
     def users_of(ranking: Sequence[AnsweredCandidate]) -> list[AnsweredCandidate]:
         near = (candidate for candidate in ranking if candidate.exact >= similarity.threshold)
-        return [candidate for candidate in near if not is_unnamed(candidate.subject)]
+        return [candidate for candidate in near if user_of(candidate.subject)]
 
     def is_short(ranking: Sequence[AnsweredCandidate], wanted: int) -> bool:
         full = len(ranking) == wanted and ranking[-1].exact >= similarity.threshold
@@ -161,7 +161,7 @@ def _users(
 
 def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
     """Yield score and id of each face of a subject; an unnamed subject has one face."""
-    if is_unnamed(candidate.subject):
+    if user_of(candidate.subject) is None:
         yield candidate.score, candidate.face_id
         return
     cursor = None

@@ -117,9 +117,10 @@ class TargetRoute(OperationRoute):
     def operations(self) -> tuple[Operation, ...]:
         return (self.operation, *(target.operation for target in TARGETS.values()))
 
-    def operation_of(self, scope: types.Scope) -> Operation:
-        target = find_target(Headers(scope=scope).get(TARGET_HEADER, ""))
-        return self.operation if target is None else target.operation
+    async def handle(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        if (target := find_target(Headers(scope=scope).get(TARGET_HEADER, ""))) is not None:
+            scope["operation"] = target.operation
+        await super().handle(scope, receive, send)
 
 
 router = Router(REKOGNITION.name, REKOGNITION, TargetRoute)

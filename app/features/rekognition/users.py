@@ -24,6 +24,7 @@ from app.features.rekognition.answers import (
     percent,
     reasons_of,
     status_of,
+    user_of,
 )
 from app.features.rekognition.call import Call, good_enough
 from app.features.rekognition.errors import Refused
@@ -32,7 +33,7 @@ from app.features.transfers import AlreadyAnswered, Move, keep_answer
 from app.gallery import subjects
 from app.gallery.change import Change
 from app.gallery.records import Gallery, StoredFace
-from app.gallery.text import is_unnamed, unnamed_id
+from app.gallery.text import unnamed_id
 from app.recognition.decisions import fused, template_of
 
 MOST_FACES = 100
@@ -157,7 +158,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
     compared = 0
     for face in ids:
         refusal = _refusal(face, stored, user.id)
-        if refusal is None and face in stored and is_unnamed(stored[face].subject) and user.face_count:
+        if refusal is None and face in stored and user_of(stored[face].subject) is None and user.face_count:
             call.grant.require(Scope.RECOGNIZE)  # the answer tells who it is
             compared += 1
             refusal = _low_match(call, gallery, face, wanted)
@@ -199,8 +200,8 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
     """Return why a face can't be associated: it is unknown, or another user's."""
     if face not in stored:
         return {"Reasons": ["FACE_NOT_FOUND"]}
-    owner = stored[face].subject
-    if owner == user or is_unnamed(owner):
+    owner = user_of(stored[face].subject)
+    if owner in {None, user}:
         return None
     return {"UserId": owner, "Reasons": ["ASSOCIATED_TO_A_DIFFERENT_USER"]}
 

@@ -646,7 +646,7 @@ def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     table = {"id": ["ada", None, "7"], "embedding": units(3, seed=4).tolist()}
     parquet.write_table(pyarrow.table(table), tmp_path / "vectors.parquet")
-    packed = b"".join(transfer.find(tmp_path / "vectors.parquet", None, None).tar())
+    packed = b"".join(transfer.source_of(tmp_path / "vectors.parquet", None, None).tar())
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         file = tar.extractfile("faces.jsonl")
         assert file is not None
@@ -678,7 +678,7 @@ def test_a_table_may_be_written_as_excel_does(tmp_path: Path, delimiter: str) ->
     rows = (["Photo", " ID", "Name", "Team, or Floor"], ["a.jpg", "ada ", "Ada", "3"])
     with (tmp_path / "list.csv").open("w", encoding="utf-8-sig", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows(rows)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(transfer.find(tmp_path / "list.csv", None, None).tar()))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(transfer.source_of(tmp_path / "list.csv", None, None).tar()))) as tar:
         lines = tar.extractfile("people.jsonl")
         assert lines is not None
         line = json.loads(lines.read())

@@ -104,11 +104,11 @@ def test_who_lies_is_looked_for_now_and_then_and_at_once_until_there_are_looks_e
     searched = list[float]()
     there = False
 
-    def find(_pixels: Any, at: float, _min_face: int | None = None, *, turned: bool = False) -> list[Look]:
+    def detect(_pixels: Any, at: float, _min_face: int | None = None, *, turned: bool = False) -> list[Look]:
         searched.extend([at] if turned else [])
         return [lying(at)] if there and turned else []
 
-    looker: Any = SimpleNamespace(embed=list, find=find)
+    looker: Any = SimpleNamespace(embed=list, detect=detect)
     reporter: Any = SimpleNamespace(tell=lambda _: None)
     watch = Watch("cot", looker, Tracker(0.44, 0.35), reporter)
     flicker = np.random.default_rng(0).integers(0, 255, (60, 48, 64, 3), dtype=np.uint8)
@@ -126,11 +126,11 @@ def test_what_is_no_face_when_looked_at_closely_costs_a_close_look_in_some_frame
     """A poster, say, of which the detector is sure, and the closer search is not."""
     told, searched = list[Report](), list[float]()
 
-    def find(_pixels: Any, at: float, _min_face: int | None = None, *, turned: bool = False) -> list[Look]:
+    def detect(_pixels: Any, at: float, _min_face: int | None = None, *, turned: bool = False) -> list[Look]:
         searched.extend([at] if turned else [])
         return [] if turned else [look(at, 100, person(1))]
 
-    looker: Any = SimpleNamespace(embed=list, find=find)
+    looker: Any = SimpleNamespace(embed=list, detect=detect)
     reporter: Any = SimpleNamespace(tell=told.append)
     watch = Watch("cot", looker, Tracker(0.44, 0.35), reporter)
     flicker = np.random.default_rng(0).integers(0, 255, (60, 48, 64, 3), dtype=np.uint8)

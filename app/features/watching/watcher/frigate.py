@@ -170,7 +170,7 @@ class Frigate:
             if len(self._visits) > MOST:
                 self._visits.popitem(last=False)
         visit.zone = said.zone or visit.zone
-        self._look(visit, snapshot=said.snapshot, live=not said.ended)
+        self._take_face(visit, snapshot=said.snapshot, live=not said.ended)
         visit.last = max(visit.first.began, said.at)
         if visit.best and (not visit.told or (visit.told == 1 and len(visit.best) >= AGAIN)):
             visit.told += 1
@@ -183,7 +183,7 @@ class Frigate:
         camera, began = visit.first.camera, visit.first.began
         self._reporter.tell(Report(visit.track, camera, began, visit.last, ended, tuple(looks), visit.zone))
 
-    def _look(self, visit: _Visit, *, snapshot: bool, live: bool) -> None:
+    def _take_face(self, visit: _Visit, *, snapshot: bool, live: bool) -> None:
         """Add the usable face of the snapshot, or else of the live frame."""
         looks: list[Look] = []
         if snapshot:
@@ -202,7 +202,7 @@ class Frigate:
         except (httpx.HTTPError, LikenessError) as error:
             _log.info("Frigate has no picture: %s", type(error).__name__)
             return []
-        looks = self._looker.find(pixels, time.time(), turned=True)
+        looks = self._looker.detect(pixels, time.time(), turned=True)
         self._tallies[camera].add(looks, time.monotonic())
         return self._looker.embed([look for look in looks if look.usable])
 

@@ -62,7 +62,7 @@ class Looker:
     min_face: int
     """Pixels of a frame; narrower faces are not looked for."""
 
-    def find(self, frame: Pixels, at: float, min_face: int | None = None, *, turned: bool = False) -> list[Look]:
+    def detect(self, frame: Pixels, at: float, min_face: int | None = None, *, turned: bool = False) -> list[Look]:
         """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not, without vectors.
 
         ``min_face``: look for narrower ones than usual; ``turned``: for people who lie too, as the service does, which

@@ -137,20 +137,20 @@ class Watch:
         tracks = self.tracker.tracks
         lying = [track for track in tracks if track.last.lies]
         if at - self._turned_at < TURNED_S and all(track.usable >= KEPT for track in lying):
-            seen = self.looker.find(pixels, at)
+            seen = self.looker.detect(pixels, at)
             seen = [look for look in seen if not any(is_near(track, look) for track in lying)]
             looks = [look for look in seen if not look.usable or any(is_near(track, look) for track in tracks)]
             if len(looks) == len(seen) or at - self._turned_at < SOON_S:
                 return looks
         self._turned_at = at
-        return self.looker.find(pixels, at, turned=True)
+        return self.looker.detect(pixels, at, turned=True)
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
         """Return the faces that are narrower than those looked for, now and then."""
         if at < self._narrow_at:
             return []
         self._narrow_at = at + NARROW_S
-        return self.looker.find(pixels, at, NARROW)
+        return self.looker.detect(pixels, at, NARROW)
 
 
 class Watcher:
@@ -160,7 +160,7 @@ class Watcher:
         self._cameras: list[tuple[Camera, Watch, Worker]] = []
 
     def add(self, camera: Camera, watch: Watch) -> None:
-        def look() -> float:
+        def take_frame() -> float:
             frame = camera.take(IDLE_S)
             if frame is None:
                 watch.idle(IDLE_S)
@@ -168,7 +168,7 @@ class Watcher:
                 watch.see(frame)
             return 0.0
 
-        worker = Worker(f"watch {watch.camera}", look, retry_s=0.0)  # one frame is lost, not the camera
+        worker = Worker(f"watch {watch.camera}", take_frame, retry_s=0.0)  # one frame is lost, not the camera
         self._cameras.append((camera, watch, worker))
         worker.wake()
 
