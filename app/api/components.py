@@ -27,6 +27,7 @@ from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.text import to_nfc
 from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
@@ -110,9 +111,9 @@ def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
     )
 
 
-DECODED = BeforeValidator(unquote)
-"""Decodes an id: paths are matched percent-encoded, as they were sent, so that an id may hold slashes and anything
-else."""
+DECODED = BeforeValidator(lambda sent: to_nfc(unquote(sent)))
+"""Decodes an id, in NFC: paths are matched percent-encoded, as they were sent, so that an id may hold slashes and
+anything else."""
 _HOW = "percent-encoded (`/` as `%2F`)"
 GalleryId: TypeAlias = Annotated[str, path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN), DECODED]
 SubjectId: TypeAlias = Annotated[str, path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN), DECODED]

@@ -6,7 +6,9 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from app.api.page_files import PAGE_FILES
 from app.api.route import OperationRoute, Router
 from app.config import Settings
 from app.errors import DatabaseBusy
+from app.gallery.text import MAX_TEXT
 from app.main import create_app, own_operations
 from app.server.data_folder import load_key
 from tests.support.service import error_of, made, running_here, scope_of
@@ -102,3 +105,27 @@ async def test_every_handler_finds_what_it_takes_by_its_name(tmp_path: Path) -> 
                     assert isinstance(parts[name], parameter.annotation), (route.path, name)
                 elif isinstance(parameter.annotation, type) and parameter.annotation in map(type, parts.values()):
                     pytest.fail(f"{route.path}: nothing is called {name}")
+
+
+def test_every_id_and_search_in_a_query_is_counted_and_compared_in_its_composed_form() -> None:
+    """As macOS and some clients send them, in NFD, where `e` and its accent are two characters."""
+    wanted, found = "\u00e9" * MAX_TEXT, 0
+    for operation in own_operations():
+        fields = operation.query.model_fields if operation.query else {}
+        for name in fields.keys() & {"gallery", "subject", "search"}:
+            assert operation.query is not None
+            params = operation.query.model_validate({name: normalize("NFD", wanted)})
+            assert getattr(params, name) == wanted, operation.name
+            found += 1
+    assert found >= 7
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_an_id_in_a_path_is_counted_in_its_composed_form(
+    api: httpx.Client, gallery: str, form: Literal["NFC", "NFD"]
+) -> None:
+    wanted = "\u00e9" * MAX_TEXT
+    api.post(f"{gallery}/subjects", json={"id": wanted}).raise_for_status()
+    sent = quote(normalize(form, wanted))
+    assert api.get(f"{gallery}/subjects/{sent}").raise_for_status().json()["id"] == wanted
+    error_of(api.get(f"{gallery}/subjects/{sent}{sent}"), 422, "invalid_request")

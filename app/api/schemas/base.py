@@ -39,14 +39,11 @@ Example: TypeAlias = dict[str, Any]
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
-def _composed(value: object) -> object:
-    """Return a text in NFC, in which its characters are counted."""
-    return to_nfc(value) if isinstance(value, str) else value
-
-
+_COMPOSED = BeforeValidator(lambda value: to_nfc(value) if isinstance(value, str) else value)
+"""Puts a text into NFC, in which its characters are counted."""
 Id: TypeAlias = Annotated[
     str,
-    BeforeValidator(_composed),
+    _COMPOSED,
     Field(
         min_length=1,
         max_length=MAX_ID_LENGTH,
@@ -56,9 +53,9 @@ Id: TypeAlias = Annotated[
         json_schema_extra={"pattern": ID_PATTERN},
     ),
 ]
-Name: TypeAlias = Annotated[
-    str, BeforeValidator(_composed), Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])
-]
+Name: TypeAlias = Annotated[str, _COMPOSED, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
+AskedId: TypeAlias = Annotated[str, _COMPOSED, Field(max_length=MAX_ID_LENGTH)]
+"""An id or a part of one that a list is asked for."""
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648), or as a data URL (`data:image/jpeg;base64,...`).")

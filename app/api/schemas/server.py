@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.api.schemas.base import MAX_ID_LENGTH, MODEL, NextCursor, PageParams, Params, Wire
+from app.api.schemas.base import MODEL, AskedId, NextCursor, PageParams, Params, Wire
 from app.choices import JobStateName
 
 
@@ -195,7 +195,7 @@ class ErrorAnswer(Wire):
 
 
 class JobPageParams(PageParams):
-    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only jobs of this gallery.")
+    gallery: AskedId | None = Field(default=None, description="Only jobs of this gallery.")
     state: JobStateName | None = Field(default=None, description="Only jobs in this state.")
 
 

@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     MAX_ID_LENGTH,
     ON_CONFLICT,
     TIME,
+    AskedId,
     Example,
     Id,
     Metadata,
@@ -73,9 +74,8 @@ class SubjectPatch(Params):
 
 
 class SubjectPageParams(PageParams):
-    search: str | None = Field(
+    search: AskedId | None = Field(
         default=None,
-        max_length=MAX_ID_LENGTH,
         description="Only subjects whose id or name contains this text; case, accents, `_`, `-` and `.` don't matter.",
     )
     expires_before: Time | None = Field(

@@ -14,7 +14,7 @@ from app.api.components import Components
 from app.api.feature import Feature, Part
 from app.api.operation import CURSOR
 from app.api.route import Router, operations_of
-from app.api.schemas.base import MAX_ID_LENGTH, TIME, NextCursor, PageParams, Time, Wire
+from app.api.schemas.base import MAX_ID_LENGTH, TIME, AskedId, NextCursor, PageParams, Time, Wire
 from app.features.audit.reading import AuditFilter, entries
 from app.features.audit.sink import AuditSink
 
@@ -26,8 +26,8 @@ class AuditParams(PageParams):
 
     key: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this key.")
     operation: str | None = Field(default=None, max_length=64, description="Only this operation, e.g. `enroll`.")
-    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this gallery.")
-    subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this subject.")
+    gallery: AskedId | None = Field(default=None, description="Only entries of this gallery.")
+    subject: AskedId | None = Field(default=None, description="Only entries of this subject.")
     since: Time | None = Field(default=None, description="Only from this time on.", examples=[TIME])
     until: Time | None = Field(default=None, description="Only before this time.", examples=[TIME])
     changes: bool = Field(default=False, description="Whether to leave out operations that only read.")

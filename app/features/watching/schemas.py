@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.api.schemas.base import FACE_ID, TIME, Example, Id, NextCursor, PageParams, Params, Time, Wire
+from app.api.schemas.base import FACE_ID, TIME, AskedId, Example, Id, NextCursor, PageParams, Params, Time, Wire
 from app.choices import Decision, EventKind
 from app.gallery.text import check_characters, check_visible, clean_id
 
@@ -50,7 +50,7 @@ class SightingHeard(Params):
 class FilterParams(Params):
     camera: Name | None = Field(default=None, description="Of this camera alone.")
     decision: Decision | None = Field(default=None, description="Only with this decision.")
-    subject: str | None = Field(default=None, max_length=255, description="Only of this subject, by id.")
+    subject: AskedId | None = Field(default=None, description="Only of this subject, by id.")
     stranger: str | None = Field(default=None, max_length=32, description="Only of this stranger, by id.")
     since: Time | None = Field(default=None, description="Only sightings that went on at this time or later.")
     until: Time | None = Field(default=None, description="Only sightings that began at this time or before.")
@@ -220,7 +220,7 @@ class EventsParams(Params):
         le=2**63 - 1,
         description="The number of the last event that is known; by default the latest one.",
     )
-    gallery: str | None = Field(default=None, max_length=255, description="Of this gallery alone.")
+    gallery: AskedId | None = Field(default=None, description="Of this gallery alone.")
     camera: Name | None = Field(default=None, description="Of this camera alone.")
     event: EventKind | None = Field(default=None, description="Of this kind alone.")
     seconds: float | None = Field(
