@@ -20,13 +20,13 @@ PARTS = {
     "train": ("commands.train", "train", "Train a recipe."),
     "try": ("commands.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
 }
-"""Command: its module in `training`, the name in that module, and its help line."""
+"""Commands with their module in `training`, the name in that module, and the help line."""
 
 
 class LazyParts(TyperGroup):
-    """Knows its commands' names and help lines; imports a command's module when it is run.
+    """Lists commands by name and help line, and imports a command's module when it runs.
 
-    Contexts and commands are click's, of which typer carries a private copy: hence `Any`.
+    Contexts and commands are `Any`: they are click's, and typer has a private copy of click.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -38,7 +38,7 @@ class LazyParts(TyperGroup):
         if cmd_name not in PARTS:
             return None
         # Read when torch loads OpenMP: threads that spin while they wait make training three times slower on a machine
-        # that does anything else besides.
+        # that also does other work.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         module, attribute, _ = PARTS[cmd_name]
         part: Any = getattr(importlib.import_module(f"training.{module}"), attribute)

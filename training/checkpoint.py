@@ -1,4 +1,4 @@
-"""Checkpoints: tensors in a `.pt` file that loads with `weights_only`, and the same moment's facts as readable JSON.
+"""Checkpoints: tensors in a `.pt` file that loads with `weights_only`, and facts of the same step as readable JSON.
 
 A run's folder:
 
@@ -38,7 +38,7 @@ class Checkpoint:
     def recipe(self) -> Recipe:
         """Return the recipe that the run was started with."""
         saved = self.state["recipe"]
-        data = {key: value for key, value in saved["data"].items() if key != "unlabelled"}  # a key of earlier runs
+        data = {key: value for key, value in saved["data"].items() if key != "unlabelled"}  # earlier runs have this key
         return Recipe.model_validate(saved | {"data": data})
 
 
@@ -73,8 +73,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> Any:
-    """Return what a `.pt` file holds, plain values and tensors only, on the CPU. Raises Unusable
-    (`checkpoint_damaged`)."""
+    """Return a `.pt` file's plain values and tensors, on the CPU. Raises Unusable (`checkpoint_damaged`)."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
@@ -86,17 +85,17 @@ def step_path(run: Path, step: int) -> Path:
 
 
 def by_step(run: Path) -> list[Path]:
-    """Return the run's step checkpoints, the highest step last."""
+    """Return the run's step checkpoints in the order of steps."""
     return sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
 
 
 def latest(run: Path) -> Path | None:
-    """Return the run's checkpoint with the highest step, None without one."""
+    """Return the run's checkpoint with the highest step, or None."""
     return next(reversed(by_step(run)), None)
 
 
 def last_of(run: Path, *, resume: bool) -> Path | None:
-    """Return `latest`. Raises InvalidInput (`run_exists`) where there is one and the run is not to be resumed."""
+    """Return `latest`. Raises InvalidInput (`run_exists`) if there is one, but the run is not to be resumed."""
     last = latest(run)
     if last is not None and not resume:
         message = f"{run} holds a run already: add --resume to go on with it, or choose another --out."
@@ -105,7 +104,7 @@ def last_of(run: Path, *, resume: bool) -> Path | None:
 
 
 def prune(run: Path, keep: int) -> None:
-    """Delete all but the `keep` newest step checkpoints; the best one stays."""
+    """Delete all but the `keep` newest step checkpoints; `best.pt` stays."""
     for path in by_step(run)[:-keep]:
         path.unlink()
         path.with_suffix(".json").unlink(missing_ok=True)
@@ -133,7 +132,7 @@ def trained_embedder(saved: Checkpoint, *, second_tower: bool = False) -> Embedd
 
 
 def trained_model(saved: Checkpoint) -> Tower | TwoTowers:
-    """Return the model of a checkpoint, with adapters if it has some, and the averaged weights if there are any."""
+    """Return the model of a checkpoint, with its adapters and its averaged weights, if there are any."""
     config = saved.recipe.model
     model = build_model(config, channels_last=False)
     add_lora(model, config)

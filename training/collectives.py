@@ -1,6 +1,6 @@
-"""What the processes of a training run exchange. In a single process every function returns its input.
+"""Exchange values between the processes of a training run. In a single process every function returns its input.
 
-The functions with a gradient differ in what their backward pass does; each says so.
+Functions with a gradient differ in their backward pass, which each docstring describes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ranks() -> int:
 
 
 def summed(values: Tensor) -> Tensor:
-    """Sum over ranks, in place where ``values`` is contiguous. No gradient."""
+    """Sum over ranks, in place if ``values`` is contiguous. No gradient."""
     if ranks() > 1:
         values = values.contiguous()
         dist.all_reduce(values)
@@ -74,7 +74,7 @@ def row_counts(values: Tensor) -> list[int]:
 
 
 def gather(values: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-    """Gather (B_r, …) of each rank to (ΣB, …) on all, in rank order; ``sizes`` only where the numbers of rows differ.
+    """Gather each rank's (B_r, …) to (ΣB, …) on all, in rank order; ``sizes`` only if the numbers of rows differ.
 
     The gradient of a rank's rows is the sum over ranks.
     """
@@ -91,20 +91,20 @@ def scaled(values: Tensor, factor: float) -> Tensor:
 
 
 def total(values: Tensor) -> Tensor:
-    """Sum over ranks of a number that all ranks then hold; the gradient passes unchanged."""
+    """Return a number's sum over ranks, on all ranks; the gradient passes unchanged."""
     result: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 
 
 def shared(values: Tensor) -> Tensor:
-    """Mark values that every rank holds and uses for its own part: their gradients are summed over ranks."""
+    """Mark values that every rank holds and uses for its own part, so that their gradients are summed over ranks."""
     return _hooked(values, lambda gradient: summed(gradient.clone()))
 
 
 def _hooked(values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     same = values.view_as(values)
     if same.requires_grad:
-        same.register_hook(change)  # type: ignore[no-untyped-call]  # untyped in torch
+        same.register_hook(change)  # type: ignore[no-untyped-call]  # torch has no types here
     return same
 
 

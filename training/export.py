@@ -1,8 +1,8 @@
-"""From a checkpoint to a model package: ONNX by torch's exporter, checked, measured, with its manifest.
+"""Export a checkpoint as a model package: ONNX by torch's exporter, checked, measured, with its manifest.
 
-`fp16` and `int8` variants are packages of their own
-(`NAME-fp16`, `NAME-int8`), because templates of different graphs must not be compared. Every figure and operating
-point is measured on the exported file in ONNX Runtime, none on the torch model.
+`fp16` and `int8` variants are separate packages (`NAME-fp16`, `NAME-int8`), because templates of different graphs must
+not be compared. Every figure and operating point is measured on the exported file in ONNX Runtime, not on the torch
+model.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 OPSET = 18
-"""Quantised per-channel graphs need 17, the service's rewriting works at 18."""
+"""Quantised per-channel graphs need 17; the service's rewriting steps work at 18."""
 PARITY_BATCHES = (1, 3, 7)
 PARITY = 1e-5
-"""Largest difference in any number of a unit vector between torch and the exported graph."""
+"""Maximum difference of any number in a unit vector between torch and the exported graph."""
 FIGURES_FMR = 1e-3
-"""The FMR at which variants are compared (their cost is the FNMR they add)."""
+"""The FMR at which variants are compared, by the FNMR that they add."""
 SMALL_SET = 1000
-"""Number of crops up to which a set measures coarser rates too; larger sets have enough pairs for the fine ones."""
+"""Number of crops up to which a set also measures coarser rates; larger sets have enough pairs for the fine ones."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Crops that the model has not seen, and in words what they are."""
+    """Crops that the model has not seen, and a description of them."""
 
     crops: Crops
     measured_on: str
@@ -80,7 +80,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The part of a manifest that only a person can tell."""
+    """The part of a manifest that only a person knows."""
 
     name: str
     version: str = "1"
@@ -104,8 +104,8 @@ def export(
 ) -> list[Path]:
     """Write one package folder for each variant and return them.
 
-    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the ranges of int8 alone.
-    Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
+    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the ranges for int8.
+    Raises Unusable (`export_differs`) if an exported graph differs from the torch model by more than `PARITY`.
     """
     saved = checkpoint.load(checkpoint.resolve(source))
     recipe = saved.recipe
@@ -144,7 +144,7 @@ def export_fp32(module: nn.Module, dimension: int) -> Exported:
     crops = parity_crops(max(PARITY_BATCHES))
     model = _exported(module, crops)
     _name_batch(model, dimension)
-    tidy(model)  # exporters leave the stack traces of their machine
+    tidy(model)  # removes the stack traces that the exporter leaves in the graph
     with torch.no_grad():
         differences = parity(model, crops, [module(torch.from_numpy(crops[:n])).numpy() for n in PARITY_BATCHES])
     if max(differences.values()) > PARITY:
@@ -173,17 +173,17 @@ def parity_crops(count: int) -> Pixels:
 
 def _exported(module: nn.Module, crops: Pixels) -> ModelProto:
     with warnings.catch_warnings():
-        # Deprecations inside torch and onnxscript, which no caller can act on.
+        # Deprecations inside torch and onnxscript, which callers can't avoid.
         warnings.simplefilter("ignore")
         shapes, example = ({0: torch.export.Dim("N", min=1)},), (torch.from_numpy(crops[:2]),)
         names: dict[str, Any] = {"input_names": ["crops"], "output_names": ["templates"], "opset_version": OPSET}
         program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
-    assert program is not None  # noqa: S101  with dynamo=True it always is
+    assert program is not None  # noqa: S101  never None with dynamo=True
     return program.model_proto
 
 
 def _name_batch(model: ModelProto, dimension: int) -> None:
-    """Write the contract's shapes on the graph: (N, 112, 112, 3) in, (N, D) out."""
+    """Write the contract's shapes into the graph: (N, 112, 112, 3) in, (N, D) out."""
     for value, shape in ((model.graph.input[0], (CROP_SIDE, CROP_SIDE, 3)), (model.graph.output[0], (dimension,))):
         dims = value.type.tensor_type.shape.dim
         dims[0].Clear()
@@ -265,7 +265,7 @@ def vectors_of(model: ModelProto, crops: Crops) -> Vectors:
 
 
 def _measured(vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> tuple[dict[str, Any], Calibration | None]:
-    """Return the figures and operating points of one variant's vectors; no points where the set is too small."""
+    """Return the figures and operating points of one variant's vectors; no points if the set is too small."""
     people = evaluation.crops.labels
     rates = COARSE_RATES if len(people) <= SMALL_SET else operating_points.RATES
     pairs = operating_points.compare_all(vectors, people, highest_fmr=rates[0])
@@ -325,7 +325,7 @@ def package_folder(models: Path, name: str, variant: Variant) -> Path:
 def write_embedder(
     folder: Path, model: ModelProto, dimension: int, *, calibration: Calibration | None = None, **facts: Any
 ) -> Path:
-    """Write and return a package's folder: the graph, and a manifest with these ``facts``."""
+    """Write a package's folder, the graph and a manifest with these ``facts``, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FileSource().path
     path.write_bytes(model.SerializeToString())

@@ -1,8 +1,8 @@
-"""Train a face embedder, all of it on one page: `python training/minimal.py PEOPLE PACKAGE`.
+"""Train a face embedder, all on one page: `python training/minimal.py PEOPLE PACKAGE`.
 
-PEOPLE is a folder with a folder of photos for each person, PACKAGE the folder of the model package that is written,
-such as `models/mine`. Read it from top to bottom. `python -m training train` does the same with what a long run needs:
-other nets and losses, checkpoints, several GPUs, mixed precision, augmentation, evaluation on the way.
+PEOPLE is a folder with a folder of photos for each person. PACKAGE, such as `models/mine`, is the folder of the model
+package to write. Read this file from top to bottom. `python -m training train` does the same with what a long run
+needs: other nets and losses, checkpoints, several GPUs, mixed precision, augmentation, and evaluation during training.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS, BATCH, DIMENSION, LEARNING_RATE = 2000, 64, 128, 0.05
 SCALE, MARGIN = 32.0, 0.3
 """ArcFace's s and m; the paper has 64 and 0.5, for sets of millions of photos."""
 HELD_OUT = 5
-"""Every fifth person is not learnt from: thresholds have to hold for strangers."""
+"""Every fifth person is held out, since thresholds have to hold for people unseen in training."""
 
 
 # 1. Photos become aligned crops: the service's own stages find the face and turn it upright.
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 class Embedder(nn.Module):
-    """(N, 112, 112, 3) uint8 RGB crops -> (N, DIMENSION) float32 of length 1: what a model package holds."""
+    """(N, 112, 112, 3) uint8 RGB crops -> (N, DIMENSION) float32 of length 1, as a model package's graph does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,9 +83,9 @@ class Embedder(nn.Module):
         return unit
 
 
-# 3. The loss: ArcFace. Each person has a direction; a face's angle to its own counts as MARGIN radians larger.
+# 3. The loss: ArcFace. Each person has a direction. A face's angle to its own person's counts MARGIN radians more.
 def arcface(embeddings: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean loss of unit embeddings (N, D) by the people's directions (C, D) and labels (N,)."""
+    """Return the mean loss of unit embeddings (N, D), given the people's directions (C, D) and labels (N,)."""
     cosine = (embeddings @ F.normalize(directions).T).clamp(-1 + 1e-6, 1 - 1e-6)
     own = F.one_hot(labels, len(directions)).bool()
     logits = torch.where(own, torch.cos(torch.acos(cosine) + MARGIN), cosine)

@@ -1,4 +1,4 @@
-"""From crops to embeddings: the package contract's input, the network, and the wrapper that is exported."""
+"""Models from crops to embeddings: the package contract's input, the network, and the wrapper that is exported."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 Tower: TypeAlias = "FaceModel | ImportedModel"
 """A network that takes the package contract's crops."""
 PIXEL_CENTRE = 127.5
-"""uint8 0…255 becomes (x − 127.5) / 127.5, that is −1…1, as in the ArcFace line of work."""
+"""uint8 0…255 becomes (x − 127.5) / 127.5, which is in −1…1, as in ArcFace and its successors."""
 NORM_EPS = 1e-12
-"""Keeps a zero embedding finite when it is brought to length 1."""
+"""Keeps a zero embedding finite when it is normalised."""
 
 
 def area_matrix(target: int, source: int) -> Tensor:
     """Return the (target, source) matrix of torch's default type whose row i averages the source pixels that target
     pixel i covers.
 
-    Rows sum to 1. Two matrix products with it are an area-averaged resize of any ratio that every exporter writes.
+    Rows sum to 1. Two matrix products with it resize by area averaging at any ratio, which every exporter supports.
     """
     edges = torch.arange(target + 1, dtype=torch.float64) * (source / target)
     pixels = torch.arange(source, dtype=torch.float64)
@@ -53,7 +53,7 @@ class FaceModel(nn.Module):
         self.channels_last = channels_last
         self.register_buffer("resize", area_matrix(input_size, CROP_SIDE), persistent=False)
         if channels_last:
-            # torch's overload names a device first; the format alone is the documented call.
+            # torch's type stubs need a device first; the format alone is the documented call.
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class TwoTowers(nn.Module):
 
 
 class EmbedderExport(nn.Module):
-    """(N, 112, 112, 3) uint8 RGB -> (N, dim) float32 of length 1: what a model package holds."""
+    """(N, 112, 112, 3) uint8 RGB -> (N, dim) float32 of length 1, as a model package's graph does."""
 
     def __init__(self, model: Tower) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class EmbedderExport(nn.Module):
         self.model.backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as above
 
     def forward(self, images: Tensor) -> Tensor:
-        # max, not F.normalize's clamp_min: it is exported as one plain node.
+        # max is exported as one plain node, F.normalize's clamp_min is not.
         embedding = self.model(images)
         length = torch.sqrt((embedding * embedding).sum(dim=1, keepdim=True)).clamp(min=NORM_EPS)
         unit: Tensor = embedding / length
@@ -123,8 +123,7 @@ def _network(start: str, dim: int, *, channels_last: bool) -> ImportedModel:
 
 
 def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
-    """Build the recipe's model without adapters; weights of another run are for `training.run.start.load_start` to
-    fill in."""
+    """Build the recipe's model without adapters; `training.run.start.load_start` loads weights of another run."""
     first = build_tower(config, channels_last=channels_last)
     if config.towers == "single":
         return first
@@ -133,8 +132,8 @@ def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
 
 
 def add_lora(model: nn.Module, config: Model) -> None:
-    """Add the recipe's adapters, if it has some, to every linear layer and convolution whose weights are a larger
-    matrix; nothing else learns then. Load the starting weights before: adapters rename their layers.
+    """Add the recipe's adapters, if it has some, to every linear layer and convolution with a larger weight matrix than
+    theirs; then nothing else learns. Load the starting weights first, since adapters rename their layers.
 
     Raises InvalidInput (`invalid_recipe`).
     """
@@ -153,15 +152,14 @@ def add_lora(model: nn.Module, config: Model) -> None:
 
 
 def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:
-    """Return the tower that embeds alone: the model itself, or the first (0) or second (1) of two."""
+    """Return a tower that embeds by itself: the model itself, or the first (0) or second (1) of two."""
     if isinstance(model, TwoTowers):
         return model.second if which else model.first
     return model
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Have the model's blocks computed again in the backward pass. Raises InvalidInput (`invalid_recipe`) if it has
-    none that can."""
+    """Recompute the model's blocks in the backward pass. Raises InvalidInput (`invalid_recipe`) if none can."""
     recomputable = [layer for layer in model.modules() if isinstance(layer, Blocks)]
     if not recomputable:
         message = "train.gradient_checkpointing needs an IResNet or a transformer."
@@ -188,8 +186,8 @@ def embed(model: nn.Module, images: Tensor, batch_size: int = 64) -> Tensor:
 class Averaged:
     """An exponential moving average of a model's weights: average ← decay · average + (1 − decay) · weight.
 
-    Batch statistics are copied, not averaged. Early on the decay is min(decay, (1 + step) / (10 + step)), so that the
-    first steps don't dwell on the random start (the rule of TensorFlow's ExponentialMovingAverage).
+    Batch statistics are copied, not averaged. The decay is min(decay, (1 + step) / (10 + step)), so that the random
+    start is soon forgotten (the rule of TensorFlow's ExponentialMovingAverage).
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -198,7 +196,7 @@ class Averaged:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int, void: Tensor | None = None) -> None:
-        """Move the average; where `void`, a number on the device, is 1, leave it."""
+        """Update the average, unless `void`, a number on the device, is 1."""
         rate = 1 - min(self.decay, (1 + step) / (10 + step))
         averages = [p.data for p in self.model.parameters()]
         moves = torch._foreach_sub([p.data for p in model.parameters()], averages)
@@ -212,7 +210,7 @@ ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 class LowRank(nn.Module):
-    """(out, …) weights -> the same plus B·A, B (out, rank) and A (rank, the rest); a kernel counts as one matrix."""
+    """Adds B·A to (out, …) weights, with B (out, rank) and A (rank, rest); a kernel counts as one matrix."""
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
@@ -226,7 +224,7 @@ class LowRank(nn.Module):
 
 
 def merge_adapters(network: nn.Module) -> None:
-    """Replace every parametrized tensor, adapters' among them, by its value, in place.
+    """Replace every parametrized tensor, including those with adapters, by its value, in place.
 
     torch's `remove_parametrizations` changes the layer's class, which a deep copy shares with its original.
     """

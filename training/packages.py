@@ -26,14 +26,14 @@ def check_free(folder: Path, *, replace: bool = False) -> None:
 
 
 def how_to_serve(folder: Path) -> str:
-    """Return the command that serves a package: one elsewhere is copied to the data folder's, beside the detector."""
+    """Return the command that serves a package. A package elsewhere is first copied to the data folder's packages."""
     own = Path("data") / OWN_FOLDER
     copied = "" if folder.parent == MODELS else f"mkdir -p {own} && cp -r {shlex.quote(str(folder))} {own}/ && "
     return f"{copied}LIKENESS_EMBEDDER={folder.name} make serve"
 
 
 def how_to_measure(folder: Path) -> str:
-    """Return what to tell people of a package without operating points: that it decides nothing, and what helps."""
+    """Return the advice for a package without operating points: it decides nothing until they are measured."""
     name = folder.name
     package = name if folder.parent == MODELS else shlex.quote(str(folder))
     return (

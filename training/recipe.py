@@ -1,7 +1,7 @@
-"""Recipes: everything that decides a training run, as one TOML file.
+"""Recipes: everything that determines a training run, in one TOML file.
 
-Each field below says what it does and its unit; what a recipe leaves out takes the default written here. An unknown
-key is an error that names the nearest right one, because a misspelt key that is ignored is a run spent for nothing.
+Each field below says what it does and its unit. A key that a recipe leaves out has the default below. An unknown key is
+an error that names the nearest right one, because a run with an ignored misspelt key is wasted.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Data(Section):
     """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards or their URLs, or drawn faces
     (`procedural:people=500,images=20,seed=0,first=0`)."""
     mix: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
-    """Further sources and the share of each in every batch; `source` gets the rest. People are told apart by source.
-    Needs the `plain` sampler."""
+    """Further sources and the share of each in every batch; `source` gets the rest. People of different sources are
+    different. Needs the `plain` sampler."""
     drop: str | None = None
-    """What to leave out: people (the JSON or CSV that `data overlap` writes, or a name a line), or the images that
-    `data check` doubts or `data outliers` finds."""
+    """A list of what to leave out: people (the JSON or CSV of `data overlap`, or one name per line), or images (the
+    report of `data check` or `data outliers`)."""
     min_images: int = Field(default=1, ge=1)
     """People with fewer crops than this are left out."""
     on_error: Literal["raise", "skip"] = "raise"
-    """`skip`: another image of the same person stands in for a damaged one, up to a hundredth of the set."""
+    """`skip`: another image of the same person replaces a damaged one, for up to a hundredth of the set."""
     held_out: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Share of the people that training never sees; evaluation measures on them. None = as many as make
+    """Share of the people that training never sees, on whom evaluation measures. None = enough for
     `evaluate.max_images` crops, at most a tenth; 0 with an `evaluate.source`."""
     indexes: str = "build/indexes"
-    """Folder for what is found out about a set once: where its images lie, who is in them, which are held out. It can
-    be deleted when no run uses it."""
+    """Folder for the indexes of sets: where images are, who is in them, which are held out. It can be deleted when no
+    run uses it."""
     cache: str | None = None
-    """Folder for the decoded crops as one memory-mapped uint8 array, made anew where a file's name, size or time has
-    changed; none = each batch is decoded when it is prepared."""
+    """Folder for the decoded crops as one memory-mapped uint8 array, remade if a file's name, size or time has changed;
+    none = each batch is decoded when it is prepared."""
     workers: int = Field(default=0, ge=0)
-    """Processes of each rank that decode and augment batches; 0 = with a GPU one for each of the rank's cores but one,
-    at most 8; on the CPU none, the training process does it. Results don't depend on it."""
+    """Processes of each rank that decode and augment batches; 0 = with a GPU one less than the rank's cores, at most 8;
+    on the CPU none, the training process does it. Results don't depend on it."""
     prepare_timeout: float = Field(default=14400.0, gt=0)
     """Seconds that ranks wait for the first one of their machine to prepare the data."""
 
@@ -72,21 +72,21 @@ Probability: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 class Augmentation(Section):
-    """How likely each change of `training.data.augment` is; they are made in this order, independently."""
+    """The probability of each change of `training.data.augment`; changes are made in this order, independently."""
 
     flip: Probability = 0.0
-    """Left-right. The trainer mirrors half of all crops by itself, so that a teacher can follow."""
+    """Mirror left and right. The trainer always mirrors half of all crops, in a way that a teacher can follow."""
     colour: Probability = 0.0
-    """Brightness, contrast, saturation."""
+    """Change brightness, contrast and saturation."""
     grey: Probability = 0.0
     crop_and_paste: Probability = 0.0
-    """Only a part stays, in its place, on black: faces at the photo's edge."""
+    """Keep only a part, in its place, on black, like a face at the photo's edge."""
     occlusion: Probability = 0.0
-    """A rectangle, a mask over nose and mouth, or dark glasses."""
+    """Draw a rectangle, a mask over nose and mouth, or dark glasses."""
     blur: Probability = 0.0
-    """Out of focus, or moved."""
+    """Blur as out of focus, or as moved."""
     low_resolution: Probability = 0.0
-    """Shrunk and enlarged again, by interpolations of many kinds."""
+    """Shrink and enlarge again, by interpolations of many kinds."""
     noise: Probability = 0.0
     jpeg: Probability = 0.0
     own: str | None = None
@@ -101,19 +101,19 @@ NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
 class Sampler(Section):
     name: Annotated[str, AfterValidator(partial(_known, SAMPLERS))] = "plain"
     """`plain`, `balanced`, `pk`, `shards`, or a `BatchSampler` of yours as `module:Class`, called with the crops'
-    labels, `batch_size` and `seed`. `shards` reads tar shards one after another in a shuffled order. Of those in object
-    storage three times `shards` are kept on disk, in `data.indexes`; with the other samplers all. People held out may
-    lie in any shard: name an `evaluate.source`."""
+    labels, `batch_size` and `seed`. `shards` reads tar shards one after another in a shuffled order. It keeps three
+    times `shards` of those in object storage on disk, in `data.indexes`; the other samplers keep all. Held-out people
+    may be in any shard, so name an `evaluate.source`."""
     batch_size: int = Field(default=128, ge=2)
     """Crops in one batch over all ranks together, so that a run means the same on any number of them."""
     images: int = Field(default=4, ge=2)
-    """`pk` alone: crops of each person in a batch (K); batch_size / images people (P)."""
+    """Only for `pk`: crops of each person in a batch (K); batch_size / images people (P)."""
     shards: int = Field(default=8, ge=1)
-    """`shards` alone: shards whose crops are shuffled among each other."""
+    """Only for `shards`: number of shards whose crops are shuffled together."""
 
     @property
     def copies(self) -> int | None:
-        """Return how many shards' copies are kept: those that are shuffled, read ahead, and just left. None = all."""
+        """Return how many shards' copies to keep: those being shuffled, read ahead, and just finished. None: all."""
         return 3 * self.shards if self.name == "shards" else None
 
 
@@ -124,33 +124,33 @@ class Model(Section):
     dim: int = Field(default=128, ge=2)
     """Length of the embedding."""
     input_size: int = Field(default=CROP_SIDE, ge=16, le=CROP_SIDE)
-    """Side in pixels that crops are area-averaged to inside the model; less is cheaper and shows less."""
+    """Side in pixels that crops are area-averaged to inside the model; a smaller one is faster but loses detail."""
     options: dict[str, Value | tuple[int, ...]] = {}
-    """Passed to the backbone's builder as they are."""
+    """Passed unchanged to the backbone's builder."""
     start: str | None = None
     """Weights to start from: a run's folder or checkpoint, a `.pt` file of weights, or a network with its weights: a
     model package (its name in `models/` or its folder) or an `.onnx` file, which then stands for `backbone`,
     `input_size` and `options`. None = fresh weights."""
     fresh: tuple[str, ...] = ()
-    """Names of weights, with `*` for any part, that may differ from those of `start`: the model's own begin anew, the
-    start's are left out (`backbone.output.*` for another `dim`). Any other without a counterpart is an error."""
+    """Names of weights, with `*` for any part, that may differ from those of `start`: the model's are fresh, the
+    start's are left out (`backbone.output.*` for another `dim`). Any other weight without a counterpart is an error."""
     imprint: bool = False
-    """Class weights start as the mean templates that the starting weights give of each person's crops (imprinted
-    weights, Qi, Brown and Lowe 2018). Random ones would spoil a good model in the first steps."""
+    """Start class weights as the means of each person's templates by the starting weights (imprinted weights, Qi, Brown
+    and Lowe 2018). Random ones would spoil a good model in the first steps."""
     freeze: tuple[str, ...] = ()
     """Names of weights that don't learn, with `*` for any part (`backbone.stages.0.*`)."""
     frozen_statistics: bool = False
     """Batch normalisation keeps the statistics it started with."""
     lora: int = Field(default=0, ge=0)
     """Rank of the adapters that linear layers and convolutions learn in place of all weights of the network; 0 = none.
-    Batch normalisation keeps its statistics then. Merged at export."""
+    Batch normalisation then keeps its statistics. Adapters are merged at export."""
     towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
     """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with
     its own. Needs the `pk` sampler with an even number of images."""
 
     @property
     def starts_with_network(self) -> bool:
-        """Return whether `start` names a network, not weights alone."""
+        """Return whether `start` names a network, not only weights."""
         if self.start is None or self.start.endswith(".pt"):
             return False
         folder = Path(self.start)
@@ -167,7 +167,7 @@ class Loss(Section):
     """A name of ours, or a class of yours as `module:Class`: a `ClassLoss`, or any module that takes embeddings, labels
     and a miner's triplets."""
     weight: float = Field(default=1.0, gt=0)
-    """Factor in the sum of the losses."""
+    """Factor of this loss in the sum of the losses."""
     miner: str | None = None
     """Pair-level losses: random, hard, semihard, distance_weighted…; none = the loss's own choice of pairs."""
     miner_options: dict[str, Value] = {}
@@ -180,8 +180,7 @@ class Loss(Section):
 
 
 MANY_CLASSES = 100_000
-"""Number of classes from which on their weights are sampled by default: about where Partial FC's paper finds it
-faster."""
+"""Number of classes from which on their weights are sampled by default: about where Partial FC's paper is faster."""
 
 
 class PartialFC(Section):
@@ -189,7 +188,7 @@ class PartialFC(Section):
     """Shard the class weights over the ranks. `auto`: if the recipe has one class-level loss, on several ranks or from
     100,000 classes on."""
     sample_rate: float | None = Field(default=None, gt=0, le=1)
-    """Share of the classes in each step, at least as many as crops; the batch's own are always among them. None = 0.1
+    """Share of the classes in each step, at least as many as crops; they always include the batch's own. None = 0.1
     from 100,000 classes on, else all."""
 
     def rate(self, people: int) -> float:
@@ -204,10 +203,10 @@ class Distill(Section):
     relation: float = Field(default=0.0, ge=0)
     """Weight of the mean squared difference between the two nets' score matrices of the batch."""
     cache: bool = True
-    """The teacher sees each crop and its mirror image once, unaugmented, and its templates are kept on disk next to
-    the crops' cache; otherwise it runs on every augmented batch."""
+    """Run the teacher once on each crop and its mirror image, unaugmented, and keep its templates on disk beside the
+    crops' cache; otherwise run it on every augmented batch."""
     mirror_mean: bool = True
-    """The target is the mean of the templates of the crop and its mirror image, the better teacher."""
+    """Use the mean of the templates of the crop and its mirror image as the target, which is the better teacher."""
 
 
 class Optimizer(Section):
@@ -215,22 +214,22 @@ class Optimizer(Section):
     """`sgd`, `adamw`, or an optimiser of yours as `module:Class`, called with parameter groups, `lr` and `options`. One
     that isn't fused waits for the device at each step."""
     options: dict[str, Value | tuple[float, ...]] = {}
-    """Passed to an optimiser of yours as they are."""
+    """Passed unchanged to an optimiser of yours."""
     lr: float = Field(default=0.1, gt=0)
     """Peak learning rate of the backbone."""
     head_lr: float | None = Field(default=None, gt=0)
     """Peak learning rate of class weights and centres; none = lr."""
     first_layer: float = Field(default=1.0, gt=0, le=1)
-    """Share of lr that the first layer's weights get; those between rise geometrically with depth (discriminative
+    """Share of lr for the first layer's weights; it rises geometrically to 1 at the last layer (discriminative
     fine-tuning, Howard and Ruder 2018)."""
     beta_lr: float = Field(default=0.1, gt=0)
     """Peak learning rate of the margin loss's β (0.1 in Wu et al. 2017)."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """SGD's momentum; AdamW's β1."""
     weight_decay: float = Field(default=5e-4, ge=0)
-    """On the backbone's matrices and kernels; never on normalisations, PReLU slopes, biases or β."""
+    """Weight decay of the backbone's matrices and kernels, but never of normalisations, PReLU slopes, biases or β."""
     head_weight_decay: float = Field(default=0.0, ge=0)
-    """On class weights. They are normalised in use: decay only raises their effective rate."""
+    """Weight decay of class weights. Since these are normalised in use, decay only raises their effective rate."""
     eps: float = Field(default=1e-8, gt=0)
     """AdamW's ε (SoftTriple's paper trains with 0.01)."""
 
@@ -250,7 +249,7 @@ class Schedule(Section):
     """Steps in which the margin rises linearly from 0 to its full value; below 1 a share of the run."""
 
     def in_steps(self, steps: int) -> Schedule:
-        """Return the schedule of a run of `steps`, with shares of it turned into steps."""
+        """Return the schedule of a run of `steps`, with shares of the run turned into steps."""
         shares = {"warmup": self.warmup, "margin_warmup": self.margin_warmup}
         return self.model_copy(update={k: round(v * steps) if v < 1 else v for k, v in shares.items()})
 
@@ -261,22 +260,22 @@ class Train(Section):
     epochs: float | None = Field(default=None, gt=0)
     """Length of the run in passes over the data, in place of `steps`."""
     accumulate: int = Field(default=1, ge=1)
-    """Batches whose gradients make one step; running statistics of the losses move with the last of them only."""
+    """Batches whose gradients make one step; running statistics of the losses change only with the last of them."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Autocast of the backbone; losses are always computed in float32. `auto`: on GPUs bf16, or fp16 where that is
     faster; on a CPU with AMX bf16; fp32 elsewhere, and for depthwise convolutions on any CPU."""
     clip_norm: float = Field(default=5.0, ge=0)
-    """Longest gradient (L2 norm over all parameters); 0 = no clipping."""
+    """Maximum norm of the gradient (L2 over all parameters); 0 = no clipping."""
     ema: float = Field(default=0.0, ge=0, lt=1)
     """Decay of the averaged weights, which are then the ones evaluated and exported; 0 = none."""
     channels_last: bool = True
     compile: bool = False
     """torch.compile of the backbone."""
     gradient_checkpointing: bool = False
-    """Compute the blocks of an IResNet or transformer again in the backward pass, in place of keeping what they
-    computed: a fraction of the memory for a third more time."""
+    """Recompute the blocks of an IResNet or transformer in the backward pass, in place of keeping their results: it
+    needs a fraction of the memory and a third more time."""
     sync_batchnorm: bool = False
-    """Batch statistics over all ranks (torch's SyncBatchNorm, GPUs only) in place of each rank's own."""
+    """Compute batch statistics over all ranks (torch's SyncBatchNorm, GPUs only), not on each rank."""
     log_every: int = Field(default=50, ge=1)
     trackers: tuple[str, ...] = ("tensorboard",)
     """Besides `metrics.jsonl`: tensorboard (if installed), mlflow, wandb, or a function of yours as `module:function`,
@@ -285,10 +284,10 @@ class Train(Section):
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept besides the best one."""
     max_skipped: int = Field(default=20, ge=1)
-    """Steps in a row that a non-finite gradient may void before the run is given up, where it next logs."""
+    """Void steps in a row (by a non-finite gradient) after which the run is given up when it next logs."""
 
     def length(self, batches: int) -> int:
-        """Return the run's steps, with `batches` in an epoch."""
+        """Return the number of steps of the run, for `batches` in an epoch."""
         if self.epochs is None:
             return self.steps or 1000
         return max(1, round(self.epochs * batches / self.accumulate))
@@ -303,12 +302,11 @@ class Evaluate(Section):
     """InsightFace's verification packs (`lfw.bin`). With some, the best checkpoint is the one with the highest mean
     accuracy over them, 10 folds each; otherwise the one with the lowest FNMR on unseen people."""
     flip: bool = False
-    """Packs' templates are summed with those of the mirror images; arcface_torch sums embeddings before they are
-    normalised."""
+    """Sum a pack's templates with those of the mirror images; arcface_torch sums embeddings before normalising them."""
     max_images: int = Field(default=3000, ge=4)
-    """At most this many crops, whole people, all pairs among them compared."""
+    """Maximum crops to compare, all with all; people are taken whole."""
     fmr: float = Field(default=1e-3, gt=0, lt=1)
-    """FMR at which FNMR decides which checkpoint is the best."""
+    """FMR at which the FNMR decides which checkpoint is the best."""
 
 
 class Recipe(Section):
@@ -391,12 +389,12 @@ def problems_of(error: ValidationError) -> str:
 
 
 def did_you_mean(choice: str, known: Sequence[str]) -> str:
-    """Return a question that names the known word nearest to a mistyped one."""
+    """Return the question "did you mean …?" with the known word nearest to a mistyped one."""
     return f"did you mean {difflib.get_close_matches(choice, known, n=1, cutoff=0)[0]!r}?"
 
 
 def named(what: str, name: str) -> Any:
-    """Return what a recipe names as `module:name`, found as Python finds modules, the current folder included.
+    """Import what a recipe names as `module:name`; the current folder is searched, too.
 
     Raises InvalidInput (`invalid_recipe`).
     """
@@ -422,15 +420,15 @@ def _invalid(message: str, **details: object) -> InvalidInput:
 
 
 def _suggestion(key: str) -> str:
-    """Name the same word in another section, else the nearest key."""
+    """Suggest the same word in another section, else the nearest key."""
     known = [*recipe_keys(), *Recipe.model_fields]
     same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
     return did_you_mean(key, same or known)
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set a value of a recipe's table from ``key=value``; a run's length in steps takes the place of that in epochs,
-    and the other way round. Raises InvalidInput (`invalid_recipe`)."""
+    """Set a value of a recipe's table from ``key=value``; a run's length in steps replaces one in epochs, and vice
+    versa. Raises InvalidInput (`invalid_recipe`)."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise _invalid(f"{override!r} is not key=value.")

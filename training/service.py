@@ -1,4 +1,4 @@
-"""Servers in processes of their own, on free ports of this machine."""
+"""Run servers in subprocesses, on free ports of this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ POLL_S = 0.02
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Reserve a free port of 127.0.0.1 for a server that is given its number.
+    """Reserve a free port of 127.0.0.1 for a server that gets its number.
 
-    It is bound here without listening. Linux then gives it to no one who asks for any port, and still lets a process
-    listen that names it and sets SO_REUSEADDR. On other systems it is only a port that was free a moment ago.
+    It is bound here without listening. Linux then never gives it to a process that asks for any free port, but lets a
+    process listen that names it and sets SO_REUSEADDR. On other systems it is just a port that was free a moment ago.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -35,7 +35,7 @@ def reserved_port() -> Iterator[int]:
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """Return this process's environment with these settings, named as in `app.config` in capitals, and no others."""
+    """Return this process's environment with these settings (named as in `app.config`, in capitals) and no others."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
     return plain | {f"LIKENESS_{name}": str(value) for name, value in settings.items()}
 
@@ -46,7 +46,7 @@ def spawned(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `likeness serve` while the block lasts; its output is added to ``log``.
 
-    It runs the `app` of the folder ``code``, by default this process's own; ``module`` is what is run in its place.
+    It runs the `app` in the folder ``code``, by default this process's own; ``module`` is run in place of `app`.
 
     At the end it gets SIGTERM, and SIGKILL if it takes longer than ``stop_s`` seconds.
     """
@@ -71,7 +71,7 @@ def becomes_ready(
 ) -> bool:
     """Wait until the server at ``url`` is ready; return False if it ends or ``patience_s`` seconds have passed."""
     end = time.monotonic() + patience_s
-    # Reading all of certifi's certificates takes longer than an answer, and without TLS none is needed.
+    # Without TLS, don't read certifi's certificates, which takes longer than an answer.
     with httpx.Client(verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False) as client:
         while time.monotonic() < end and process.poll() is None:
             try:

@@ -23,19 +23,19 @@ from rich.progress import (
 from app.errors import LikenessError
 
 LINE_S = 30.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between lines of progress if there is no terminal."""
 
 
 class Advance(Protocol):
-    """Counts items that are done; the second number is how many there are."""
+    """Counts finished items; the second number is the total."""
 
     def __call__(self, more: int, total: int | None = None, /) -> None: ...
 
 
 @contextmanager
 def told(*also: type[Exception]) -> Iterator[None]:
-    """Turn our own errors, those of files, and those listed in `also`, into one line and exit status 2. Under torchrun
-    only the first rank prints it."""
+    """Turn our own errors, those of files, and those in `also` into one line and exit status 2. Under torchrun only the
+    first rank prints it."""
     ours: tuple[type[Exception], ...] = (LikenessError, OSError, *also)
     try:
         yield
@@ -48,10 +48,10 @@ def told(*also: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def counted(what: str, total: int | None = None, console: Console | None = None) -> Iterator[Advance]:
-    """Show a progress bar, by default on standard error; where there is no terminal, as in a log file, print a line
-    every `LINE_S` seconds.
+    """Show a progress bar, by default on standard error; without a terminal, as in a log file, print a line every
+    `LINE_S` seconds.
 
-    The callback takes how many more are done, from any thread, and the total once it is known.
+    The callback takes the number of items done since its last call, from any thread, and the total once it is known.
     """
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -8,7 +8,7 @@ from app.access.keys import Keys, token_of
 
 PREFIX = "LKIA_"
 KEPT_AS = "signing/{}"
-"""Name of a key's secrets among the server's own."""
+"""Name under which a key's secrets are stored among the server's secrets."""
 _ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
 
 

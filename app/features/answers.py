@@ -1,4 +1,4 @@
-"""Numbers as other services answer them: boxes in whole pixels, similarities of few decimals."""
+"""Convert numbers to the form that other services use: boxes in whole pixels, similarities with few decimals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DIGITS = 5
 
 
 def round_down(similarity: float) -> float:
-    """Round down, so that rounding lifts no similarity to a client's threshold."""
+    """Round down, so that rounding never lifts a similarity to a client's threshold."""
     scale = 10.0**DIGITS
     return math.floor(similarity * scale) / scale
 

@@ -1,4 +1,4 @@
-"""The gallery of calls that name none, for interfaces of services whose keys belong to one set of people each."""
+"""The gallery of calls that name none: in other services' interfaces, a key belongs to one set of people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CREATED, THERE_ALREADY = 201, 409
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The gallery that a call is about, where no path names it.
+    """The gallery of a call whose path names none.
 
     It is the one gallery that the key is restricted to, or `default`.
     """
@@ -50,7 +50,7 @@ class Collection:
         return self.components.operations
 
     def open(self) -> Gallery:
-        """Return the gallery; a missing `default` as it would be if it were created now, not stored and empty.
+        """Return the gallery. For a missing `default`, return an empty one that is not stored.
 
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
         """
@@ -66,7 +66,7 @@ class Collection:
     def open_or_create(self) -> Gallery:
         """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `open` does.
 
-        The creation is in the audit log, also if another request does it at the same moment.
+        The creation is in the audit log, even if another request creates it at the same moment.
         """
         gallery = self.open()
         if is_stored(gallery):
@@ -84,7 +84,7 @@ class Collection:
 
 
 async def _collection(request: Request) -> Collection:
-    """Return the key's collection. Raises GalleryNotFound if it may see several galleries, and none is `default`."""
+    """Return the key's collection. Raises GalleryNotFound if the key may see several galleries, but not `default`."""
     grant, entry = request.scope["grant"], request.scope["audit"]
     visible = grant.galleries
     if visible is not None and DEFAULT not in visible and len(visible) != 1:
@@ -98,6 +98,5 @@ CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
 
 
 def is_stored(gallery: Gallery) -> bool:
-    """Return whether the gallery is in the database; False for what `Collection.find` returns for a missing
-    `default`."""
+    """Return whether the gallery is in the database; `Collection.find` may return one that isn't."""
     return gallery.key != NOT_STORED

@@ -1,4 +1,4 @@
-"""Write corrections: add, list, delete, restore and re-embed them (`app.gallery.corrections` says what they are)."""
+"""Add, list, delete, restore and re-embed corrections (`app.gallery.corrections` says what they are)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.timestamps import utc_now
 from app.types import Template, Vectors
 
 MOST = 32
-"""Most corrections of one subject, which bounds what a decision reads. A further one replaces the oldest."""
+"""Maximum corrections of a subject, which bounds what a decision reads. A further one replaces the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: Store
 
 
 def corrections_of(store: Store, gallery: Gallery, subject_id: str) -> list[Correction]:
-    """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound ``subject_not_found``."""
+    """List the subject's corrections, at most MOST, oldest first. Raises NotFound ``subject_not_found``."""
     with store.database.read() as connection:
         subject = find_subject(connection, gallery, subject_id)
         query = current_rows(gallery, gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
@@ -84,7 +84,7 @@ def delete_correction(store: Store, gallery: Gallery, subject_id: str, correctio
 
 
 def prune_corrections(store: Store) -> int:
-    """Delete the corrections that have expired; return how many rows. The scheduler calls it."""
+    """Delete the expired corrections; return how many rows were deleted. The scheduler calls it."""
     with store.database.write() as connection:
         gone = connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.expires_at <= utc_now())).rowcount
     if gone:
@@ -93,7 +93,7 @@ def prune_corrections(store: Store) -> int:
 
 
 def wrong_by_key(store: Store, gallery: Gallery, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return the recorded wrong probes, (N, D), of the subjects of these keys, by key."""
+    """Return the wrong probes, (N, D), recorded for these subjects, by subject key."""
     rows_of = wrong_rows(store, gallery, package, CORRECTIONS.c.subject_key, subjects)
     return {key: templates(store.blobs, rows) for (key, _), rows in rows_of.items()}
 
@@ -101,9 +101,9 @@ def wrong_by_key(store: Store, gallery: Gallery, package: str, subjects: Collect
 def reembed_corrections(
     store: Store, gallery: Gallery, package: str, embed: Callable[[Sequence[bytes]], Sequence[Template | None]]
 ) -> tuple[int, int]:
-    """Add templates of this package, which `embed` makes from the JPEGs of crops, where they are missing.
+    """Add the missing templates of this package; `embed` makes them from the JPEGs of crops.
 
-    Return how many were added, and how many have no readable crop: these are dropped together with the old package.
+    Return how many were added, and how many have no readable crop. The latter are dropped with the old package.
     """
     done = sa.select(CORRECTIONS.c.id).where(_of(gallery) & (CORRECTIONS.c.package == package))
     query = all_rows(gallery).where(CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
@@ -126,14 +126,14 @@ def reembed_corrections(
 
 
 def drop_other_packages(store: Store, gallery: Gallery, package: str) -> None:
-    """Drop all templates of other packages, and the corrections that then have none."""
+    """Drop all templates of other packages, and the corrections that have no template left."""
     with store.change(gallery) as change:
         others = _of(gallery) & (CORRECTIONS.c.package != package)
         change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
 
 
 def read_corrections(store: Store, gallery: Gallery, *, crops: bool) -> Iterator[Correction]:
-    """Yield the gallery's corrections that count, oldest first; their crops only with `crops`."""
+    """Yield the gallery's corrections that have not expired, oldest first, with their crops if `crops` is set."""
     for row in store.database.rows(current_rows(gallery, gallery.embedder).order_by(CORRECTIONS.c.key)):
         correction = _correction(store, row)
         yield correction if crops else replace(correction, crop=None)
@@ -142,7 +142,7 @@ def read_corrections(store: Store, gallery: Gallery, *, crops: bool) -> Iterator
 def restore_corrections(
     store: Store, gallery: Gallery, corrections: Sequence[Correction], also: Callable[[Connection], None]
 ) -> None:
-    """Add exported corrections, whose templates are of the gallery's package; `also` writes in the transaction.
+    """Add exported corrections with templates of the gallery's package; `also` writes in the same transaction.
 
     Corrections of missing subjects, expired ones and those that the gallery already has are skipped.
     """
@@ -199,5 +199,5 @@ def _drop_oldest(change: Change, subject_key: int) -> None:
 
 
 def id_here(gallery: Gallery, foreign: str) -> str:
-    """Return an id, the same at each import, for something whose own id exists in another gallery, perhaps a copy."""
+    """Return an id for something whose own id exists in another gallery, perhaps a copy; each import gives the same."""
     return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Dismissed findings of a gallery: a person called them right, and reviews don't ask about them again."""
+"""Dismissed findings of a gallery: somebody marked them as right, so reviews don't list them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.gallery.records import Gallery, lock_gallery
 
 @dataclass(frozen=True, slots=True)
 class Dismissal:
-    """A finding that a person called right, by its faces' ids."""
+    """A finding that somebody marked as right, by its faces' ids."""
 
     kind: str
     """The finding's kind (`app.choices.FindingKind`)."""

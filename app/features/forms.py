@@ -1,4 +1,4 @@
-"""Fields of forms that are needed before, or without, a body's images; and bodies that were read early."""
+"""Read fields of forms before, or without, a body's images; replay bodies that were read early."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.errors import InvalidInput
 
 URLENCODED_TYPE = "application/x-www-form-urlencoded"
 MAX_PARTS = 64
-"""Parts of a form, its images among them."""
+"""Maximum parts of a form, including images."""
 
 
 def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> dict[str, str]:
-    """Return the text fields of these names in a form, multipart or urlencoded; none if the body is not a form.
+    """Return the text fields with these names from a form, multipart or urlencoded; none if the body is not a form.
 
     Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field of more than ``longest`` bytes, or too
     many of them, and ``invalid_request`` for one that comes twice.
@@ -38,7 +38,7 @@ def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> 
 
 
 def form_of(**fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI document's part about a form that no model describes: the schemas of its fields."""
+    """Return a form's part of the OpenAPI document, from its fields' schemas, where no model describes the form."""
     form = {"type": "object", "properties": fields, "required": list(fields)}
     return {"requestBody": {"required": True, "content": {FORM_TYPE: {"schema": form}}}}
 
@@ -55,7 +55,7 @@ def _pieces(body: Body) -> list[tuple[str, bytes]]:
 
 
 def read_again(body: Body) -> Receive:
-    """Return a receiver of a body that was read already."""
+    """Return an ASGI receive function that replays a body."""
     messages: list[Message] = [{"type": "http.request", "body": body.data, "more_body": False}]
 
     async def receive() -> Message:

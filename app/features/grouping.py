@@ -1,4 +1,4 @@
-"""Faces of unnamed people become groups, one for each person: average linkage."""
+"""Group the faces of unnamed people by person, by average linkage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.face.quality import QualityLevel
 from app.types import Vectors
 
 FALSE_LINKS: Final = 0.1
-"""Expected number of faces that are linked wrongly: the FMR of a link among n faces is this divided by n. With it
-precision and recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of
-2,707 faces into one group."""
+"""Expected number of wrongly linked faces: the FMR of a link among n faces is this divided by n. With it, precision and
+recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of 2,707 faces
+into one group."""
 USABLE: Final = QualityLevel.LOW.minimum
-"""Least quality of a face that is grouped."""
+"""Minimum quality of a face to group."""
 MOST: Final = 4_000
-"""Strangers' faces that are grouped at once: the work grows with their square."""
+"""Maximum faces to group at once, since the work grows with their square."""
 
 
 class Rated(Protocol):
@@ -33,7 +33,7 @@ class Rated(Protocol):
 
 
 def link_threshold(points: Sequence[Rated], faces: int) -> float:
-    """Return the score from which on groups are linked among this many ``faces``, at the measured rate nearest to
+    """Return the score from which on groups of ``faces`` faces are linked: the threshold whose rate is nearest to
     FALSE_LINKS / faces. Raises OperatingPointUnavailable without operating points."""
     if not points:
         raise OperatingPointUnavailable("Grouping needs a package with measured operating points.")
@@ -46,7 +46,7 @@ def link_threshold(points: Sequence[Rated], faces: int) -> float:
 def people_of(vectors: Vectors, points: Sequence[Rated]) -> list[list[int]]:
     """Return the rows of each person among faces, (N, D) unit vectors, N > 0, the one with most faces first.
 
-    ``points`` are the operating points of their package. Raises as `link_threshold`.
+    ``points`` are the operating points of their package. Raises what `link_threshold` raises.
     """
     labels = group_faces(vectors, link_threshold(points, len(vectors)))
     largest = np.argsort(-np.bincount(labels), kind="stable")
@@ -58,7 +58,7 @@ def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:
     score between their faces, (N, D) unit vectors, is ``threshold`` or more.
 
     Nearest-neighbour chains (F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms", The
-    Computer Journal 26(4), 1983): the same groups as by looking for the best pair each time, in N² steps.
+    Computer Journal 26(4), 1983) find the same groups as a search for the best pair each time, in N² steps.
     """
     count = len(vectors)
     group = np.arange(count)

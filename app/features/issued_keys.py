@@ -22,16 +22,16 @@ from app.timestamps import utc_text
 
 SECRET_BYTES = 32
 MIN_SECRET = 32
-"""Fewest characters of a secret that people choose (in a keys file)."""
+"""Minimum characters of a secret that people choose (in a keys file)."""
 MAX_GALLERIES = 1000
-"""How many galleries one key may be restricted to."""
+"""Maximum galleries that one key may be restricted to."""
 NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key and its token, which its holder sends and which is not shown again; ``signs``: its holder may sign
-    requests instead."""
+    """A new key and its token, which is shown only once. ``signs``: the key's holder may sign requests instead of
+    sending the token."""
 
     key: Key
     token: str
@@ -78,7 +78,7 @@ def list_keys(keys: Keys, cursor: str | None = None, limit: int = 100) -> Page[K
 
 
 def rotate_key(keys: Keys, key_id: str, grace_s: float = 0) -> NewKey:
-    """Give a key a new secret; the previous one works for `grace_s` more seconds, older ones no longer.
+    """Give a key a new secret. The previous one works for `grace_s` more seconds, older ones stop working.
 
     Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
     """
@@ -116,8 +116,8 @@ def revoke_key(keys: Keys, key_id: str) -> Key:
 def declare_keys(keys: Keys, declared: Iterable[tuple[KeyTerms, str]]) -> None:
     """Create or update the keys that a file declares; delete those that it declared before and no longer does.
 
-    A secret is taken from the file only if it has changed there since the file was last applied, so that a secret
-    that was rotated otherwise does not come back. A revoked key stays revoked.
+    A secret is taken from the file only if it has changed there since the last start, so that the file does not bring
+    back a secret that was rotated by other means. A revoked key stays revoked.
     """
     wanted = {terms.id: (check_terms(terms), digest_of(secret)) for terms, secret in declared}
     now = utc_text(keys.clock())
@@ -129,7 +129,7 @@ def declare_keys(keys: Keys, declared: Iterable[tuple[KeyTerms, str]]) -> None:
                 connection.execute(sa.delete(API_KEYS).where(API_KEYS.c.id == key_id))
         for key_id, (terms, digest) in wanted.items():
             changes = _values(terms)
-            if key_id not in known:  # processes that start at the same time may both insert
+            if key_id not in known:  # another process that starts at the same time may have inserted it
                 changes |= {"digest": digest, "declared": digest, "created_at": now}
                 connection.execute(keys.database.insert(API_KEYS).values(changes).on_conflict_do_nothing())
                 continue

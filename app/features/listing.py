@@ -39,9 +39,9 @@ def placed_faces(
     subject: str | None = None,
     only: Collection[str] | None = None,
 ) -> Page[StoredFace]:
-    """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
+    """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those with these ids.
 
-    They are without templates and crops. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
+    Templates and crops are left out. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
     """
     query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
     if subject is not None:
@@ -77,9 +77,9 @@ def subject_ids(store: Store, gallery: Gallery) -> list[str]:
 def face_ids(
     store: Store, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
 ) -> tuple[list[tuple[str, str]], int]:
-    """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
+    """Return `limit` pairs of face id and subject id after the first `offset` faces, and the number of all faces.
 
-    The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
+    The faces are the gallery's, or one subject's, which need not exist. The database steps over `offset` rows.
     """
     mine = (FACES.c.gallery_key == gallery.key) & is_current()
     query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
@@ -100,7 +100,7 @@ def find_faces(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return the (N, D) templates of this package by subject key, for the subjects that have some."""
+    """Return templates of this package, (N, D), by subject key. Subjects without any are left out."""
     template = template_column(package)
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)

@@ -1,4 +1,4 @@
-"""Things that may be used once, such as a request's signature, shared by all servers of a database."""
+"""Remember what may be used only once, a request's signature, for all servers of a database."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from app.db.engine import Database
 from app.db.schema import SEEN_SIGNATURES as SEEN
 
 KEPT_S = 600.0
-"""Seconds that a used signature is remembered, which is longer than any is valid: SigV4's may be made 300 s ahead of
-our clock, and is valid until 300 s after that time."""
+"""Seconds that a used signature is remembered, longer than it can be valid: a SigV4 signature's time may be 300 s ahead
+of our clock, and it is valid for 300 s after that time."""
 
 
 class SeenSignatures:
     """Remembers valid signatures, so that none is used twice. Safe to share between threads. Every call is one
-    transaction, and may raise what `Database` does.
+    transaction, and may raise what `Database` raises.
 
-    A row stays for KEPT_S seconds, after which the signature is invalid by its age. Only valid signatures are stored,
+    A row stays for KEPT_S seconds; after that the signature is too old to be valid. Only valid signatures are stored,
     so the keys' rate limits bound the number of rows. ``clock`` returns seconds since 1970.
     """
 
@@ -41,7 +41,7 @@ class SeenSignatures:
             if used_at is not None and abs(now - used_at) > repeat_s:
                 return False
             insert = self._database.insert(SEEN).values(values).on_conflict_do_nothing().returning(SEEN.c.signature)
-            return connection.execute(insert).first() is not None  # PostgreSQL's driver counts no rows here
+            return connection.execute(insert).first() is not None  # PostgreSQL's driver doesn't count the rows
 
     def release(self, signature: str) -> None:
         with self._database.write() as connection:

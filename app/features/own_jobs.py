@@ -1,4 +1,4 @@
-"""Jobs that features begin by themselves: one at a time does a piece of work, and answers show the last one."""
+"""Jobs that features start by themselves, at most one at a time for each piece of work; answers show the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.jobs.store import JobStore
 
 
 class UnderWay(Exception):
-    """A job does this already; ``job`` is its id."""
+    """Another job is doing this already; ``job`` is its id."""
 
     def __init__(self, job: str) -> None:
         super().__init__(job)
@@ -32,6 +32,6 @@ def check_free(connection: Connection, job_id: str | None, **params: str) -> Non
 
 
 def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
-    """Return the last job on something; None without one, or once it was pruned."""
+    """Return the last job on something; None if there was none, or it was pruned."""
     job = jobs.find(job_id)
     return None if job is None else answer(job)

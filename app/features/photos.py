@@ -1,4 +1,4 @@
-"""What imports and the interfaces of other services do with one photo, over the steps of `Operations`."""
+"""The steps that imports and the interfaces of other services take with one photo, built on `Operations`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 def examine(
     operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel
 ) -> tuple[Chosen, LowQuality | None]:
-    """Return the photo's face that `enroll` would add, embedded, without adding it. For a turned head, return also the
-    error that rejects it unless it is `beside_good`; None otherwise.
+    """Return the embedded face that `enroll` would add, without adding it. For a turned head, also return the error
+    that rejects it unless it is `beside_good`; otherwise None.
 
-    Raises InvalidInput where `enroll` would reject the photo for another reason.
+    Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
     gate = operations.gates.open(None, gallery.liveness)
     with operations.searched_by(gallery) as used:
@@ -55,8 +55,8 @@ def enroll_face(
     """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
 
     Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
-    gallery rejects such faces of named subjects. Objections that only warn are not looked for, since the callers'
-    answers have no field for them.
+    gallery rejects such faces of named subjects. Objections that would only be warnings are not checked, since the
+    callers' answers have no field for warnings.
     """
     if gallery.on_conflict == "reject" and not is_unnamed(subject):
         (objections,) = operations.check_faces(gallery, [(subject, template_of(face))], tell=False)
@@ -78,10 +78,10 @@ def rank(
     *,
     one_photo: bool = False,
 ) -> list[list[AnsweredCandidate]]:
-    """Return those of the ``limit`` best candidates of each template that may be answered, without a decision.
+    """Return each template's ``limit`` best candidates, less those that may not be answered, without a decision.
 
     With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
-    `search` does.
+    `search` raises.
     """
     stages: dict[str, float] = {}
     with timed(stages, "search"):

@@ -1,9 +1,9 @@
-"""Estimates the head pose from the five landmarks.
+"""Estimate the head pose from the five landmarks.
 
 A rigid mean face is fitted to the landmarks by scaled orthographic projection (the linear step of DeMenthon and Davis
-1995, "Model-based object pose in 25 lines of code"), and the rotation split into angles. It doesn't
-know how a person's face differs from the mean: a short nose looks like a raised head. So it tells whether a head is
-turned away, not by how many degrees.
+1995, "Model-based object pose in 25 lines of code"), and the rotation is split into angles. A person's face differs
+from the mean (a short nose looks like a raised head), so this tells whether a head is turned away, not by how many
+degrees.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MEAN_FACE = (
 """The landmarks' x to the right, y down, z away from the camera, in units of the eyes' distance.
 
 x and y: the medians of YuNet's landmarks in 500 photos of LFW, with the eyes made level and both sides averaged; most
-of those people look into the camera. z: the nose tip lies half the eyes' distance in front of the rest, as in
+of those people look into the camera. z: the nose tip is half the eyes' distance in front of the rest, as in
 CompreFace's own model of the face. The median pitch, roll and yaw over the 500 photos are then 0, 1 and 0 degrees."""
 LEAST_SPREAD = 1e-3
-"""Least ratio of the two singular values of the fit: landmarks on one line or in one point have no pose."""
+"""Minimum ratio of the two singular values of the fit: landmarks on one line or in one point have no pose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """A head's pose in degrees, all 0 for a face that looks into the camera. ``yaw``: positive where the nose points to
-    the left of the photo; ``pitch``: positive upwards; ``roll``: positive where the head leans to the left of the
+    """A head's pose in degrees, all 0 for a face that looks into the camera. ``yaw``: positive if the nose points to
+    the left of the photo; ``pitch``: positive upwards; ``roll``: positive if the head leans to the left of the
     photo, that is, counter-clockwise."""
 
     pitch: float

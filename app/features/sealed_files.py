@@ -1,4 +1,4 @@
-"""Uploads and results of jobs, each encrypted with a key that only its job's row holds."""
+"""Read and write the uploads and results of jobs, each encrypted with a key that only its job's row holds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SealedWriter:
         return self._digest.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Encrypt and write the data. Raises as the class says."""
+        """Encrypt and write the data. Raises what the class names."""
         self.size += len(data)
         if self._limit is not None and self.size > self._limit:
             message = f"The upload is larger than {self._limit} bytes."

@@ -1,4 +1,4 @@
-"""Sign what leaves the service, archives, backups and receipts, by Ed25519 (RFC 8032), and check what comes back.
+"""Sign archives, backups and receipts by Ed25519 (RFC 8032), and check their signatures.
 
 Anybody can check a signature with the public key in the document, and compare that key's fingerprint with one they
 know.
@@ -30,13 +30,13 @@ _CONTEXT = b"likeness signature v1\0"
 
 
 class Signer:
-    """One private key; safe to share between threads, and never shows it."""
+    """Signs with one private key, which it never reveals. Safe to share between threads."""
 
     def __init__(self, private: bytes) -> None:
         """Take RFC 8032's secret key, PRIVATE_BYTES."""
         self._private = Ed25519PrivateKey.from_private_bytes(private)
         self.public_key = self._private.public_key().public_bytes_raw()
-        """32 bytes."""
+        """The public key, 32 bytes."""
         self.key_id = public_key_id(self.public_key)
 
     def __repr__(self) -> str:
@@ -44,13 +44,13 @@ class Signer:
 
     @classmethod
     def of(cls, secrets: SecretStore) -> Self:
-        """Return the signer of the servers that share these secrets; the first call makes its key. Raises Unusable
+        """Return the signer of all servers that share these secrets; the first call makes its key. Raises Unusable
         ``sealed_unreadable``."""
         return cls(secrets.get_or_make(SIGNING_KEY, new_private_key))
 
     @property
     def pem(self) -> str:
-        """The public key as PEM."""
+        """Return the public key as PEM."""
         form = PublicFormat.SubjectPublicKeyInfo
         return self._private.public_key().public_bytes(Encoding.PEM, form).decode()
 
@@ -99,7 +99,7 @@ def signed(document: Mapping[str, object], signer: Signer, purpose: bytes) -> di
 def check_signed(document: Mapping[str, Any], purpose: bytes) -> bytes:
     """Return the public key that the document names, after checking its signature.
 
-    Raises Unusable ``signature_wrong``, also where the same signature is written in another way.
+    Raises Unusable ``signature_wrong``, also if the signature is encoded in another way than ours.
     """
     rest = {name: value for name, value in document.items() if name != "signature"}
     try:

@@ -1,7 +1,7 @@
-"""Maps cosines to the similarities of 0 to 1 that clients of other services expect, by false match rate.
+"""Map cosines to the similarities of 0 to 1 that clients of other services expect, by false match rate.
 
-A client that was written for another service compares a similarity with 0.8, 0.9 or 0.99. This module defines what such
-a number means, for all model packages, as the false match rate (FMR) at which two different people reach it:
+A client that was written for another service compares a similarity with 0.8, 0.9 or 0.99. This module defines such a
+number, for all model packages, as the false match rate (FMR) at which two different people reach it:
 
 | similarity | FMR | why here |
 |---|---|---|
@@ -11,14 +11,14 @@ a number means, for all model packages, as the false match rate (FMR) at which t
 | 0.95 | 1e-5 | halfway in rate between its neighbours |
 | 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
 
-A subject's faces are fused, and its score counts as that of two photos. Where the package's calibration doesn't say
-how, it is the best of its faces: the rate is then that of the comparisons with all faces of one subject, on average
-(`app.recognition.decisions.mean_comparisons`).
+A subject's faces are fused, and its score counts as that of two photos. If the package's calibration doesn't say how to
+fuse, the score is that of the best face; the rate is then that of comparing with all faces of a subject, of average
+number (`app.recognition.decisions.mean_comparisons`).
 
-Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
-cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient measured
-point the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only
-the straight line (cosine + 1) / 2.
+Between these anchors, the similarity is linear in log10(FMR), and the package's measured operating points give the rate
+of each cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient
+measured point the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points
+has only the straight line (cosine + 1) / 2.
 
 The map is strictly increasing and continuous, so it changes no order and no decision. It has an inverse: a threshold
 given as a similarity is converted to a cosine, and compared there.
@@ -46,10 +46,10 @@ LEVELS: tuple[tuple[float, float], ...] = (
     (1e-6, 0.99),
     (1e-9, 0.999),
 )
-"""Pairs of FMR and similarity: the table above, with one more at each end for packages measured beyond it."""
+"""Pairs of FMR and similarity: the table above, with one more pair at each end for packages measured beyond it."""
 SHOWN = (0.5, 0.8, 0.9, 0.95, 0.99)
 LEAST_STEP = 1e-7
-"""Least distance between anchors, on both scales, so that no slope is too steep for the precision of a float."""
+"""Minimum distance between anchors, on both scales, so that no slope is too steep for the precision of a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class AnsweredSimilarity:
     def of(
         cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, sizes: Sizes | None = None
     ) -> AnsweredSimilarity:
-        """Return how a request's scores are answered. ``threshold``: its similarity; ``exact``: whether its key sees
-        exact scores; ``sizes``: those of the subjects that are compared, None for single faces.
+        """Return how a request's scores are answered. ``threshold``: the request's similarity; ``exact``: whether its
+        key sees exact scores; ``sizes``: the compared subjects' sizes, None for single faces.
 
         Raises OperatingPointUnavailable.
         """
@@ -141,10 +141,10 @@ FACE_LEVELS: tuple[tuple[float, float], ...] = (
     (0.91, 0.999),
     (1.0, 1.0),
 )
-"""Scores of YuNet, and the probability that is answered for each: 1 less the share of photos without a face in which
-something has that score. Measured on photos of LFW View 1 that were cut into tiles of 31 pixels and shuffled (809,
-chosen by lot): 86 show a "face" of 0.7 or more, 42 of 0.78, 8 of 0.87, none of 0.91. Uncut, all of them show a face of
-0.87 or more, and half of them one of 0.929."""
+"""Scores of YuNet, and the probability that is answered for each: 1 minus the share of photos without a face in which
+something has that score. Measured on 809 random photos of LFW View 1, cut into tiles of 31 pixels and shuffled: 86 show
+a "face" of 0.7 or more, 42 of 0.78, 8 of 0.87, none of 0.91. Uncut, all of them show a face of 0.87 or more, and half
+of them one of 0.929."""
 
 
 def probability_of(score: float) -> float:

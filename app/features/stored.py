@@ -1,4 +1,4 @@
-"""Read what a gallery stores, or what other programs have made to be stored: crops and templates."""
+"""Check crops and templates that a gallery stores or that other programs made."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.package.manifest import CROP_SIDE
 from app.types import UNIT_TOLERANCE, Pixels, Vectors
 
 CROP_LIMITS = Limits(
-    max_bytes=256 * 1024,  # seven times the pixels' own size
+    max_bytes=256 * 1024,  # seven times the size of the raw pixels
     max_pixels=CROP_SIDE**2,
     max_side=CROP_SIDE,
     min_side=CROP_SIDE,
     formats=frozenset({"JPEG"}),
 )
-"""What a stored crop may be: imported archives bring crops that other programs made."""
+"""Limits of a stored crop, since imported archives contain crops of other programs."""
 
 
 def decode_crop(jpeg: bytes) -> Pixels:
@@ -26,5 +26,5 @@ def decode_crop(jpeg: bytes) -> Pixels:
 
 
 def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
-    """Return which rows have length 1, (N,). Rows with NaN have not."""
+    """Return which rows have length 1, (N,) bool; False for rows with NaN."""
     return np.asarray(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE)

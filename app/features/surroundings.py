@@ -1,4 +1,4 @@
-"""A face's picture with its surroundings, in which the service finds the face again."""
+"""Cut a face with its surroundings out of a picture, so that the service finds the face in the cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.errors import InvalidInput
 from app.types import Pixels
 
 MARGIN: Final = 0.6
-"""Of a face's width and height, on each side of it."""
+"""Margin on each side of a face, as a share of its width and height."""
 JPEG_QUALITY: Final = 95
 
 

@@ -1,4 +1,4 @@
-"""Reads tar streams that may be hostile: forward only, entry by entry, without unpacking to a disk."""
+"""Read tar streams that may be hostile: forward only, entry by entry, without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ BLOCK = 512
 TAR_END = bytes(2 * BLOCK)
 READ_AT_ONCE = 1024 * 1024
 MAX_HEADER = 64 * 1024
-"""Largest extended header (long names, attributes) in bytes: `tarfile` holds it in memory."""
+"""Maximum bytes of an extended header (long names, attributes), which `tarfile` holds in memory."""
 MAX_LEVELS = 8
-"""Most extended headers before one file. tar programs write at most three; `tarfile` recurses for each."""
+"""Maximum extended headers before one file. tar programs write at most three; `tarfile` recurses for each."""
 MAX_DIGITS = 255
-"""Most digits in a row in an extended header, as many as a file's name may have: `tarfile` takes quadratic time for
-them."""
+"""Maximum digits in a row in an extended header: a file name may have as many, `tarfile` takes quadratic time."""
 PACKED_AT_ONCE = 64 * 1024
-"""Bytes given to gzip at once: after each member it copies what is left, and members may be tiny."""
+"""Bytes given to gzip at once: after each member it copies the rest, and members may be tiny."""
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADERS = (
     tarfile.XHDTYPE,
@@ -36,7 +35,7 @@ _HEADERS = (
 
 @dataclass(slots=True)
 class Entry:
-    """One entry, to be read before the next one. ``problem`` is the code of why it is rejected, if it is."""
+    """One entry, to be read before the next one. ``problem``: the code of the reason to reject it, or None."""
 
     name: str
     size: int
@@ -49,7 +48,7 @@ class Entry:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield it in pieces. Raises as `read`."""
+        """Yield it in pieces. Raises what `read` raises."""
         left = self.size
         while left:
             with _reading():
@@ -82,7 +81,7 @@ class _Header(tarfile.TarInfo):
         tar.levels += 1
         if tar.levels > MAX_LEVELS:
             raise tarfile.ReadError("There are too many extended headers before a file.")
-        member = super()._proc_member(tar)  # type: ignore[misc]  # as above; reads all headers of the file and itself
+        member = super()._proc_member(tar)  # type: ignore[misc]  # as above; calls itself for each header
         tar.levels = 0
         return member
 
@@ -97,7 +96,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Again:
-    """Stands in for a tar's stream for one read, which returns what was read from it already."""
+    """Replaces a tar's stream for one read, which returns bytes that were read already."""
 
     def __init__(self, tar: Any, stream: Any, content: bytes) -> None:
         self._tar, self._stream, self._content = tar, stream, content
@@ -108,7 +107,7 @@ class _Again:
 
 
 def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[Entry]:
-    """Yield the entries of a tar or tar.gz stream without its folders; read at most `max_bytes` of it, unpacked.
+    """Yield the entries of a tar or tar.gz stream, except folders; read at most `max_bytes` of it, unpacked.
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large``.
     """
@@ -169,7 +168,7 @@ def _problem(member: tarfile.TarInfo) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name with a tar's separators in place of those of Windows."""
+    """Return a name with slashes in place of Windows' backslashes."""
     return name.replace("\\", "/")
 
 
@@ -197,7 +196,7 @@ class PieceReader:
 
 
 class _Unzipped:
-    """Reads the content of a gzip stream, or of several that follow each other."""
+    """Reads the content of one gzip stream or of several in a row."""
 
     def __init__(self, source: PieceReader) -> None:
         self._source = source
@@ -223,7 +222,7 @@ class _Unzipped:
 
 
 class _Limited:
-    """Stops decompression bombs, and notes whether the stream ended as a tar must, with empty blocks."""
+    """Stops decompression bombs, and notes whether the stream ended with empty blocks, as a tar must."""
 
     def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source

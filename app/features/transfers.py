@@ -1,11 +1,11 @@
 """Give faces to other subjects: move, merge, rename into another, dissolve; and delete many at once.
 
-These are functions over a `Change`, as those of `app.gallery.subjects`. A face that moves keeps its key and its id, so
-everything that refers to its key stays, and the index only learns which subject has it. What refers to its id was said
-about it as a face of its former subject, and is deleted (`_give`).
+These are functions over a `Change`, as in `app.gallery.subjects`. A face that moves keeps its key and its id, so rows
+that refer to its key stay, and the index only learns which subject has it. Rows that refer to its id are statements
+about a face of the former subject, and are deleted (`_give`).
 
-Nothing is kept longer than was promised: a subject made to take faces expires with the one that had them, a merged one
-at the earlier time of the two, and an expired subject neither gives nor takes faces.
+Nothing is kept longer than was promised: a subject made to take faces expires when their former subject would have, a
+merged one at the earlier time of the two, and an expired subject neither gives nor takes faces.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_
 from app.timestamps import utc_now
 
 ANSWERS_KEPT = timedelta(days=1)
-"""How long a request that is repeated under its token gets the same answer."""
+"""Time during which a request that is repeated with its token gets the same answer."""
 PRUNE_ANSWERS_S = 300.0
-"""Seconds between deletions of older ones."""
+"""Seconds between deletions of older answers."""
 MERGE = "merge"
 """The operation's name under which answers to merges are kept; the token is a digest of the merged subject's id."""
 _GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 
 
 class AlreadyAnswered(Exception):
-    """Another process has just answered a request with this token; nothing was written."""
+    """Another process has just answered a request with this token, so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,9 @@ def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -
 def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
     """Give the subject's faces to another one and delete it; return the ids of the faces.
 
-    The other keeps its name, metadata and consent, and takes those it lacks; webhooks follow. Corrections of both are
-    dropped: they may be about each other. Repeated within a day, it changes nothing and returns the same ids.
+    The other keeps its name, metadata and consent, and takes any that it lacks; webhooks follow. Both subjects'
+    corrections are dropped, since they may be about each other. Repeated within a day, it changes nothing and returns
+    the same ids.
 
     Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
     ``subject_expired``.
@@ -115,7 +116,7 @@ def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
 
 
 def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
-    """Give the subject another id, or merge it into the subject that has it; return that one.
+    """Give the subject another id, or merge it into the subject that has this id; return the resulting subject.
 
     Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of either.
     """
@@ -149,8 +150,8 @@ def dissolve_subject(change: Change, subject_id: str) -> None:
 
 
 def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
-    """Delete the faces that exist, of any subjects, with their crops, and unnamed subjects with their last face; return
-    the ids of the deleted faces."""
+    """Delete the faces that exist, whoever's they are, with their crops, and unnamed subjects with their last face;
+    return the ids of the deleted faces."""
     faces = faces_by_id(change.connection, change.gallery, face_ids)
     for some in in_parts(sorted(row.key for row in faces.values())):
         change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(some)))
@@ -160,7 +161,7 @@ def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
 
 
 def delete_subjects(change: Change) -> Counts:
-    """Delete all subjects of the gallery with their faces; return how many of both there were."""
+    """Delete all subjects of the gallery with their faces; return how many subjects and faces there were."""
     everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == change.gallery.key)
     keys = list(change.connection.execute(everybody.order_by(SUBJECTS.c.key)).scalars())
     faces = change.connection.execute(sa.delete(FACES).where(FACES.c.gallery_key == change.gallery.key)).rowcount
@@ -172,8 +173,7 @@ def delete_subjects(change: Change) -> Counts:
 def _make_targets(
     change: Change, moves: Iterable[Move], subjects: dict[str, Row[Any]], *, create: bool
 ) -> dict[str, int]:
-    """Make the missing targets, each of which expires with the first of the subjects that had its faces; return the
-    keys by id."""
+    """Make the missing targets, which expire with the first of their faces' former subjects. Return the keys by id."""
     ends: dict[str, list[str | None]] = defaultdict(list)
     for move in moves:
         if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
@@ -225,7 +225,7 @@ def _faces_of(change: Change, subject_key: int) -> list[Row[Any]]:
 
 
 def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the id, the key and the subject's key of each of these faces that exists, by id."""
+    """Return the id, the key and the subject's key of these faces, by id, as far as they exist."""
     query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
     return {row.face_id: row for row in select_in(connection, query, FACES.c.face_id, ids)}
 
@@ -233,7 +233,7 @@ def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) ->
 def _give(change: Change, faces: Mapping[int, int]) -> None:
     """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
 
-    What refers to its id was said about it as a face of its former subject, and is deleted.
+    Rows that refer to its id are statements about a face of the former subject, and are deleted.
     """
     if not faces:
         return
@@ -257,7 +257,7 @@ def _said_of_faces() -> list[sa.Column[Any]]:
 
 
 def keep_answer(change: Change, operation: str, token: str, digest: bytes, answer: str) -> None:
-    """Store the answer to the request of this token and digest with the change that it reports.
+    """Store the answer to the request of this token and digest, in the transaction of the change that it reports.
 
     Raises AlreadyAnswered.
     """

@@ -1,5 +1,4 @@
-"""Room for bodies that must arrive before their key or signature can be checked, so that their sender is not known
-yet."""
+"""Admission of bodies that must arrive before their key or signature can be checked, from senders not known yet."""
 
 from __future__ import annotations
 
@@ -14,27 +13,27 @@ from app.concurrency.admission import CALLER_SHARE, Admission, Shares, Visit
 from app.concurrency.overload import Why
 
 UNPROVEN = 64
-"""Most requests whose bodies may be arriving, beside those of callers that have signed before. A further one takes the
-place of the oldest."""
+"""Maximum requests whose bodies may be arriving, apart from those of callers that have signed before. A further one
+replaces the oldest."""
 UNPROVEN_EACH = 4
-"""Most of these requests from one address."""
+"""Maximum of these requests from one address."""
 UNPROVEN_SHARE = 1 - CALLER_SHARE
-"""Share of the bytes for requests that their bodies may take: in a server of 1 GiB two photos of 5 MiB in base64, the
-most that a request of Rekognition needs."""
+"""Share of the memory for requests that their bodies may take: in a server of 1 GiB two photos of 5 MiB in base64, the
+maximum of a Rekognition request."""
 
 
 class UnprovenBodies:
-    """Counts requests whose body arrives unproven, beside the places of all others; for one event loop.
+    """Admits requests whose body arrives unproven, apart from the places of all others. For one event loop.
 
-    There is always a place: if all are taken, the oldest request is ended with Overloaded. So a body that has just
-    begun can arrive, and one that never comes holds up no others.
+    There is always a place: if all are taken, the oldest request is ended with Overloaded. So a new body can always
+    arrive, and one that never comes does not block others.
     """
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
         self._arriving: dict[Visit, asyncio.Timeout] = {}
-        """The oldest first, and what ends each of them."""
+        """The requests, oldest first, each with the timeout that ends it."""
 
     @property
     def receiving(self) -> int:
@@ -91,6 +90,6 @@ class UnprovenBodies:
 
 
 def unproven_of(components: Components) -> UnprovenBodies:
-    """Return the server's room for such bodies, which all wire formats share."""
+    """Return the server's admission of such bodies, which all wire formats share."""
     made: UnprovenBodies = components.parts.setdefault("unproven", UnprovenBodies(components.admission))
     return made

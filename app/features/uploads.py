@@ -1,4 +1,4 @@
-"""Uploads for jobs: written to the job's file as they arrive, and deleted if the job can't be created."""
+"""Write uploads for jobs to the job's file as they arrive, and delete them if the job can't be created."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def receive_upload(
 ) -> Job:
     """Write the request's upload to ``file``, and return the job that ``begin`` then creates in a thread.
 
-    Raises InvalidInput with the codes of `read_upload`, what ``file.write`` and ``begin`` raise; the file is then gone.
+    Raises what `read_upload`, ``file.write`` and ``begin`` raise, after deleting the file.
     """
     try:
         admission.receive()

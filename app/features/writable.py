@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise OSError unless a file can be written at ``path``: called before the work whose result it is for."""
+    """Raise OSError unless a file can be written at ``path``. Call it before the work that makes the file."""
     if path is None:
         return
     if path.is_dir():

@@ -1,1 +1,1 @@
-"""Packages trained further without labels: adapted to poor photos, or narrowed and distilled."""
+"""Train packages further without labels: adapt them to poor photos, or narrow and distil them."""

@@ -1,8 +1,8 @@
 """`python -m training adapt`: teach a package to give a poor photo the template that it gives a good one.
 
 The package's own network is imported and learns from itself: it sees each crop degraded (small, compressed, blurred,
-dark, noisy, covered), the original sees it clean, and their templates should agree. No labels are needed, and a part of
-the crops stays clean, so that templates remain comparable with those of the original package.
+dark, noisy, covered), the original sees it clean, and their templates should agree. No labels are needed. Some of the
+crops stay clean, so that templates remain comparable with those of the original package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Count = Annotated[int, typer.Option(min=1)]
 def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Crops:
     """Read the aligned crops of the sources, except those on the list ``drop``, without labels.
 
-    Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
+    Raises InvalidInput (`recipe_data`) if none are left, and what reading them raises.
     """
     parts = (read_source(source, console, drop) for source in sources)
     pixels = np.concatenate([crops.images(np.arange(len(crops))) for crops in parts])
@@ -60,8 +60,8 @@ def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> 
 def precision_on(device: torch.device) -> Precision:
     """Return fp16 on a GPU, bf16 on a CPU with AMX (SFace: 1.5 times fp32's speed), else fp32.
 
-    bf16 is not offered on a GPU: the gradient of a depthwise convolution in bf16 took longer than the rest of the step
-    together on an H100 (cuDNN 9.19).
+    On a GPU, bf16 is not offered: on an H100 (cuDNN 9.19), the gradient of a depthwise convolution took longer in bf16
+    than the whole rest of the step.
     """
     if device.type == "cuda":
         return "fp16"
@@ -69,7 +69,7 @@ def precision_on(device: torch.device) -> Precision:
 
 
 def recipe_of(photos: list[str], package: str, device: torch.device, **sections: dict[str, Any]) -> Recipe:
-    """Return the recipe of a run on views of photos with a package as teacher; ``sections`` are merged into it."""
+    """Return the recipe of a run on views of photos with a package as teacher, after merging ``sections`` into it."""
     table: dict[str, Any] = {
         "name": "adapted",
         "data": {"source": ", ".join(photos), "held_out": 0.0},
@@ -81,8 +81,7 @@ def recipe_of(photos: list[str], package: str, device: torch.device, **sections:
 
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
-"""Changes that teacher and student share, before the conditions: blended faces, slightly turned and moved, in other
-light."""
+"""Changes that teacher and student share, before the conditions: blended, slightly turned and moved, other light."""
 console = Console(stderr=True)
 
 
@@ -153,7 +152,7 @@ def adapt(
 
 
 def read_conditions(path: Path | None) -> ConditionConfig:
-    """Return the defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
+    """Return the defaults, overridden by a TOML file's values. Raises InvalidInput (`invalid_conditions`)."""
     if path is None:
         return ConditionConfig()
     try:

@@ -1,8 +1,8 @@
-"""Make narrower copies of a MobileNet: choose the channels that stay, and fit weights that make up for the others.
+"""Make narrower copies of a MobileNet: choose the channels to keep, and fit weights that make up for the others.
 
-A pointwise convolution reads the channels of the depthwise one before it. These are chosen one after the other, each
-time the one that explains most of what the pointwise convolution still lacks (orthogonal matching on its own outputs);
-least squares then fit its weights to the teacher's outputs, given what the narrower network before it computes. It is
+A pointwise convolution reads the channels of the depthwise one before it. They are chosen one by one: each time the one
+that explains most of the pointwise convolution's remaining error (orthogonal matching on its outputs). Least squares
+then fit its weights to the teacher's outputs, from the inputs that the narrower layers before it compute. This is
 channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with their greedy variant's choice.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from training.backbones.mobilenet import MobileNet
 
 SAMPLES = 40_000
-"""Places (image, y, x) that a layer's statistics come from, far more than a layer has channels."""
+"""Number of places (image, y, x) for a layer's statistics, far more than a layer has channels."""
 RIDGE = 1e-4
 """Share of the mean variance added to the normal equations' diagonal."""
 
@@ -36,9 +36,9 @@ def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
     """Return the indices of the `count` inputs that together explain most of weight @ x.
 
     `weight` (O, C) float64, `gram` (C, C) the second moments of x about its mean. Each step takes the input whose
-    residual brings the largest drop of the outputs' summed squares.
+    residual lowers the outputs' summed squares most.
     """
-    left, explained = gram.clone(), weight @ gram  # what the chosen inputs leave unexplained
+    left, explained = gram.clone(), weight @ gram  # the part that the chosen inputs don't explain
     chosen: list[int] = []
     floor = 1e-9 * float(gram.diagonal().mean())
     for _ in range(count):
@@ -68,7 +68,7 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
 def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
     """Make a MobileNet of these widths, fitted layer by layer on (N, 3, 112, 112) pixels in [-1, 1].
 
-    The teacher is in evaluation mode; its own batch statistics stay in the copy.
+    The teacher is in evaluation mode; the copy keeps its batch statistics.
     """
     wide = teacher.layers()
     kept = _channels(teacher, widths, pixels)
@@ -95,7 +95,7 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
 
 
 def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list[list[int]]:
-    """Return the channels to keep of each width."""
+    """Return the channels to keep at each width."""
     kept: list[list[int]] = []
     x = pixels
     for number, each in enumerate(teacher.layers()):
@@ -108,14 +108,14 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
             weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
             kept.append(choose(weight, gram, widths[len(kept)]))
         x = each(x)
-    sample = x.double().flatten(2).mean(2).T  # the head reads whole maps: their means stand for them
+    sample = x.double().flatten(2).mean(2).T  # the head reads whole maps, which are represented by their means
     columns = teacher.head.linear.weight.double().reshape(-1, x.shape[1], x.shape[2] * x.shape[3]).sum(2)
     kept.append(choose(columns, torch.cov(sample), widths[-1]))
     return kept
 
 
 def _fit_head(narrow: MobileNet, teacher: MobileNet, own: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
-    """Copy into the last layers the teacher's columns of the channels kept; there are too many to fit them."""
+    """Copy the teacher's columns of the kept channels into the last layers; there are too many to fit them."""
     head, source = narrow.head, teacher.head
     _take_norm(head.norm, source.norm, list(kept))
     weight = source.linear.weight.reshape(source.linear.out_features, theirs.shape[1], -1)[:, list(kept)]
@@ -151,12 +151,12 @@ def _norm(each: nn.Sequential) -> nn.BatchNorm2d:
 
 
 def _places(x: Tensor, seed: int) -> Tensor:
-    """Draw random flat places of (N, h, w), at most `SAMPLES`."""
+    """Draw at most `SAMPLES` random flat indices into (N, h, w)."""
     total = x.shape[0] * x.shape[2] * x.shape[3]
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(total, generator=generator)[:SAMPLES].to(x.device)
 
 
 def _sampled(x: Tensor, places: Tensor) -> Tensor:
-    """Return (C, places) float64 of (N, C, h, w)."""
+    """Return the values of (N, C, h, w) at these flat indices of (N, h, w): (C, places) float64."""
     return x.permute(1, 0, 2, 3).reshape(x.shape[1], -1)[:, places].double()

@@ -1,8 +1,8 @@
-"""Distillation on fresh views: crops stay on the device, every view is drawn anew there, and the teacher judges each.
+"""Distil on fresh views: crops stay on the device, which draws new views for each batch, and the teacher embeds each.
 
-With no conditions, student and teacher see the same view: a smaller net learns the teacher's function. With conditions,
-the student sees the view degraded and the teacher sees it clean: it learns to give a poor crop the template of a good
-one.
+Without conditions, student and teacher see the same view, and a smaller net learns the teacher's function. With
+conditions, the student sees the view degraded and the teacher sees it clean, and the student learns to give a poor crop
+the template of a good one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from training.run.trainer import Material, Trainer
 class OnlineViews:
     """Views of crops for a `Trainer`, with a teacher's templates of them (`training.run.trainer.Online`).
 
-    Each batch seeds its generator from (recipe's seed, its number). The teacher is used in evaluation mode and never
-    changed.
+    Each batch seeds its generator with the recipe's seed and its number. The teacher is in evaluation mode and never
+    changes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OnlineViews:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return, as plain values, the settings that a resumed run must have too."""
+        """Return, as plain values, the settings that must be the same in a resumed run."""
         conditions = None if self.conditions is None else self.conditions.model_dump(mode="json")
         return {"view": asdict(self.view), "conditions": conditions, "steps": self.recipe.train.steps}
 
@@ -78,15 +78,15 @@ class OnlineViews:
         return batch, F.normalize(target.float())
 
     def further_losses(self, step: int) -> dict[str, Tensor]:
-        """Return the loss between the maps that student and teacher made of the last batch, if they share any."""
+        """Return the loss between the student's and the teacher's maps of the last batch, if they share maps."""
         return {} if self.maps is None else self.maps.loss(step)
 
 
 class SharedMaps:
-    """The maps after some blocks of a MobileNet that a narrower copy should share with it.
+    """Compares maps after some blocks of a MobileNet with those of a narrower copy.
 
-    `kept` maps a block's number to the teacher's channels that the student's replace, in their order. The weight falls
-    evenly from 1 to 0 at step `until`.
+    `kept` maps a block's number to the teacher's channels that the student's stand for, in order. The weight falls
+    linearly from 1 to 0 at step `until`.
     """
 
     def __init__(self, teacher: MobileNet, kept: Mapping[int, Tensor], until: float) -> None:
@@ -106,7 +106,7 @@ class SharedMaps:
 
 
 def _watched(network: MobileNet, blocks: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Return a dict that will hold the last output of each of these blocks, by number."""
+    """Return a dict that always holds the last output of each of these blocks, by number."""
     outputs: dict[int, Tensor] = {}
     for number in blocks:
         network.blocks[number].register_forward_hook(
@@ -116,14 +116,14 @@ def _watched(network: MobileNet, blocks: Mapping[int, Tensor]) -> dict[int, Tens
 
 
 def map_loss(own: Tensor, wanted: Tensor) -> Tensor:
-    """Return the squared difference of two (B, C, h, w) maps over the second's variance, mean over channels."""
+    """Return the squared difference of two (B, C, h, w) maps over the second's variance, averaged over channels."""
     wanted, own = wanted.float(), own.float()
     missed = (own - wanted).square().mean((0, 2, 3))
     return (missed / wanted.var((0, 2, 3)).clamp(min=1e-6)).clamp(max=4).mean()
 
 
 def open_trainer(recipe: Recipe, crops: Crops, online: OnlineViews, out: Path, *, resume: bool) -> Trainer:
-    """Return the trainer of a run on views, at the run's last checkpoint where it is resumed.
+    """Return the trainer of a run on views, at the run's last checkpoint if the run is resumed.
 
     Raises InvalidInput (`run_exists`, `recipe_mismatch`).
     """

@@ -31,13 +31,13 @@ from training.run.distributed import choose_device
 from training.terminal import told
 
 HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"
-"""About a third of SFace's time on a CPU: chosen by time alone, the narrowest where maps are largest."""
+"""Takes about a third of SFace's time on a CPU. Chosen by time alone: narrowest where maps are largest."""
 SHARED = (3, 5, 8, 11, 12)
 """Blocks after which student and teacher share their maps: the ends of the stages."""
 MAPS_UNTIL = 0.5
 """Share of the run after which maps no longer count."""
 FITTED_ON = 192
-"""Crops that channels are chosen and weights fitted on."""
+"""Number of crops for choosing channels and fitting weights."""
 console = Console(stderr=True)
 
 
@@ -88,7 +88,7 @@ def prune_package(
         online = OnlineViews(crops, FaceModel(teacher, channels_last=True), recipe, ViewConfig(), target, maps=maps)
         trainer = open_trainer(recipe, crops, online, out, resume=resume)
         student = tower(trainer.model).backbone
-        assert isinstance(student, MobileNet)  # noqa: S101  as the recipe says
+        assert isinstance(student, MobileNet)  # noqa: S101  the recipe names it
         maps.watch(student)
         trainer.train()
         console.print(f"Export it with `python -m training export {out} --name NAME --evaluate SOURCE`.")
@@ -109,7 +109,7 @@ def load_mobilenet(package: Package) -> MobileNet:
 
 @torch.no_grad()
 def pixel_range(model: ImportedModel) -> float:
-    """Return the value that the first convolution gets for the brightest pixel; the darkest must give its negative.
+    """Return the first convolution's input for the brightest pixel; for the darkest it must be the negative.
 
     Raises Unusable (`not_a_mobilenet`).
     """

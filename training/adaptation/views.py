@@ -1,7 +1,7 @@
-"""Random views of aligned crops, made on the device that trains, which uses crops faster than loaders can make them.
+"""Make random views of aligned crops on the training device, which uses crops faster than loaders can make them.
 
-Everything takes and gives (B, 3, S, S) float32 RGB of 0-255 and draws from a `torch.Generator` of the same device, so a
-step's views follow from its seed. `training.data.augment` and `training.data.preparation.blending` do the same to
+Everything takes and returns (B, 3, S, S) float32 RGB of 0-255 and draws from a `torch.Generator` on the same device, so
+that a seed determines a step's views. `training.data.augment` and `training.data.preparation.blending` do the same for
 single crops on a CPU.
 """
 
@@ -29,7 +29,7 @@ from training.recipe import Probability
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601."""
 YCC = ((0.299, 0.587, 0.114), (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))
-"""RGB to Y, Cb, Cr as JFIF 1.02 has it (without the 128 of Cb and Cr)."""
+"""RGB to Y, Cb, Cr by JFIF 1.02, without adding 128 to Cb and Cr."""
 LUMA_TABLE = (
     (16, 11, 10, 16, 24, 40, 51, 61),
     (12, 12, 14, 19, 26, 58, 60, 55),
@@ -58,22 +58,22 @@ class ViewConfig:
     """Probabilities (0-1) and ranges of a view that teacher and student share."""
 
     blend: float = 0.5
-    """Two people's crops mixed, as `training.data.preparation.blending` does."""
+    """Mix two people's crops, as `training.data.preparation.blending` does."""
     turn: float = 5.0
-    """Degrees of turn, to either side; the standard deviation is half of it."""
+    """Maximum turn to either side in degrees; the standard deviation is half of it."""
     zoom: float = 0.05
     """Scale 1 - zoom ... 1 + zoom."""
     shift: float = 2.5
-    """Pixels moved, either way, in a crop of 112 pixels."""
+    """Maximum shift in either direction, in pixels of a 112-pixel crop."""
     colour: float = 0.3
     grey: float = 0.03
     low_resolution: float = 0.1
     blur: float = 0.05
     sigma: ClassVar = (0.4, 2.2)
-    """Pixels of blur; `training.data.augment` has about the same."""
+    """Blur in pixels; `training.data.augment` has about the same."""
     noise: float = 0.05
     grain: ClassVar = (2.0, 12.0)
-    """Levels of noise."""
+    """Noise in levels."""
     cover: float = 0.05
 
 
@@ -110,7 +110,7 @@ class ConditionConfig(BaseModel):
     mask: Probability = 0.0
     glasses: Probability = 0.0
     clean: Probability = 0.25
-    """Share of crops that stay as they are."""
+    """Share of crops that stay unchanged."""
 
 
 FOR: Mapping[str, Mapping[str, Any]] = {
@@ -122,24 +122,24 @@ FOR: Mapping[str, Mapping[str, Any]] = {
     "blur": {"blur": 0.5, "sigma": (0.5, 4.0)},
     "jpeg-20": {"jpeg": 0.5, "quality": (8, 50)},
 }
-"""The conditions of `evaluate conditions` by name, as `adapt --for` draws them: with other shapes and strengths than
-the evaluation."""
+"""The conditions of `evaluate conditions` by name, as `adapt --for` draws them: shapes and strengths differ from the
+evaluation's."""
 PLAIN = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0)
 VARIANTS = 64
-"""Masks and pairs of glasses that are drawn once."""
+"""Number of masks, and of pairs of glasses, which are drawn only once."""
 
 
 def conditions_for(names: Sequence[str]) -> ConditionConfig:
-    """Return the conditions of these names alone. Raises InvalidInput (`invalid_conditions`)."""
+    """Return only the conditions with these names. Raises InvalidInput (`invalid_conditions`)."""
     if unknown := [name for name in names if name not in FOR]:
         raise InvalidInput(f"There is no condition {unknown[0]!r}: {', '.join(FOR)}.", code="invalid_conditions")
     return PLAIN.model_copy(update={key: value for name in names for key, value in FOR[name].items()})
 
 
 def covers(draw: Draw, side: int) -> Tensor:
-    """Return (VARIANTS, 4, S, S) float32 masks or glasses as `draw` makes them with different seeds.
+    """Return (VARIANTS, 4, S, S) float32: masks or glasses that `draw` makes with different seeds.
 
-    Three channels are what is added to a crop (0-255), the fourth the factor (0-1) of the crop under it.
+    A crop is multiplied by the fourth channel (0-1); the other three (0-255) are added to it.
     """
     made = []
     for seed in range(VARIANTS):
@@ -150,7 +150,7 @@ def covers(draw: Draw, side: int) -> Tensor:
 
 
 def uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
-    """Draw float32 of this shape, evenly from low to high, on the generator's device."""
+    """Draw float32 of this shape, uniformly between low and high, on the generator's device."""
     return torch.rand(*shape, generator=generator, device=generator.device) * (high - low) + low
 
 
@@ -174,8 +174,7 @@ class Views:
     # ------------------------------------------------------------------------------------------- shared views
 
     def fresh(self, first: Tensor, second: Tensor, config: ViewConfig, generator: torch.Generator) -> Tensor:
-        """Return a view of each first crop, some blended with the second, (B, 3, S, S) each; rounded to levels of
-        0-255."""
+        """Return a view of each first crop, some blended with the second; (B, 3, S, S) each, rounded to integers."""
         count = len(first)
         blended = happens(generator, config.blend, count)
         x = torch.where(blended, self.blend(first, second, generator), first)
@@ -188,7 +187,7 @@ class Views:
         return self._spoilt(x, config, generator).clamp(0, 255).round()
 
     def blend(self, first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
-        """Mix two crops evenly all over, or by a smooth mask; the second takes on the first's mean colour before."""
+        """Mix two crops by a constant or a smooth mask, after giving the second one the first's mean colour."""
         count = len(first)
         matched = second + first.mean((2, 3), keepdim=True) - second.mean((2, 3), keepdim=True)
         even = uniform(generator, *SHARES, count, 1, 1, 1)
@@ -197,7 +196,7 @@ class Views:
         return first + share * (matched - first)
 
     def moved(self, x: Tensor, config: ViewConfig, generator: torch.Generator, warped: Tensor) -> Tensor:
-        """Mirror half of the crops; turn, zoom and shift all slightly, and gently warp blends."""
+        """Mirror half of the crops; turn, zoom and shift all of them slightly; warp blends gently."""
         count = len(x)
         angle = torch.randn(count, generator=generator, device=self.device) * math.radians(config.turn / 2)
         scale = 1 + uniform(generator, -config.zoom, config.zoom, count)
@@ -214,7 +213,7 @@ class Views:
         return moved
 
     def coloured(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Multiply brightness, contrast and saturation by 0.5-1.5 each."""
+        """Multiply brightness, contrast and saturation by random factors of 0.5-1.5."""
         light, contrast, saturation = uniform(generator, 0.5, 1.5, 3, len(x), 1, 1, 1)
         x = x * light
         mean = grey(x).mean((1, 2, 3), keepdim=True)
@@ -226,7 +225,7 @@ class Views:
     # --------------------------------------------------------------------------------------------- conditions
 
     def degraded(self, x: Tensor, config: ConditionConfig, generator: torch.Generator) -> Tensor:
-        """Make worse copies: dark, out of focus, noisy, covered, small and compressed at their small size."""
+        """Make poor copies: dark, out of focus, noisy, covered, or shrunk and compressed."""
         count = len(x)
         light = uniform(generator, *config.light, count, 1, 1, 1)
         y = self._worn(x, config.mask, mask, generator)
@@ -259,7 +258,7 @@ class Views:
     ) -> Tensor:
         """Shrink crops to (B,) `sides` pixels, compress them there as JPEG of (B,) `quality` where `pressed`, enlarge
         them."""
-        small = self._separable(x, self._resize[0][sides])  # in the upper left corner, the rest repeats the edge
+        small = self._separable(x, self._resize[0][sides])  # in the upper left corner; the rest repeats the edge
         files = torch.where(pressed, self.jpeg(small.clamp(0, 255).round(), quality), small)
         way = torch.where(uniform(generator, 0, 1, len(x)) < 0.7, 1, 2)
         return self._separable(files, self._resize[way, sides])
@@ -320,21 +319,21 @@ class Views:
         return (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
 
     def _smooth(self, generator: torch.Generator, count: int, channels: int) -> Tensor:
-        """Draw (count, channels, S, S), about normally distributed, changing slowly from place to place."""
+        """Draw (count, channels, S, S) smooth noise, about normally distributed."""
         grid = torch.randn(count, channels, PATCHES, PATCHES, generator=generator, device=self.device)
         return F.interpolate(grid, size=(self.side, self.side), mode="bicubic", align_corners=False)
 
 
 def grey(x: Tensor) -> Tensor:
-    """Put the luma into all three channels."""
+    """Replace all three channels by the luma."""
     luma = torch.tensor(LUMA, device=x.device).view(1, 3, 1, 1)
     return (x * luma).sum(1, keepdim=True).expand_as(x)
 
 
 @cache
 def resize_tables(side: int) -> Tensor:
-    """Return (3, side + 1, side, side): for each n, the matrix that averages `side` pixels into the first n (the others
-    repeat the last), and those that enlarge the first n to `side` by bilinear and by bicubic interpolation."""
+    """Return (3, side + 1, side, side) matrices for each n: one averages `side` pixels into the first n (the others
+    repeat the last), two enlarge the first n to `side`, by bilinear and by bicubic interpolation."""
     tables = torch.zeros(3, side + 1, side, side)
     unit = torch.eye(side)
     for n in range(1, side + 1):
@@ -356,7 +355,7 @@ def block_dct(side: int) -> Tensor:
 
 
 def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:
-    """Take (B, C, S, S) through the DCT, rounded to multiples of (B, 1, 8, 8) `tables`, and back."""
+    """Transform (B, C, S, S) by the DCT, round to multiples of (B, 1, 8, 8) `tables`, and transform back."""
     blocks = dct.shape[0] // BLOCK
     steps = tables.repeat(1, 1, blocks, blocks)
     coefficients = ((dct @ x @ dct.T) / steps).round() * steps

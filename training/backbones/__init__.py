@@ -1,8 +1,8 @@
-"""Backbones by name: a crop's pixels in, an embedding of any dimension out. `timm:NAME` is one of timm's,
-`module:Class` one's own.
+"""Backbones by name; they turn a crop's pixels into an embedding of any dimension. `timm:NAME` is one of timm's,
+`module:Class` one of your own.
 
-Each takes (B, 3, 112, 112) float in [-1, 1], RGB (``training.model`` brings uint8 there), and gives (B, dim),
-not normalised. No layer fixes B, so that the exported graph takes any number of crops.
+Each takes (B, 3, 112, 112) float RGB in [-1, 1] (``training.model`` converts uint8) and returns (B, dim), not
+normalised. No layer fixes B, so that the exported graph takes any number of crops.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _registry() -> dict[str, Callable[..., nn.Module]]:
 def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Module:
     """Build a freshly initialised backbone: (B, 3, size, size) float in [-1, 1] -> (B, ``dim``).
 
-    ``options`` are the constructor's own (``width``, ``size``, ``dropout`` and so on).
-    Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, naming what comes nearest, or
+    ``options`` are the constructor's (``width``, ``size``, ``dropout`` and so on).
+    Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, which name the nearest match, or
     ``backbone_option_invalid``.
     """
     registry = _registry()

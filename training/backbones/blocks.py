@@ -1,4 +1,4 @@
-"""Blocks of a large net that can be computed again in the backward pass, so that their results need not be kept."""
+"""Blocks of a large net that can be recomputed in the backward pass, so that their results need not be kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Blocks(nn.Sequential):
 
     recompute = False
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the base class names it so
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the base class's name
         for block in self:
             if self.recompute and torch.is_grad_enabled():
                 input = checkpoint(block, input, use_reentrant=False, context_fn=partial(_contexts, block))  # noqa: A001
@@ -33,7 +33,7 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 
 @contextmanager
 def _held_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep running statistics from moving a second time."""
+    """Keep recomputation from updating the running statistics a second time."""
     layers = [layer for layer in block.modules() if isinstance(layer, _BatchNorm)]
     kept = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
     for layer in layers:

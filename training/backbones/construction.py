@@ -1,4 +1,4 @@
-"""The torch.fx graph that ONNX nodes become, and how a node is read: attributes, constant inputs, padding."""
+"""Build a torch.fx graph from ONNX nodes, and read a node's attributes, constant inputs and padding."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Construction:
 
     def __init__(self, model: ModelProto) -> None:
         self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-        # Shapes of computed values too.
+        # Also infers the shapes of computed values.
         self._shapes = known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True))
         self._values: dict[str, Value] = {}
         self.root = nn.Module()
         self.graph = fx.Graph()
         self.learned = False
-        """Whether a layer with weights was added already: float constants after it are learned too."""
+        """Whether a layer with weights was added already: float constants after it are learned, too."""
 
     def define(self, name: str, value: Value) -> None:
-        """Say what the ONNX value of this name is."""
+        """Set the ONNX value of this name."""
         self._values[name] = value
 
     def constant(self, name: str) -> Array | None:
@@ -70,11 +70,11 @@ class Construction:
         return self.graph.call_function(function, arguments, options)
 
     def shape(self, name: str) -> list[int | None] | None:
-        """Return the shape that ONNX infers, None for a free axis; None where the rank is unknown."""
+        """Return the shape that ONNX infers, with None for a free axis; None if the rank is unknown."""
         return self._shapes.get(name)
 
     def _own(self, name: str) -> str:
-        """Return an attribute name made from the ONNX name, unlike all others so far."""
+        """Return a unique attribute name made from the ONNX name."""
         base = re.sub(r"\W+", "_", name).strip("_") or "constant"
         base = f"_{base}" if base[0].isdigit() else base
         count, own = 0, base
@@ -89,13 +89,13 @@ Builder: TypeAlias = Callable[[Construction, NodeProto], Value]
 
 
 def unsupported(node: NodeProto, why: str) -> Unusable:
-    """Return the error for a node that cannot be imported; it says which one and why."""
+    """Return the error for a node that cannot be imported; it names the node and the reason."""
     name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     return Unusable(f"Node {node.name!r} ({name}): {why}", code="operator_unsupported", operator=name)
 
 
 def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
-    """Return an input that has to be a constant. Raises Unusable ``operator_unsupported``."""
+    """Return an input, which must be a constant. Raises Unusable ``operator_unsupported``."""
     value = graph.constant(node.input[place])
     if value is None:
         raise unsupported(node, f"input {place} must be a constant, {node.input[place]!r} is computed.")
@@ -103,7 +103,7 @@ def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
 
 
 def optional_constant(graph: Construction, node: NodeProto, place: int) -> Array | None:
-    """Return the constant of an input that may be left out, None without it."""
+    """Return the constant of an optional input; None if it is left out."""
     return constant_input(graph, node, place) if has_input(node, place) else None
 
 
@@ -118,7 +118,7 @@ def integers(array: Array) -> list[int]:
 def padded(
     graph: Construction, node: NodeProto, source: Value, kernel: Sequence[int], fill: float
 ) -> tuple[Value, tuple[int, ...]]:
-    """Return the source and the padding that the layer adds itself; uneven padding is added to the source here."""
+    """Return the source and the padding that the layer must add; uneven padding is added to the source here."""
     dimensions = len(kernel)
     pads = list(attribute(node, "pads", [0] * (2 * dimensions)))
     automatic = attribute(node, "auto_pad", "NOTSET")

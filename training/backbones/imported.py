@@ -1,8 +1,8 @@
-"""ONNX embedders as PyTorch modules: any package's network to start from, to adapt, or to learn from on one device.
+"""Import ONNX embedders as PyTorch modules: any package's network can be trained further, adapted, or be a teacher.
 
-`import_package` gives a module that takes the package contract's crops and can be trained, frozen, compiled and
-exported. The graph is brought to one form first by the service's own rewriting steps (constants computed,
-block-quantised weights unpacked, any batch size); then every ONNX node becomes a torch layer or a function.
+`import_package` returns a module that takes the package contract's crops and can be trained, frozen, compiled and
+exported. First the service's rewriting steps bring the graph to one form (constants computed, block-quantised weights
+unpacked, any batch size); then every ONNX node becomes a torch layer or a function.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from training.backbones.operators import BUILDERS
 from training.packages import CACHE, MODELS, find_package
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
-"""Operators with learned weights: constants that come after the first of them are learned too, those before it (the
-pixels' mean and scale) are not."""
+"""Operators with learned weights. Constants after the first of them are learned, too, but not those before it (the
+pixels' mean and scale)."""
 
 
 PIXEL_CENTRE = 127.5
-"""(x - 127.5) / 127.5, the input of InsightFace's models."""
+"""InsightFace's models take (x - 127.5) / 127.5."""
 
 
 class ImportedModel(nn.Module):
-    """(B, 112, 112, 3) uint8 RGB crops -> (B, D) as the graph gives it, of length 1 only if the graph makes it so.
+    """Embeds (B, 112, 112, 3) uint8 RGB crops as (B, D), normalised only if the graph does it.
 
-    `backbone` is the network itself, which takes what the ONNX file takes. With `channels_last` a network of NCHW
-    pixels runs in that memory format.
+    `backbone` is the network itself, with the ONNX file's input. With `channels_last`, a network of NCHW pixels runs in
+    that memory format.
     """
 
     mean: Tensor
     std: Tensor
     rows: Tensor
     columns: Tensor
-    """Resample to the form's cutout, where it has one."""
+    """Resamples columns to the form's cutout, if it has one."""
 
     def __init__(self, backbone: nn.Module, form: SourceInput, *, channels_last: bool = False) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ImportedModel(nn.Module):
 
 
 def import_package(package: Package, cache_dir: Path, *, channels_last: bool = False) -> ImportedModel:
-    """Return the package's embedder in evaluation mode, from its source file.
+    """Return the package's embedder in evaluation mode, imported from its source file.
 
     Raises Unusable: `operator_unsupported`, which names the operator, and what `locate` raises.
     """
@@ -89,8 +89,8 @@ def import_package(package: Package, cache_dir: Path, *, channels_last: bool = F
 def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
     """Import the network of an ONNX file, of a package's folder, or of a package of this name in `models/`.
 
-    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises what
-    `find_package` and `import_package` do, and NotFound (`package_not_found`) for a file that isn't there.
+    A file must take the package contract's crops, or NCHW floats in [-1, 1] as ArcFace's models do. Raises what
+    `find_package` and `import_package` raise, and NotFound (`package_not_found`) for a missing file.
     """
     path = Path(start)
     if path.suffix == ".onnx":
@@ -110,10 +110,10 @@ def _form_of(model: ModelProto) -> SourceInput:
 
 
 def import_graph(model: ModelProto) -> fx.GraphModule:
-    """Return the graph's network: what the graph takes -> its one output, for any batch size.
+    """Return the graph as a network, from its one input to its one output, for any batch size.
 
     Raises Unusable with code `operator_unsupported`, naming the first node that cannot be imported, or
-    `package_not_preparable` where there is not one input and one output.
+    `package_not_preparable` unless there is exactly one input and one output.
     """
     source = ModelProto.FromString(model.SerializeToString())
     keep_data_inputs(source)

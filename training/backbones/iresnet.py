@@ -24,7 +24,7 @@ DEPTHS: dict[int, tuple[int, int, int, int]] = {
 """Blocks in each stage. Published for dim 512 at 112 px: 24.0, 34.1, 43.6 and 65.2 million parameters;
 2.6, 4.5, 6.3 and 12.1 GMACs."""
 SQUEEZE = 16
-"""Channels for one of a squeeze-and-excitation block's bottleneck (Hu et al., CVPR 2018)."""
+"""Ratio of the channels to those of a squeeze-and-excitation block's bottleneck (Hu et al., CVPR 2018)."""
 
 STAGE_CHANNELS = (64, 128, 256, 512)
 STRIDE = 16
@@ -34,23 +34,22 @@ PRELU_SLOPE = 0.25
 
 
 def scaled(channels: int, width: float) -> int:
-    """Return ``channels`` times ``width`` as a multiple of 8 (efficient on vector units and tensor cores), at least
-    8."""
+    """Return ``channels`` times ``width`` as a multiple of 8, which suits vector units and tensor cores; at least 8."""
     return max(8, round(channels * width / 8) * 8)
 
 
 def last_side(size: int) -> int:
-    """Return the side of the last map for crops of this side. Raises ValueError unless they are multiples of 16."""
+    """Return the side of the last map for crops of this size. Raises ValueError unless it is a multiple of 16."""
     if size % STRIDE:
         raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
     return size // STRIDE
 
 
 def initialise(module: nn.Module) -> None:
-    """Initialise convolutions by He's normal and linear layers by Xavier's method, in place."""
+    """Initialise convolutions by He's (normal) and linear layers by Xavier's method, in place."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, a=PRELU_SLOPE, mode="fan_out", nonlinearity="leaky_relu")
-        # fan_out of a grouped convolution counts channels that no group sees
+        # fan_out counts all groups' channels, though each group sees only its own
         with torch.no_grad():
             module.weight.mul_(math.sqrt(module.groups))
         if module.bias is not None:
@@ -62,7 +61,7 @@ def initialise(module: nn.Module) -> None:
 
 
 class Embedding(nn.Module):
-    """BN of the last map, dropout, one linear layer over all of it, BN without scale: (B, C, h, w) -> (B, dim)."""
+    """BN, dropout, a linear layer over the whole last map, and BN without scale: (B, C, h, w) -> (B, dim)."""
 
     def __init__(self, channels: int, pixels: int, dim: int, dropout: float) -> None:
         super().__init__()
@@ -78,7 +77,7 @@ class Embedding(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels weighted by what all of the map holds: (B, C, h, w) -> the same."""
+    """Weights channels by the content of the whole map: (B, C, h, w) -> the same shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

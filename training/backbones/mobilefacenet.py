@@ -38,7 +38,7 @@ def linear(inside: int, outside: int, kernel: int = 1, stride: int = 1, groups: 
 
 
 class Bottleneck(nn.Module):
-    """Expand (1x1), depthwise (3x3), project (1x1, linear); the input is added where ``residual``."""
+    """Expand (1x1), depthwise (3x3), project (1x1, linear); with ``residual``, the input is added."""
 
     def __init__(self, inside: int, outside: int, expanded: int, stride: int, *, residual: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Bottleneck(nn.Module):
 
 
 class GlobalDepthwise(nn.Module):
-    """One weight per channel and pixel instead of pooling (section 3.1), then linear, BN: (B, C, h, h) -> (B, dim)."""
+    """One weight per channel and pixel in place of pooling (section 3.1), then linear, BN: (B, C, h, h) -> (B, dim)."""
 
     def __init__(self, channels: int, side: int, dim: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class GlobalDepthwise(nn.Module):
 class MobileFaceNet(nn.Module):
     """(B, 3, size, size) float in [-1, 1] -> (B, dim); ``size`` a multiple of 16.
 
-    dim 128 at 112 px is the paper's: 221 M MACs and, with BN folded as in the exported graph, 0.99 M parameters.
+    The paper's net has dim 128 at 112 px: 221 M MACs and, with BN folded as in the exported graph, 0.99 M parameters.
     ``width`` multiplies every channel count (0.5 costs about a quarter, which suits two CPU cores), ``trunk`` only
     those between bottlenecks; ``blocks`` are the residual bottlenecks of each stage, the first at 56 pixels.
     """

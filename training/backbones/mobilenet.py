@@ -1,7 +1,7 @@
-"""MobileNet (Howard et al., 2017, arXiv 1704.04861) as face embedders use it: SFace's network at any widths.
+"""MobileNet (Howard et al., 2017, arXiv 1704.04861) as face embedders use it: SFace's network with any widths.
 
 A chain of depthwise-separable convolutions with PReLU that keeps all 112 pixels in its first layers, and ArcFace's head
-(BN, linear over the whole last map, BN). With `WIDTHS` it is OpenCV Zoo's SFace; `training.adaptation` narrows that.
+(BN, linear over the whole last map, BN). With `WIDTHS` it is OpenCV Zoo's SFace; `training.adaptation` narrows it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 """Channels after the first convolution and after each of the 13 pairs of depthwise and pointwise convolution (table 1
 of the paper)."""
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
-"""Strides of the 13 depthwise convolutions. The first convolution has stride 1 where the paper's has 2: crops are 112
-pixels, photos of ImageNet 224."""
+"""Strides of the 13 depthwise convolutions. The first convolution has stride 1, the paper's has 2: crops have 112
+pixels, ImageNet's photos 224."""
 
 
 class MobileNet(nn.Module):
@@ -45,7 +45,7 @@ class MobileNet(nn.Module):
         return out
 
     def layers(self) -> list[nn.Sequential]:
-        """Every convolution with its BN and PReLU, from the first to the last: 27."""
+        """Return all 27 convolutions in order, each with its BN and PReLU."""
         found = [self.stem]
         for block in self.blocks:
             assert isinstance(block, nn.Sequential)  # noqa: S101  as built
@@ -55,13 +55,13 @@ class MobileNet(nn.Module):
 
 def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     """Return a MobileNet with an imported network's weights, for pixels in [-1, 1]. The network must be 27 times
-    convolution, BN, PReLU, then BN, linear, BN. `scale` is the value that the network itself makes of 1.
+    convolution, BN, PReLU, then BN, linear, BN. `scale`: the imported network's input where the MobileNet's is 1.
 
-    Raises ValueError where the layers differ.
+    Raises ValueError if the layers differ.
     """
     kinds = (nn.Conv2d, nn.BatchNorm2d, nn.PReLU, nn.Linear, nn.BatchNorm1d)
     parts = [each for each in network.modules() if isinstance(each, kinds)]
-    # Of the stem and the pointwise convolutions.
+    # The widths are those of the stem and the pointwise convolutions.
     widths = [each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)]
     linear = next((each for each in parts if isinstance(each, nn.Linear)), None)
     if linear is None or len(widths) != len(WIDTHS):

@@ -1,6 +1,6 @@
-"""ONNX operators (opset 18 or later) as PyTorch, one small builder each: what `training.backbones.imported` builds a
-network from. Those with weights become torch's own modules, so that an imported network trains, freezes and exports
-like any other."""
+"""ONNX operators (opset 18 or later) as PyTorch, a small builder for each; `training.backbones.imported` builds
+networks from them. Operators with weights become torch's own modules, so that an imported network trains, freezes and
+exports like any other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from training.backbones.construction import (
 
 
 def convolution(graph: Construction, node: NodeProto) -> Value:
-    """Conv of one or two dimensions with constant weights."""
+    """Build Conv of one or two dimensions with constant weights."""
     weight, bias = constant_input(graph, node, 1), optional_constant(graph, node, 2)
     dimensions = weight.ndim - 2
     if dimensions not in (1, 2):
@@ -47,7 +47,7 @@ def convolution(graph: Construction, node: NodeProto) -> Value:
         weight.shape[0],
         tuple(weight.shape[2:]),
         stride=tuple(attribute(node, "strides", [1] * dimensions)),
-        padding=padding,  # type: ignore[arg-type]  # one or two, as the kind has it
+        padding=padding,  # type: ignore[arg-type]  # one or two numbers, as `kind` needs
         dilation=tuple(attribute(node, "dilations", [1] * dimensions)),
         groups=groups,
         bias=bias is not None,
@@ -57,7 +57,7 @@ def convolution(graph: Construction, node: NodeProto) -> Value:
 
 
 def _fill(layer: nn.Module, **values: Array | None) -> None:
-    """Copy arrays into a layer's parameters and buffers of these names."""
+    """Copy arrays into the layer's parameters and buffers with these names."""
     with torch.no_grad():
         for name, value in values.items():
             if value is not None:
@@ -81,7 +81,7 @@ def batch_normalisation(graph: Construction, node: NodeProto) -> Value:
 
 
 def prelu(graph: Construction, node: NodeProto) -> Value:
-    """PRelu with one slope for all or one for each channel (axis 1); other shapes are computed by their parts."""
+    """Build PRelu with one slope, or one per channel (axis 1); other shapes are composed of simpler operations."""
     slope = graph.constant(node.input[1])
     if slope is None:
         return graph.call(_prelu, graph.value(node.input[0]), graph.value(node.input[1]))
@@ -99,7 +99,7 @@ def _prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 def gemm(graph: Construction, node: NodeProto) -> Value:
-    """alpha·A·B + beta·C: a linear layer where B is constant."""
+    """Build alpha·A·B + beta·C: a linear layer if B is constant."""
     if attribute(node, "transA", 0):
         raise unsupported(node, "transA is not supported.")
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
@@ -113,7 +113,7 @@ def gemm(graph: Construction, node: NodeProto) -> Value:
 
 
 def matrix_product(graph: Construction, node: NodeProto) -> Value:
-    """MatMul: a linear layer where the right side is a constant matrix."""
+    """Build MatMul: a linear layer if the right side is a constant matrix."""
     weight = graph.constant(node.input[1])
     if weight is None or weight.ndim != 2:
         return graph.call(torch.matmul, graph.value(node.input[0]), graph.value(node.input[1]))
@@ -134,12 +134,12 @@ def layer_normalisation(graph: Construction, node: NodeProto) -> Value:
 
 
 def flatten(x: Tensor, *, axis: int) -> Tensor:
-    """Join the axes before `axis` into one, and the others into another."""
+    """Join the axes before `axis` into one, and the rest into another."""
     return torch.flatten(x, 1) if axis == 1 else x.reshape(math.prod(x.shape[:axis]), -1)
 
 
 def reshape(graph: Construction, node: NodeProto) -> Value:
-    """Reshape; a computed target is replaced by the shape that ONNX infers, where at most one axis is free."""
+    """Build Reshape; a computed target is replaced by the shape that ONNX infers, if at most one axis is free."""
     source, target = graph.value(node.input[0]), graph.constant(node.input[1])
     if target is not None:
         return graph.call(reshaped, source, integers(target), zero=bool(attribute(node, "allowzero", 0)))
@@ -161,19 +161,19 @@ def shape_of(x: Tensor, *, start: int, end: int | None) -> Tensor:
 
 
 def transposed(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
-    """Return the axes in the order `perm`; reversed without one."""
+    """Return x with its axes in the order `perm`, by default reversed."""
     return x.permute(*(reversed(range(x.ndim)) if perm is None else perm))
 
 
 def squeeze(graph: Construction, node: NodeProto) -> Value:
-    """Squeeze of the axes given, else of all of size 1."""
+    """Build Squeeze of the given axes, by default all of size 1."""
     axes = optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     return graph.call(torch.squeeze, source) if axes is None else graph.call(torch.squeeze, source, integers(axes))
 
 
 def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Add axes of size 1; `axes` counts them in the result."""
+    """Add axes of size 1; `axes` are their positions in the result."""
     rank = x.ndim + len(axes)
     for axis in sorted(each % rank for each in axes):
         x = x.unsqueeze(axis)
@@ -186,7 +186,7 @@ def concatenation(graph: Construction, node: NodeProto) -> Value:
 
 
 def split(graph: Construction, node: NodeProto) -> Value:
-    """Split into constant sizes, or evenly into as many parts as there are outputs; the value is a sequence."""
+    """Build Split into constant sizes, or evenly into one part for each output; the value is a sequence."""
     axis, sizes = int(attribute(node, "axis", 0)), optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     if sizes is not None:
@@ -204,7 +204,7 @@ def slicing(graph: Construction, node: NodeProto) -> Value:
 
 
 def sliced(x: Tensor, cuts: Sequence[tuple[int, int, int, int]]) -> Tensor:
-    """Apply each cut (axis, start, end, step), meant as in Python's slices; a negative step reverses."""
+    """Apply each cut (axis, start, end, step) as Python's slices do; a negative step reverses."""
     for axis, start, end, step in cuts:
         if step > 0:
             x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
@@ -224,14 +224,14 @@ def gather(graph: Construction, node: NodeProto) -> Value:
 
 
 def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
-    """Return the slices at `places`, whose shape replaces the axis."""
+    """Return the slices at `places`; their shape replaces the axis."""
     axis %= x.ndim
     slices = x.index_select(axis, places.reshape(-1).to(x.device) % x.shape[axis])
     return slices.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
 
 def cast(graph: Construction, node: NodeProto) -> Value:
-    """Cast to a type that NumPy and torch have."""
+    """Build Cast to a type that both NumPy and torch have."""
     kind = int(attribute(node, "to"))
     try:
         dtype = torch.from_numpy(np.empty(0, helper.tensor_dtype_to_np_dtype(kind))).dtype
@@ -241,14 +241,14 @@ def cast(graph: Construction, node: NodeProto) -> Value:
 
 
 def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Broadcast in both directions: where the shape has 1, the input's axis stays."""
+    """Broadcast in both directions: an axis that is 1 in the shape keeps the input's size."""
     rank = max(x.ndim, len(shape))
     own, wanted = (1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape)
     return x.broadcast_to([size if other == 1 else other for size, other in zip(own, wanted, strict=True)])
 
 
 def padding(graph: Construction, node: NodeProto) -> Value:
-    """Pad with a constant, or by reflecting or repeating the edge, on the axes of a constant list."""
+    """Build Pad with a constant, or by reflecting or repeating the edge, on constant axes."""
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(attribute(node, "mode", "constant"))
     pads = integers(constant_input(graph, node, 1))
     fill, axes = (optional_constant(graph, node, place) for place in (2, 3))
@@ -263,7 +263,7 @@ def padding(graph: Construction, node: NodeProto) -> Value:
 
 
 def identity(graph: Construction, node: NodeProto) -> Value:
-    """Identity, and Dropout in inference."""
+    """Build Identity, or Dropout in inference."""
     return graph.value(node.input[0])
 
 
@@ -276,7 +276,7 @@ def of_inputs(function: Callable[..., Any]) -> Builder:
 
 
 def with_integers(function: Callable[[Tensor, list[int]], Tensor]) -> Builder:
-    """Return a builder that calls the function with the first input and the whole numbers of the second, a constant."""
+    """Return a builder that calls the function with the first input and the integers of the second, a constant."""
     return lambda graph, node: graph.call(
         function, graph.value(node.input[0]), integers(constant_input(graph, node, 1))
     )
@@ -299,14 +299,14 @@ def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
 
 
 def clip(graph: Construction, node: NodeProto) -> Value:
-    """Clip between constants, each of which may be missing."""
+    """Build Clip between constants, both optional."""
     low, high = (optional_constant(graph, node, place) for place in (1, 2))
     bounds = {"min": None if low is None else low.item(), "max": None if high is None else high.item()}
     return graph.call(torch.clamp, graph.value(node.input[0]), **bounds)
 
 
 def pool(graph: Construction, node: NodeProto) -> Value:
-    """MaxPool and AveragePool over two dimensions."""
+    """Build MaxPool or AveragePool over two dimensions."""
     kernel = list(attribute(node, "kernel_shape"))
     if len(kernel) != 2 or any(each != 1 for each in attribute(node, "dilations", [1, 1])):
         raise unsupported(node, "only two dimensions without dilation are supported.")
@@ -326,12 +326,12 @@ def pool(graph: Construction, node: NodeProto) -> Value:
 
 
 def global_average(x: Tensor) -> Tensor:
-    """Return the mean over all axes but the first two, which stay."""
+    """Return the mean over all axes but the first two; the axes stay, with size 1."""
     return x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)
 
 
 def global_maximum(x: Tensor) -> Tensor:
-    """Return the maximum over all axes but the first two, which stay."""
+    """Return the maximum over all axes but the first two; the axes stay, with size 1."""
     return x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)
 
 
@@ -348,7 +348,7 @@ REDUCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
 
 
 def reduction(graph: Construction, node: NodeProto) -> Value:
-    """Return a reduction whose second input names its axes; without one it reduces over all axes."""
+    """Build a reduction over the axes in the second input, by default all."""
     axes = optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     if axes is None and attribute(node, "noop_with_empty_axes", 0):
@@ -358,12 +358,12 @@ def reduction(graph: Construction, node: NodeProto) -> Value:
 
 
 def reduced(x: Tensor, kind: str, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """Reduce along these axes, or along all."""
+    """Reduce along these axes, by default all."""
     return REDUCTIONS[kind](x, list(range(x.ndim)) if axes is None else list(axes), keepdim=keep)
 
 
 def folded(function: Callable[[Tensor, Tensor], Tensor]) -> Builder:
-    """Return a builder that folds any number of inputs with the function: Min, Max or Sum."""
+    """Return a builder for Min, Max or Sum, which folds any number of inputs with the function."""
 
     def build(graph: Construction, node: NodeProto) -> Value:
         result = graph.value(node.input[0])
@@ -432,5 +432,5 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "Dropout": identity,
     }
 )
-"""Every operator that can be imported. DequantizeLinear of weights, and whatever else has only constant inputs, is
+"""Every operator that can be imported. Nodes with only constant inputs, such as DequantizeLinear of weights, are
 computed before."""

@@ -1,7 +1,7 @@
 """A plain vision transformer for faces (Dosovitskiy et al., ICLR 2021), in the sizes of InsightFace's ViT-T to ViT-L.
 
 Two departures from the image classifier, both usual for aligned faces: no class token, and the head reads all tokens
-at once (a face's parts are always in the same place, so each place may carry weights of its own).
+at once (a face's parts are always in the same place, so each place may have its own weights).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Attention(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al., ECCV 2016): a sample's residual is left out with ``rate`` while training."""
+    """Stochastic depth (Huang et al., ECCV 2016): drops a sample's residual with probability ``rate`` in training."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Layer(nn.Module):
 
 
 class FaceViT(nn.Module):
-    """(B, 3, size, size) float in [-1, 1] -> (B, dim). Pixels beyond whole patches are left out evenly all around."""
+    """(B, 3, size, size) float in [-1, 1] -> (B, dim). Pixels that don't fill a patch are cropped evenly all around."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""`python -m training evaluate groups` and `conditions`: how a package's operating points hold within groups of people
-and in poor photos."""
+"""`python -m training evaluate groups` and `conditions`: how well a package's operating points hold within groups of
+people and in poor photos."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from training.evaluation.stages import turning
 from training.terminal import counted, told
 
 COPIES_ABOVE = 0.99
-"""Correlation of two grey thumbnails from which on they show one photo; one person's photos of two days stay below."""
+"""Correlation from which on two grey thumbnails show one photo; one person's photos of different days stay below."""
 BLOCK = 100
-"""Photos that are turned to every angle before the next ones, so that the result of an interrupted run is complete for
-them."""
+"""Number of photos turned to all angles before the next ones: an interrupted run's result is complete for these."""
 SAME_ABOVE, DOUBT_ABOVE = 0.75, 0.6
-"""Scores of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of children to 3
-years, who are surely different, many score 0.6 and few 0.75."""
+"""Scores of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of pairs of
+children up to 3 years, who are surely different, many reach 0.6 and few 0.75."""
 
 
 @options.with_template_options()
@@ -131,7 +130,7 @@ def groups(
 
 
 def _stated(folder: Path) -> tuple[str, Mapping[float, float]]:
-    """Return the name of the default calibration, and its thresholds at the powers of ten that it reaches."""
+    """Return the name of the default calibration, and its thresholds at the FMRs that are powers of ten."""
     thresholds = Thresholds(load_package(folder).manifest)
     if thresholds.calibration is None or thresholds.lowest is None or thresholds.highest is None:
         raise ValueError(f"{thresholds.package} has no operating points yet: measure them first")
@@ -151,7 +150,7 @@ def conditions(
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
     seed: int = 0,
 ) -> None:
-    """FNMR and FMR of photos with masks, in the dark, out of focus …, drawn by code, against untouched ones."""
+    """FNMR and FMR of artificially degraded photos (masked, dark, out of focus …) against untouched ones."""
     with told(ValueError, OSError):
         folder = way.folder
         calibration, thresholds = _stated(folder)
@@ -205,9 +204,9 @@ def turned(
     ] = None,
     draw: options.Plots = True,
 ) -> None:
-    """Faces turned in their plane: how many are found, match the same person upright, and match strangers.
+    """Count how many faces turned in their plane are found, match the same person upright, and match strangers.
 
-    The result is written after every 100 photos, of those so far.
+    The result so far is written after every 100 photos.
     """
     with told(ValueError, OSError):
         thresholds, photos, steps = (
@@ -250,7 +249,7 @@ def _write_turned(
     *,
     draw: bool,
 ) -> tuple[list[turning.Turned], list[turning.Beside]]:
-    """Write and return the figures of the photos turned so far, by degrees, and beside the upright ones."""
+    """Write and return the figures of the photos turned so far, by degrees, with those of the upright ones."""
     upright = Templates.join(made[0])
     at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
     measured = {
@@ -278,7 +277,7 @@ def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
 
 
 def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) -> dict[str, Ints]:
-    """Return the rows of each group's photos that are used; groups with fewer than ``least`` are left out."""
+    """Return the rows of each group's used photos; groups with fewer than ``least`` are left out."""
     rows = {name: made.rows(photos) for name, photos in labels.groups.items()}
     large = {name: own[used[own]] for name, own in rows.items() if used[own].sum() >= least}
     if EVERYBODY not in large:
@@ -287,6 +286,6 @@ def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) 
 
 
 def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Return the groups that are not part of another: comparing all pairs of everybody would take longer than these
-    together."""
+    """Return the groups that are not part of another one. Comparing everybody with everybody would take longer than
+    these groups together."""
     return {name: own for name, own in rows.items() if "/" not in name and name != EVERYBODY}

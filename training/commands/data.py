@@ -28,8 +28,8 @@ from training.terminal import counted, told
 SHOWN = 10
 """Rows shown of each table; the JSON has all."""
 FPIR = 0.05
-"""Share of people who are found in the other set by mistake: dropping too many costs little, and a stricter threshold
-would miss half where pictures vary as much as celebrities'."""
+"""Share of people found in the other set by mistake. Dropping too many costs little, and a stricter threshold would
+miss half of the shared people if pictures vary as much as celebrities'."""
 
 app = typer.Typer(
     help="Align, check and compare sets of photos and crops.",
@@ -56,9 +56,9 @@ def align(
     models: options.Models = MODELS,
     cache: options.Cache = CACHE,
 ) -> None:
-    """Detect and align the most prominent face of each photo, as the service does: 112 x 112 JPEG crops.
+    """Detect and align the most prominent face of each photo, as the service does, to a 112 x 112 JPEG crop.
 
-    Goes on where an earlier run stopped. What failed stands in TARGET/failed.jsonl with its reason.
+    Continues where an earlier run stopped. TARGET/failed.jsonl lists the failures with their reasons.
     """
     with told():
         stages = Stages(source, target, detector_file(models, cache), min_quality)
@@ -89,7 +89,7 @@ def check(
     cache: options.Cache = CACHE,
     device: options.OnDevice = "cpu",
 ) -> None:
-    """Find broken files, duplicates, people with one image, and images that show somebody else."""
+    """Find broken files, duplicates, people with one image, and images that show another person."""
     with told():
         faces = open_dataset(dataset)
         chosen = find_package(package, models)
@@ -131,7 +131,7 @@ def blend(
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Mix pairs of crops into new faces, for distillation from a teacher that judges them: no labels needed."""
+    """Mix pairs of crops into new faces without labels, for distillation from a teacher."""
     with told():
         faces = open_dataset(dataset)
         with counted("blending") as step:
@@ -165,7 +165,7 @@ def overlap(
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(second.people), fpir, threshold)
         if pair_threshold is None:
-            # Comparisons of an average person's images with all of B's.
+            # The number of comparisons of an average person's images with all of B's.
             comparisons = len(second) * len(first) // len(first.people)
             pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
         with Embedder(open_embedder(chosen, cache, device)) as embedder:

@@ -119,7 +119,7 @@ def identification(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     draw: options.Plots = True,
 ) -> None:
-    """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
+    """1:N with one enrolled photo per person: rank-1, CMC, FNIR at FPIR with strangers."""
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
@@ -192,7 +192,7 @@ def operating_points(
     seed: int = 0,
     draw: options.Plots = True,
 ) -> None:
-    """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
+    """Measure thresholds at FMRs on all non-mated pairs of a set, and the FNMRs; write them into the manifest."""
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         shown = made.with_face()
@@ -238,7 +238,7 @@ def operating_points(
 def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
 
-    If ``new`` is the default, no other one is; the only calibration always is.
+    If ``new`` is the default, no other one stays it; an only calibration is always the default.
     """
     new = manifest.bind(new)
     others = [each for each in manifest.calibrations if each.name != new.name]
@@ -247,7 +247,7 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     elif not any(each.default for each in others):
         new = new.model_copy(update={"default": True})
     calibrations = tuple(sorted([*others, new], key=lambda each: each.name))
-    # Validated anew: model_copy alone would check nothing.
+    # Validate again, since model_copy checks nothing.
     return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())
 
 
@@ -262,7 +262,7 @@ def quality(
     fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
     draw: options.Plots = True,
 ) -> None:
-    """Error versus discard by quality: FNMR of the pairs left when those of the worst quality are dropped."""
+    """Error versus discard by quality: FNMR of the remaining pairs when those of the worst quality are dropped."""
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         shown = made.with_face()
@@ -297,7 +297,7 @@ def speed(
     cache: options.Cache = options.CACHE,
     device: options.OnDevice = "cpu",
 ) -> None:
-    """Milliseconds a face of several packages, in turn on the same crops."""
+    """Milliseconds per face of several packages, measured in turns on the same crops."""
     with told(ValueError, OSError):
         chosen = [find_package(name, models) for name in packages]
         opened = [open_embedder(package, cache, device, threads) for package in chosen]
@@ -317,7 +317,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="The picture to draw: .svg or .png.")],
     labels: Annotated[list[str] | None, typer.Option(help="A label for each, in order.")] = None,
 ) -> None:
-    """Several runs of `evaluate pairs` in one DET plot and one table."""
+    """Show several runs of `evaluate pairs` in one DET plot and one table."""
     with told(ValueError, OSError):
         if labels and len(labels) != len(results):
             raise ValueError(f"{len(results)} results and {len(labels)} labels: give one label for each")

@@ -1,4 +1,4 @@
-"""`python -m training evaluate liveness`: what a liveness package gets wrong. Needs no torch."""
+"""`python -m training evaluate liveness`: measure a liveness package's error rates. Needs no torch."""
 
 from __future__ import annotations
 

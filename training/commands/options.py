@@ -1,4 +1,4 @@
-"""Options that several commands share, and the photos, pairs and templates they lead to. Needs no torch."""
+"""Options that several commands share, and the photos, pairs and templates that they name. Needs no torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """The options of commands that make templates: of which package, where it runs, and on what."""
+    """The options of commands that make templates: the package, its folders, and the device."""
 
     package: PackageName
     templates: Kept = None
@@ -71,7 +71,7 @@ class TemplateOptions:
         return find_package(self.package, self.models).folder
 
     def facts(self, source: Path) -> dict[str, object]:
-        """Return, as plain values, everything that decides the templates of ``source``'s photos."""
+        """Return, as plain values, everything that determines the templates of ``source``'s photos."""
         package = load_package(self.folder)
         detector = None if self.aligned else find_package(DETECTOR, self.models).id
         about, stamp = source.resolve(), source.stat() if source.is_file() else None
@@ -98,7 +98,7 @@ class TemplateOptions:
 def with_template_options(
     *without: str,
 ) -> Callable[[Callable[Concatenate[TemplateOptions, Arguments], None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of TemplateOptions, passed as one object in the first place.
+    """Return a decorator that gives a command the options of TemplateOptions, passed as one object, its first argument.
     Options named in ``without`` are not offered, and keep their defaults."""
     shared = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -146,7 +146,7 @@ def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOpti
 
 
 def check_there(images: Path, photos: Photos, names: Sequence[str]) -> None:
-    """Raise ValueError if one of these is not among the photos of ``images``."""
+    """Raise ValueError if one of these photos is not in ``images``."""
     if missing := sorted(set(names) - set(photos.names)):
         raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
 
@@ -154,9 +154,9 @@ def check_there(images: Path, photos: Photos, names: Sequence[str]) -> None:
 def read_or_embed(
     source: Path, names: Sequence[str], way: TemplateOptions, embed: Callable[[Stages], Embed]
 ) -> Templates:
-    """Do what `read_or_make_templates` does; what ``embed`` returns makes each template from its photo's name.
+    """Do what `read_or_make_templates` does; ``embed`` returns a function from a photo's name to its template.
 
-    Raises ValueError where the kept file was made of another source, by another package or with other options.
+    Raises ValueError if the kept file was made from another source, by another package or with other options.
     """
     made_by = way.facts(source)
     if (made := read_kept(way.templates, made_by)) is not None:
@@ -173,7 +173,7 @@ def read_or_embed(
 
 
 def read_kept(kept: Path | None, made_by: Mapping[str, object]) -> Templates | None:
-    """Return the templates of a kept file; None without one. Raises ValueError if they were made otherwise."""
+    """Return the templates of a kept file, or None. Raises ValueError if they were made with other options."""
     if kept is None or not kept.is_file():
         return None
     made = Templates.load(kept)
@@ -184,7 +184,7 @@ def read_kept(kept: Path | None, made_by: Mapping[str, object]) -> Templates | N
 
 
 def photos_and_pairs(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:
-    """Return where the photos are and the pairs to compare. Raises ValueError unless given a pack, or both others."""
+    """Return the photos' place and the pairs to compare. Raises ValueError unless given a pack or both others."""
     if pack is not None and images is None and not lists:
         return pack, PackPhotos(pack).pairs
     if pack is None and images is not None and lists:
@@ -204,14 +204,14 @@ def _joined(lists: Sequence[PairList]) -> PairList:
 
 
 def fold_of_each_pair(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
-    """Return each pair's fold, None without folds; pairs of a list that names none are dealt out in turn."""
+    """Return each pair's fold, None without folds; pairs of a list without folds are assigned in turn."""
     if protocol == "plain" or (protocol == "auto" and listed.folds == 1):
         return None
     return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
 
 
 def service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
-    """Return FPIR → the service's threshold in a gallery of ``subjects``, None outside the measured range."""
+    """Return a function from an FPIR to the service's threshold in a gallery of ``subjects`` (None if unmeasured)."""
     thresholds = Thresholds(load_package(folder).manifest)
 
     def threshold(fpir: float) -> float | None:

@@ -1,4 +1,4 @@
-"""`python -m training train` and `export`: command-line options turned into calls."""
+"""`python -m training train` and `export`: turn command-line options into calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.terminal import told
 
 console = Console(stderr=True)
 CALIBRATION_CROPS = 512
-"""Crops that int8's ranges are chosen on; at most twice as many are taken."""
+"""Number of crops for choosing int8's ranges; at most twice as many are taken."""
 
 
 def train(
@@ -130,7 +130,7 @@ def export_package(
 
 
 def _training_data(recipe: Recipe, models: Path) -> Material:
-    """Open the run's data, without its teacher. Raises InvalidInput (`export_needs_data`) where it is gone."""
+    """Open the run's data, without its teacher. Raises InvalidInput (`export_needs_data`) if it is gone."""
     try:
         return prepare_material(recipe.model_copy(update={"distill": Distill()}), models, console)
     except InvalidInput as error:

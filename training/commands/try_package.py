@@ -1,6 +1,6 @@
 """`python -m training try NAME`: serve a package and identify drawn people with it over REST. Needs no torch.
 
-It does what one would do by hand after an export: start a server, enroll people, search for them and for strangers,
+It does what you would do by hand after an export: start a server, enroll people, search for them and for strangers, and
 stop. It shows that the package works in the service; `evaluate` shows how good it is with real faces.
 """
 
@@ -28,29 +28,29 @@ from training.service import becomes_ready, environment, reserved_port, spawned
 from training.terminal import told
 
 FIRST = 2_000_000
-"""Number of the first drawn person: the demo's recipe trains on numbers from 0 on, and is measured on those from
+"""Number of the first drawn person. The demo's recipe trains on numbers from 0 on, and is measured on those from
 1,000,000 on."""
 ENROLLED, SEARCHED = 3, 2
-"""Photos of each person."""
+"""Number of photos of each person."""
 BORDER = 24
-"""Pixels around a drawn crop: a detector looks for a head in a photo."""
+"""Pixels around a drawn crop, since a detector looks for a head in a photo."""
 GALLERY = "drawn"
 START_S, STOP_S, ANSWER_S = 180.0, 30.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The service's answers. Photos in which it found no face count as searches that found nobody."""
+    """Counts of the service's answers. A photo without a detected face counts as a search that found nobody."""
 
     package: str
     people: int
     enrolled: int
-    """People of whom it took at least one photo."""
+    """Number of people of whom the service accepted at least one photo."""
     searches: int
     first: int
-    """Searches that put the right person first."""
+    """Number of searches that ranked the right person first."""
     known: int
-    """Searches counted in `first` whose decision was `known` too."""
+    """Number of searches in `first` whose decision was `known`."""
     strangers: int
     taken_for_known: int
 
@@ -140,7 +140,7 @@ def served(name: str, models: Path, folder: Path) -> Iterator[Client]:
             message = f"the server did not start: {said[-1] if said else 'it said nothing'}"
             raise Unusable(message, code="server_not_started")
         key = (data / "admin.key").read_text().strip()
-        with Client(url, key, timeout_s=ANSWER_S, transport=httpx.HTTPTransport()) as client:  # past any proxy
+        with Client(url, key, timeout_s=ANSWER_S, transport=httpx.HTTPTransport()) as client:  # without a proxy
             yield client
 
 
@@ -149,13 +149,13 @@ def _enroll(client: Client, subject: str, photos: list[bytes]) -> bool:
     try:
         return bool(client.enroll(GALLERY, subject, photos).enrolled)
     except ApiError as error:
-        if error.status == httpx.codes.UNPROCESSABLE_ENTITY:  # no face in any
+        if error.status == httpx.codes.UNPROCESSABLE_ENTITY:  # no photo has a face
             return False
         raise
 
 
 def _identify(client: Client, photo: bytes) -> tuple[str | None, str | None]:
-    """Return the best candidate and the decision for the photo's first face, (None, None) without a face."""
+    """Return the best candidate and the decision for the photo's first face, (None, None) if there is none."""
     faces = client.identify(GALLERY, photo).faces
     if not faces:
         return None, None

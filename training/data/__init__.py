@@ -37,18 +37,18 @@ def open_dataset(
     copies: int | None = None,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> FaceSet:
-    """Open a set of crops by its path. Its kind is recognised, or given in front of the path (``tar:shards/*.tar``).
+    """Open a set of crops by its path. Its kind is recognised, or given as a prefix (``tar:shards/*.tar``).
 
     ==============  =================================================================================
     folder          a folder with a folder for each person
     list            ``.csv``, ``.tsv`` or ``.parquet`` with the columns path and person (or label)
     rec             InsightFace's ``.rec`` (or the folder of a ``train.rec``)
     tar             one ``.tar``, a folder of them, a pattern with ``*``, or URLs (``s3://bucket/{000..127}.tar``)
-    parquet         the same of Parquet files with the columns image (bytes) and label (or person)
+    parquet         the same for Parquet files with the columns image (bytes) and label (or person)
     procedural      drawn faces: ``procedural:people=500,images=20,seed=1,first=0``
     ==============  =================================================================================
 
-    ``on_error`` says what damaged images do; ``indexes``, ``copies`` and ``progress`` are those of
+    ``on_error`` says what to do about damaged images; ``indexes``, ``copies`` and ``progress`` are those of
     `training.data.index.open_indexed`. Raises InvalidInput with code ``dataset_not_found``, ``dataset_unknown``,
     ``dataset_empty``, ``dataset_invalid`` or ``dataset_unreachable``.
     """
@@ -121,7 +121,7 @@ def _procedural(spec: str) -> FaceSet:
 
 
 def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
-    """Return the (n,) indices of the images that are not on the list ``drop``, all without one; see
+    """Return the (n,) indices of the images that are not on the list ``drop``, by default all; see
     `read_drop_list`."""
     if drop is None:
         return np.arange(len(faces))
@@ -133,7 +133,7 @@ def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
 
 
 def read_drop_list(path: Path) -> tuple[set[str], set[str]]:
-    """Read the people and the images to leave out: the people that ``data overlap`` found, JSON or CSV; the images that
+    """Read which people and images to leave out: the people that ``data overlap`` found, JSON or CSV; the images that
     ``data check`` or ``data outliers`` reports as broken, misplaced or outliers; or a text file with one person's name
     per line.
 

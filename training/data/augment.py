@@ -1,8 +1,8 @@
-"""Augmentation: changes to training crops as cameras, networks and accessories cause them.
+"""Augmentation: change training crops as cameras, networks and accessories do.
 
-Everything takes and gives (112, 112, 3) uint8 RGB (any size works), draws from a ``numpy.random.Generator`` alone,
-never writes into what it is given, and is meant for the loader's worker processes. The ranges of
-crop, low resolution and colour are AdaFace's (Kim et al., CVPR 2022, and its published settings).
+Everything takes and returns (112, 112, 3) uint8 RGB (any size works), draws only from a ``numpy.random.Generator``,
+never writes into its arguments, and is meant for the loader's worker processes. The ranges of crop, low resolution and
+colour are AdaFace's (Kim et al., CVPR 2022, and its published settings).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.types import CANONICAL_LANDMARKS, Pixels
 from training.recipe import Augmentation, named
 
 CROP_AREA = (0.2, 1.0)
-"""Share of the crop's area that crop-and-paste leaves."""
+"""Share of the crop's area that crop-and-paste keeps."""
 CROP_ASPECT = (0.75, 4 / 3)
 LOW_SIDE = (0.2, 1.0)
-"""Side in shares of the crop's that low resolution shrinks to."""
+"""Side that low resolution shrinks to, as a share of the crop's."""
 COLOUR_RANGE = 0.5
 """Brightness, contrast and saturation are multiplied by 1 - 0.5 ... 1 + 0.5, in any order."""
 BLUR_SIGMA = (0.4, 2.2)
@@ -30,7 +30,7 @@ BLUR_LENGTH = (3, 9)
 """Pixels that a crop moves in motion blur."""
 JPEG_QUALITY = (15, 90)
 ERASED_AREA = (0.02, 0.25)
-"""Share of the crop's area that is covered by a rectangle (Random Erasing, Zhong et al., AAAI 2020, has 0.02-0.4)."""
+"""Share of the crop's area that a rectangle covers (Random Erasing, Zhong et al., AAAI 2020, has 0.02-0.4)."""
 ERASED_ASPECT = (0.3, 1 / 0.3)
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """ITU-R BT.601."""
@@ -46,7 +46,7 @@ class Augment:
         self.config = config
 
     def __call__(self, crop: Pixels, random: Random) -> Pixels:
-        # always one draw per change, so that no change affects whether another happens
+        # always one draw per change, so that no change affects another's draw
         lots = random.random(len(CHANGES))
         for (name, change), lot in zip(CHANGES.items(), lots, strict=True):
             if lot < getattr(self.config, name):
@@ -77,7 +77,7 @@ def colour(crop: Pixels, random: Random) -> Pixels:
 
 
 def grey(crop: Pixels, _random: Random) -> Pixels:
-    """Put the luma into all three channels."""
+    """Replace all three channels by the luma."""
     return np.repeat(_pixels(crop.astype(np.float32) @ LUMA)[:, :, None], 3, axis=2)
 
 

@@ -1,4 +1,4 @@
-"""A set's crops as training takes them: pixels from the files or from a decoded copy, and which rows to take."""
+"""A set's crops for training: pixels from the files or from a decoded copy, and which rows to take."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DECODED_AT_ONCE = 256
 
 
 class PixelSource(Protocol):
-    """The crops of a whole data source, (M, 112, 112, 3) uint8 RGB, indexed as an array's first axis is."""
+    """The crops of a whole data source, (M, 112, 112, 3) uint8 RGB, indexed like an array's first axis."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int | slice | NDArray[np.int64]) -> Pixels: ...
 
 
 class StreamedPixels:
-    """Decodes each crop when it is asked for."""
+    """Decodes a crop each time it is read."""
 
     def __init__(self, faces: FaceSet) -> None:
         self._faces = faces
@@ -45,7 +45,7 @@ class StreamedPixels:
 
     @property
     def damaged(self) -> int:
-        """The number of damaged images met by this process."""
+        """Return the number of damaged images that this process has met."""
         return len(getattr(self._faces, "skipped", ()))
 
     def __getitem__(self, index: int | slice | NDArray[np.int64]) -> Pixels:
@@ -59,7 +59,7 @@ class StreamedPixels:
 
 
 class DecodedPixels:
-    """Crops that were decoded into a `.npy` file, mapped into memory. They travel to other processes as a path."""
+    """Crops that were decoded into a `.npy` file, mapped into memory. They are sent to other processes as a path."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,7 +80,7 @@ class DecodedPixels:
 
 
 def facts_of(pixels: PixelSource) -> dict[str, object]:
-    """Return plain values that change with any of the crops, without decoding files."""
+    """Return plain values that change if any crop does, without decoding files."""
     if isinstance(pixels, StreamedPixels | DecodedPixels):
         return pixels.facts()
     return {"images": len(pixels), "source": hashlib.sha256(np.ascontiguousarray(pixels[:]).tobytes()).hexdigest()}
@@ -88,8 +88,8 @@ def facts_of(pixels: PixelSource) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Crops:
-    """A set's crops: `pixels` of a whole data source, `rows` (N,) which of them belong to the set, `labels` (N,) int64
-    into `people`. Crops that are `kept` in a folder travel to other processes as its path."""
+    """A set's crops: `pixels` of a whole data source, `rows` (N,) of those in the set, and `labels` (N,) int64 into
+    `people`. Crops that are `kept` in a folder are sent to other processes as its path."""
 
     pixels: PixelSource
     rows: NDArray[np.int64]
@@ -107,7 +107,7 @@ class Crops:
 
     @property
     def damaged(self) -> int:
-        """The number of damaged images that this process has met and that others stood in for."""
+        """Return the number of damaged images that this process has met and replaced by others."""
         return self.pixels.damaged if isinstance(self.pixels, StreamedPixels) else 0
 
     def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Pixels:
@@ -115,13 +115,13 @@ class Crops:
         return self.pixels[self.rows[np.asarray(indices, np.int64)]]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Crops:
-        """Return some of the crops, by place; people without any are left out, and labels are numbered anew."""
+        """Return the crops at these places; people without any are left out, and labels are renumbered."""
         chosen = np.asarray(indices, np.int64)
         kept, labels = np.unique(self.labels[chosen], return_inverse=True)
         return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
 
     def keep(self, folder: Path) -> None:
-        """Write which crops these are into a new folder, from which `open_crops` maps them."""
+        """Write rows and labels into a new folder, from which `open_crops` maps them."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="choosing-") as draft:
             made = Path(draft) / folder.name
@@ -135,12 +135,12 @@ class Crops:
 
 
 def all_crops(faces: FaceSet, pixels: PixelSource) -> Crops:
-    """Return all crops of a set, with what reads them."""
+    """Return all crops of a set; `pixels` reads them."""
     return Crops(pixels, np.arange(len(faces)), np.asarray(faces.labels, np.int64), faces.people)
 
 
 def open_crops(pixels: PixelSource, folder: Path) -> Crops:
-    """Map the crops that `Crops.keep` wrote, in the same time and memory for any number of them."""
+    """Map what `Crops.keep` wrote, in the same time and memory for any number of crops."""
     rows, labels = (open_array(folder / f"{name}.i64") for name in ("rows", "labels"))
     return Crops(pixels, rows, labels, Strings(folder / "people"), folder)
 
@@ -148,12 +148,12 @@ def open_crops(pixels: PixelSource, folder: Path) -> Crops:
 def open_pixels(
     faces: FaceSet, decoded: Path | None, progress: Callable[[int], None] = lambda _count: None
 ) -> PixelSource:
-    """Return a set's crops: decoded when they are asked for, or, with a folder, once, into a file there that is mapped
+    """Return a set's crops: decoded at each reading, or, with a folder, decoded once into a file there that is mapped
     into memory.
 
-    What lies in the folder is used only if it was made from the same files, by their names, sizes and times; else it
-    is made anew, beside a run that still reads the old one. ``progress`` gets the number of crops decoded since the
-    last call.
+    An existing file is used only if it was made from the same files, by their names, sizes and times; else a new one is
+    made, while other runs may go on reading the old one. ``progress`` gets the number of crops decoded since the last
+    call.
     """
     if decoded is None:
         return StreamedPixels(faces)
@@ -185,8 +185,8 @@ def _decode(pixels: Pixels, faces: FaceSet, progress: Callable[[int], None]) -> 
 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices, int64, of the crops to train on and of those held out, from (N,) labels: `share` of the
-    people, at least two if any, chosen by `seed` among those with two crops or more."""
+    """Return the indices, int64, of the crops to train on and of those held out, from (N,) labels. Held out is a
+    `share` of the people, none or at least two, chosen by `seed` among those with two crops or more."""
     people, counts = np.unique(labels, return_counts=True)
     several = people[counts > 1]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
@@ -196,8 +196,8 @@ def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[ND
 
 
 def whole_people(labels: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
-    """Return the indices, int64, of at most `limit` crops of people with two or more, from (N,) labels: whole people in
-    an order chosen by `seed`."""
+    """Return the indices, int64, of at most `limit` crops of people with two or more, from (N,) labels. People are
+    taken whole, in an order chosen by `seed`."""
     order = np.argsort(labels, kind="stable")
     people, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
     chosen: list[NDArray[np.int64]] = []

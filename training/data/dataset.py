@@ -1,4 +1,4 @@
-"""The interface of every set of training crops: indexed, labelled, people named, in a fixed order."""
+"""The interface of every set of training crops: images in a fixed order with labels, and people's names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from app.package.manifest import CROP_SIDE
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]
-"""What happens at a damaged image: an error, or another image of the person in its place."""
+"""What to do about a damaged image: raise an error, or take another image of the person in its place."""
 
 
 JPEG_START = b"\xff\xd8\xff"
 HEAD = 4096
-"""Bytes in which a JPEG's own notes are looked for."""
+"""Number of a JPEG's first bytes to search for NOTES."""
 NOTES = (b"Exif\0", b"ICC_PROFILE", b"Adobe")
-"""A JPEG with one of them may be turned, or in other colours than sRGB."""
+"""A JPEG with one of these may be turned, or in other colours than sRGB."""
 
 
 def decode_crop(data: bytes) -> Pixels:
@@ -37,7 +37,7 @@ def decode_crop(data: bytes) -> Pixels:
         with suppress(ValueError, LookupError):  # `decode` says what is wrong
             width, height = jpeg_size(data)
             check_size(width, height, Limits())
-            pixels = decode_jpeg(data, width, height)  # without Pillow's reading of the header it takes half the time
+            pixels = decode_jpeg(data, width, height)  # half the time of decoding by Pillow's header
     if pixels is None:
         pixels = decode(data, Limits()).pixels.copy()
     height, width = pixels.shape[:2]
@@ -49,10 +49,10 @@ def decode_crop(data: bytes) -> Pixels:
 
 
 class FaceSet(ABC):
-    """A map-style data set, good for ``torch.utils.data.DataLoader`` as it is; imports no torch.
+    """A map-style data set, which ``torch.utils.data.DataLoader`` can use directly; imports no torch.
 
     ``labels`` is (N,) int64, 0 to P - 1, and ``people`` the P names, so that ``people[labels[i]]`` is in image ``i``.
-    Reading is safe from several processes; a set opens its files where it reads, so it may be sent to them.
+    Several processes may read at once, and a set may be sent to them, since it opens files only to read.
     """
 
     labels: NDArray[np.int64]
@@ -63,23 +63,23 @@ class FaceSet(ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        """Return image ``index`` as (112, 112, 3) uint8 RGB, and its label. Raises IndexError beyond the end."""
+        """Return image ``index`` as (112, 112, 3) uint8 RGB, and its label. Raises IndexError after the end."""
 
     def describe(self, index: int) -> str:
         """Describe where image ``index`` comes from, so that a person can find it."""
         return f"image {index} of {self.people[self.labels[index]]}"
 
     def key(self) -> str:
-        """Return a text that changes if the set has other images, or other people in them."""
+        """Return a text that changes if the set's images or people change."""
         return self.stamp()
 
     @abstractmethod
     def stamp(self) -> str:
-        """Return a text that changes with any of the images, by their files' sizes and times."""
+        """Return a text that changes if any image does, by the files' sizes and times."""
 
 
 class Joined(FaceSet):
-    """Several sets, one after another; people of different sets are different people, also where names are equal."""
+    """Several sets, one after another; people of different sets are different people, even with equal names."""
 
     def __init__(self, sets: Sequence[FaceSet]) -> None:
         self.sets = sets
@@ -90,7 +90,7 @@ class Joined(FaceSet):
 
     @property
     def skipped(self) -> list[int]:
-        """The damaged images that this process has met."""
+        """Return the damaged images that this process has met."""
         placed = zip(self.starts.tolist(), self.sets, strict=False)
         return [start + place for start, each in placed for place in getattr(each, "skipped", ())]
 

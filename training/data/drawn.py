@@ -1,13 +1,13 @@
 """Drawn faces: a training set that needs no data, made on the fly and always the same.
 
-Each person is a set of drawn features, each image shows it in another pose, light and expression, against another
-background, and noisy. Learning to tell these people apart exercises everything that learning faces does; what is
-learned says nothing about real faces.
+Each person is a set of drawn features. Each image shows the person in another pose, light and expression, with another
+background and noise. Learning to tell these people apart exercises all of the training, but the result says nothing
+about real faces.
 
 A face is drawn as polygons in the head's coordinates: x to the right, y down, z towards the viewer, the unit a pixel of
 the 112-pixel crop, the origin the head's centre. Features lie on an ellipsoid and turn with it; the outlines of head
-and hair stay ("2.5-D"). The five landmarks are projected like all else and brought onto the canonical ones by the
-service's own similarity, so a drawn crop is aligned exactly as a photographed one is. Ranges are chosen by eye.
+and hair don't ("2.5-D"). The five landmarks are projected like everything else and mapped onto the canonical ones by
+the service's own similarity transform, so a drawn crop is aligned exactly as a photo is. Ranges are chosen by eye.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SIDE = CROP_SIDE
 SUBPIXEL = 4
 """Fractional bits of the coordinates that OpenCV draws with."""
 VIEWER = 400.0
-"""Distance of the viewer in crop pixels: about a metre for a head of this size."""
+"""Distance of the viewer in crop pixels, about a metre for a head of this size."""
 DEPTH = 0.85
 """The head's half depth in front of its centre, in half widths."""
 DRAWING = 2
-"""Goes up when the same numbers are drawn in another way, so that decoded copies are made anew."""
+"""Version of the drawing: raise it when the same numbers are drawn differently, so that decoded copies are remade."""
 PERSON_STREAM, VIEW_STREAM = 0, 1
-"""Separate random streams, so that a person looks the same whatever its images do."""
+"""Separate random streams, so that a person's features don't depend on its images."""
 
 Colour: TypeAlias = tuple[float, float, float]
 """Red, green, blue, 0-255."""
@@ -74,7 +74,7 @@ def scaled(colour: Colour, factor: float) -> Colour:
 
 
 def near(mean: float, deviation: float) -> Lot:
-    """Return a lot that draws from a normal distribution, clipped at two and a half deviations."""
+    """Return a function that draws from a normal distribution, clipped at two and a half deviations."""
     return lambda random: mean + deviation * float(np.clip(random.standard_normal(), -2.5, 2.5))
 
 
@@ -87,7 +87,7 @@ def one_of(*choices: str) -> Lot:
 
 
 def between(palette: tuple[Colour, ...]) -> Lot:
-    """Return a lot that mixes two neighbouring colours of the palette and changes the mixture slightly."""
+    """Return a function that draws a mixture of two neighbouring colours of the palette, slightly changed."""
 
     def draw(random: Random) -> Colour:
         place = random.uniform(0, len(palette) - 1.001)
@@ -99,7 +99,7 @@ def between(palette: tuple[Colour, ...]) -> Lot:
 
 
 class Drawn:
-    """Random parameters, drawn in the order of the fields; each field's annotation holds the function that draws it.
+    """Random parameters, drawn in the order of the fields by the functions in the fields' annotations.
 
     The same seed gives other values if fields are added, removed or moved.
     """
@@ -156,9 +156,9 @@ class Person(Drawn):
         NDArray[np.float64],
         lambda random: random.random((int(random.integers(0, 4)), 3)) * [1.5, 1.4, 0.9] + [-0.75, -0.5, 0.5],
     ]
-    """(M, 3) x and y as shares of the head's half axes, radius in pixels."""
+    """(M, 3): x and y as shares of the head's half axes, radius in pixels."""
     uneven: Annotated[NDArray[np.float64], lambda random: random.normal(0, 0.45, 6)]
-    """(6,) offsets in pixels: eyes, brows, mouth corners, each left and right."""
+    """(6,) offsets in pixels of eyes, brows and mouth corners, each left and right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class View(Drawn):
     pitch: Annotated[float, near(0, math.radians(9))]
     roll: Annotated[float, near(0, math.radians(3))]
     jitter: Annotated[NDArray[np.float64], lambda random: random.normal(0, 0.7, (5, 2))]
-    """(5, 2) errors of the landmarks in pixels: detectors make them too."""
+    """(5, 2) errors of the landmarks in pixels, as detectors make them."""
     smile: Annotated[float, lambda random: float(np.clip(random.normal(0.15, 0.5), -0.5, 1.2))]
     open_mouth: Annotated[float, lambda random: max(0.0, random.normal(-0.6, 1))]
     open_eyes: Annotated[float, lambda random: 0.12 if random.random() < 0.05 else random.uniform(0.75, 1.15)]
@@ -188,7 +188,7 @@ class View(Drawn):
     clothes: Annotated[Colour, lambda random: tuple(random.uniform(20, 235, 3).tolist())]
     blur: Annotated[float, lambda random: random.uniform(0.5, 1.6) if random.random() < 0.25 else 0.0]
     shrink: Annotated[int, lambda random: int(random.integers(32, 80)) if random.random() < 0.15 else SIDE]
-    """Pixels that the crop is shrunk to before it is enlarged again; 112 leaves it alone."""
+    """Pixels that the crop is shrunk to before it is enlarged again; 112 leaves it unchanged."""
     noise: Annotated[float, even(1, 9)]
     grain: Annotated[int, lambda random: int(random.integers(2**32))]
     """Seed of the noise."""
@@ -198,7 +198,7 @@ class ProceduralFaces(FaceSet):
     """``people`` drawn people numbered from ``first``, ``images_per_person`` each; image ``i`` is of person
     ``i // images_per_person``.
 
-    Everything follows from (``seed``, person's number, image's number): two sets of one seed share exactly the people
+    Everything follows from (``seed``, person's number, image's number): two sets with one seed share exactly the people
     whose ranges overlap, so ``first=0`` trains and ``first=1_000_000`` tests.
     """
 
@@ -239,8 +239,8 @@ class ProceduralFaces(FaceSet):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A polygon or line in head coordinates, (N, 3): ``width`` 0 fills it, the ``soft`` ones are blurred together.
-    ``flat`` is part of the outline: it shifts and scales with the head but does not turn."""
+    """A polygon or line in head coordinates, (N, 3). ``width`` 0 fills it; all ``soft`` ones are blurred together; a
+    ``flat`` one belongs to the outline, which shifts and scales with the head but does not turn."""
 
     points: Points
     colour: Colour
@@ -260,7 +260,7 @@ def draw(person: Person, view: View) -> Pixels:
     """Draw one image of ``person``: (112, 112, 3) uint8 RGB, the same for the same arguments."""
     parts = [*_head(person, view), *_eyes(person, view), *_nose(person, view), *_mouth(person, view)]
     parts += _hair(person)
-    parts.sort(key=lambda part: not part.soft)  # these first; the sort is stable
+    parts.sort(key=lambda part: not part.soft)  # soft parts first; the sort is stable
     return _photograph(_paint(parts, person, view), view)
 
 
@@ -276,7 +276,7 @@ def _flat(xy: Points, z: float = 0.0) -> Points:
 
 
 def _outline(person: Person, angles: NDArray[np.float64], more: float = 0.0) -> Points:
-    """Return the head's outline at ``angles`` (0 is right, pi/2 the chin), ``more`` pixels outside of it: (N, 2)."""
+    """Return the head's outline at ``angles`` (0 is right, pi/2 the chin), ``more`` pixels outwards: (N, 2)."""
     c, s = np.cos(angles), np.sin(angles)
     power = np.where(s > 0, 2 / person.jaw, 0.9)
     half = np.where(s > 0, person.chin, person.crown)
@@ -289,7 +289,7 @@ def _ellipse(x: float, y: float, rx: float, ry: float) -> Points:
 
 
 def _band(upper: Points, lower: Points) -> Points:
-    """Return the polygon between two lines that run the same way."""
+    """Return the polygon between two lines of the same direction."""
     return np.vstack([upper, lower[::-1]])
 
 
@@ -423,7 +423,7 @@ def _hair(person: Person) -> list[_Part]:
 
 
 def _rotation(view: View) -> NDArray[np.float64]:
-    """(3, 3), row vectors on the left: yaw about y, then pitch about x."""
+    """Return the (3, 3) rotation for row vectors on its left: yaw about y, then pitch about x."""
     cy, sy, cp, sp = math.cos(view.yaw), math.sin(view.yaw), math.cos(view.pitch), math.sin(view.pitch)
     turned: NDArray[np.float64] = np.array([[cy, 0, -sy], [0, 1, 0], [sy, 0, cy]]) @ [
         [1, 0, 0],
@@ -448,7 +448,7 @@ def _paint(parts: list[_Part], person: Person, view: View) -> Pixels:
     landmarks = _on_head(person, np.array([*eyes, [0, person.nose_y], *mouth]))
     landmarks[2, 2] += person.nose_height
     aligned = similarity_transform(_project(landmarks, matrix) + view.jitter, CANONICAL_LANDMARKS)
-    # A little roll is left in, as alignment leaves some in photographs.
+    # Leave a little roll, as alignment does in photos.
     roll = cv2.getRotationMatrix2D((SIDE / 2, SIDE / 2), math.degrees(view.roll), 1.0)
     aligned = roll @ np.vstack([aligned, [0, 0, 1]])
     canvas = cv2.resize(view.background, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
@@ -466,7 +466,7 @@ def _paint(parts: list[_Part], person: Person, view: View) -> Pixels:
 
 
 def _normals() -> NDArray[np.float32]:
-    """(28 * 28, 3) directions of a head's surface over the crop, coarse: light is smooth."""
+    """Return the surface normals of a head over the crop, (28 * 28, 3): coarse, since light is smooth."""
     axis = (np.arange(28, dtype=np.float32) - 13.5) / 13.5
     x, y = np.meshgrid(axis * 0.85, axis * 0.75)
     normals = np.stack([x, y, np.sqrt(np.maximum(0.05, 1 - x**2 - y**2))], 2).reshape(-1, 3)
@@ -477,7 +477,7 @@ _SURFACE = _normals()
 
 
 def _photograph(canvas: Pixels, view: View) -> Pixels:
-    """Apply light, exposure, colour, sharpness and noise of one shot."""
+    """Apply one shot's light, exposure, colour, sharpness and noise."""
     lamp = (view.light / np.linalg.norm(view.light)).astype(np.float32)
     lit = 1 - view.contrast + view.contrast * 1.25 * np.maximum(0, _SURFACE @ lamp)
     light = cv2.resize(lit.reshape(28, 28), (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)

@@ -1,7 +1,7 @@
 """The index of a stored set: who is in each image and where the image lies, in files that are mapped into memory.
 
-Indexing reads a set's lists or headers once and holds as much of them as its people need. Opening an index takes the
-same time and memory whatever the set's size.
+Indexing reads a set's lists or headers once; its memory grows only with the number of people. Opening an index takes
+the same time and memory for any set's size.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ COLUMNS = ("labels", "file", "offset", "size")
 FACTS = "index.json"
 FETCHED_AT_ONCE = 2
 MOST_DAMAGED = 0.01
-"""Share of a set's images that may be damaged before a run ends: more is a broken copy, not chance."""
+"""Share of damaged images from which on a run ends: so many mean a broken copy of the set."""
 
 
 class IndexedFaces(FaceSet):
-    """The images of an index; those of other sizes than 112 x 112 are resized. It travels to other processes as a path.
+    """The images of an index, resized to 112 x 112 if needed. It is sent to other processes as a path.
 
-    Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
-    with the next readable image of the same person, and ``skipped`` holds what this process met. More than
-    `MOST_DAMAGED` of them raise all the same (``data_damaged``). At most ``copies`` of shards in object storage
-    are kept beside the index, None = of all.
+    For a damaged image, ``on_error="raise"`` raises an error that names it (InvalidImage or another), and ``"skip"``
+    returns the next readable image of the same person and adds the damaged one to ``skipped``. More than
+    `MOST_DAMAGED` damaged images raise in any case (``data_damaged``). At most ``copies`` shards from object storage
+    are kept beside the index, with None all.
     """
 
     def __init__(self, folder: Path, on_error: OnError = "raise", copies: int | None = None) -> None:
@@ -64,11 +64,11 @@ class IndexedFaces(FaceSet):
         return IndexedFaces, (self.folder, self.on_error, self.copies)
 
     def shards_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (n,) the number of the file that each image lies in."""
+        """Return the number of each image's file, (n,)."""
         return np.asarray(self._places["file"][rows], np.int64)
 
     def fetch(self, shard: int) -> None:
-        """Begin to fetch a shard that will soon be read, if it lies in object storage. Its reader meets the errors."""
+        """Begin to fetch a shard that will be read soon, if it is in object storage. Its reader raises errors."""
         if shard in self._urls:
             self._fetching.submit(lambda: self._open(shard).close())
 
@@ -79,7 +79,7 @@ class IndexedFaces(FaceSet):
 
     def encoded(self, index: int) -> bytes:
         """Return image ``index`` as stored: JPEG, PNG or another format that the service reads."""
-        # Opened for each read: safe in threads and after a fork.
+        # The file is opened for each read, which is safe in threads and after a fork.
         number, offset, size = (int(self._places[name][index]) for name in COLUMNS[1:])
         if self._kind == "path":
             return (self._files[0] / self._names[index]).read_bytes()
@@ -99,7 +99,7 @@ class IndexedFaces(FaceSet):
         return self.folder.name
 
     def stamp(self) -> str:
-        """Return a text that changes with any image; looks at every file where each image has its own."""
+        """Return a text that changes if any image does; checks every file if each image has its own."""
         digest = hashlib.sha256(self.folder.name.encode())
         if self._kind == "path":
             for name in self._names:
@@ -145,11 +145,11 @@ def open_indexed(
     progress: Callable[[int], None] = lambda _count: None,
     copies: int | None = None,
 ) -> IndexedFaces:
-    """Open the set, and index it before if ``kept`` has no index of it as it is now.
+    """Open the set, after indexing it if ``kept`` has no index of its present state.
 
-    ``kept`` is a folder of indexes; with None the index is deleted with the set. ``progress`` gets the number of
-    images found since the last call, ``copies`` is that of `IndexedFaces`. Raises
-    InvalidInput (``dataset_empty``, ``dataset_invalid``).
+    ``kept`` is a folder of indexes; with None, the index is deleted when the set object is. ``progress`` gets the
+    number of images found since the last call, ``copies`` is that of `IndexedFaces`. Raises InvalidInput
+    (``dataset_empty``, ``dataset_invalid``).
     """
     if kept is None:
         alone = Path(tempfile.mkdtemp(prefix="likeness-index-"))
@@ -181,7 +181,7 @@ def put_in_place(made: Path, folder: Path) -> None:
 
 
 def index_key(listing: Listing) -> str:
-    """Return 16 hex digits that change with the set's files, by their names, sizes and times."""
+    """Return 16 hex digits that change if the set's files do, by their names, sizes and times."""
     digest = hashlib.sha256(f"{FORMAT} {listing.kind}".encode())
     for path in listing.watched():
         facts = f"{path} {remote.stamp(path)}" if isinstance(path, str) else f"{path.resolve()} {_stamp(path)}"
@@ -190,7 +190,7 @@ def index_key(listing: Listing) -> str:
 
 
 def _stamp(path: Path) -> str:
-    """Return the file's size and time, or `missing`; reading the file reports the error."""
+    """Return the file's size and time, or `missing`; the error is reported when the file is read."""
     try:
         status = path.stat()
     except OSError:
@@ -199,12 +199,12 @@ def _stamp(path: Path) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked worker, which has the set too
+    if os.getpid() == owner:  # not in a forked worker, which has a copy of the set
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(listing: Listing, folder: Path, progress: Callable[[int], None]) -> None:
-    """Write the index of a set; its facts come last."""
+    """Write the index of a set; its facts are written last."""
     numbers: dict[str, int] = {}
     count = 0
     with ExitStack() as stack:
@@ -226,8 +226,8 @@ def _write(listing: Listing, folder: Path, progress: Callable[[int], None]) -> N
 
 
 def _sort_people(folder: Path, numbers: dict[str, int]) -> None:
-    """Number people by code point, and by length first where all are digits (2 before 10), so that the labels depend
-    on the set of people alone."""
+    """Number people in the order of code points, or of numbers if all names are digits, so that the labels depend only
+    on the set of people."""
     natural = all(name.isdecimal() for name in numbers)
     ordered = sorted(numbers, key=lambda name: (len(name) if natural else 0, name))
     place = np.empty(len(ordered), np.int64)

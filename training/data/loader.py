@@ -1,7 +1,7 @@
 """Batches for the trainer, prepared in worker processes.
 
-Each batch is a pure function of (seed, epoch, place in the epoch), whichever process prepares it. That makes a resumed
-run bit-equal.
+Each batch is a pure function of (seed, epoch, place in the epoch), whichever process prepares it. So a resumed run is
+bit-equal to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from training.data.crops import Crops
 from training.data.sampler import BatchSampler
 
 AHEAD = 4
-"""Batches that each worker prepares ahead."""
+"""Number of batches that each worker prepares ahead."""
 MOST_WORKERS = 8
-"""Most worker processes of a rank, unless their number is given: more don't make the decoding of crops faster."""
+"""Maximum default number of a rank's worker processes: more don't decode crops faster."""
 Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
-"""One (112, 112, 3) uint8 RGB crop and a generator of its own -> the crop to train on, same shape."""
+"""Takes a (112, 112, 3) uint8 RGB crop and its own generator, and returns the crop to train on, of the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Batch:
     indices: Tensor
     mirrored: Tensor
     damaged: int = 0
-    """Images met for the first time, by the process that made the batch, that another stands in for."""
+    """Number of damaged images, replaced by others, that the batch's process met for the first time."""
 
     def to(self, device: torch.device) -> Batch:
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
@@ -78,13 +78,13 @@ class BatchSource(Dataset[Batch]):
         bits = np.random.Philox(np.random.SeedSequence((self.seed, key.epoch)))
         rng, state = np.random.Generator(bits), bits.state
         for slot, index in enumerate(key.indices):
-            # 2^128 numbers a crop; a generator of its own would take half as long as decoding it does
+            # 2^128 numbers per crop; a new generator for each would take half as long as decoding the crop
             state["state"]["counter"][:] = 0, 0, key.start + slot, 0
             bits.state = state
             mirrored[slot] = rng.random() < 0.5
             crop = self.crops.pixels[int(self.crops.rows[index])]
             if mirrored[slot]:
-                crop = np.asarray(cv2.flip(crop, 1), np.uint8)  # a view from behind takes thirty times as long to copy
+                crop = np.asarray(cv2.flip(crop, 1), np.uint8)  # copying a reversed view takes thirty times as long
             images[slot] = crop if self.augment is None else self.augment(crop, rng)
         indices = np.asarray(key.indices, np.int64)
         labels = torch.from_numpy(self.crops.labels[indices])
@@ -93,10 +93,10 @@ class BatchSource(Dataset[Batch]):
 
 
 def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iterator[BatchKey]:
-    """Yield this rank's share of every batch from the `first` (counted over epochs) on, endlessly.
+    """Yield this rank's share of every batch, endlessly, from batch number `first` on (counted over epochs).
 
-    A batch is cut into `world` equal slices, so what all ranks see together doesn't depend on their number. Where the
-    sampler's own cursor stands doesn't matter: several may draw from one sampler.
+    A batch is cut into `world` equal slices, so all ranks together see the same crops for any number of ranks. The
+    sampler's cursor is not used, so that several callers can draw from one sampler.
     """
     for count in itertools.count(first):
         epoch, number = divmod(count, len(sampler))
@@ -123,8 +123,8 @@ def batches(source: BatchSource, keys: Iterator[BatchKey], workers: int, device:
 def worker_count(wanted: int, device: torch.device, ranks_here: int) -> int:
     """Return how many processes prepare a rank's batches.
 
-    0 stands for, with a GPU, one for each of its share of the cores but one, at most MOST_WORKERS; on the CPU, where
-    training itself uses all cores, none.
+    If ``wanted`` is 0: with a GPU, one less than the rank's share of the cores, at most MOST_WORKERS; on the CPU, none,
+    since training itself uses all cores.
     """
     if wanted:
         return wanted

@@ -1,4 +1,4 @@
-"""Whole numbers and strings in files, written piece by piece and mapped into memory."""
+"""Integers and strings in files, written piece by piece and mapped into memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FORMAT = 3
-"""Goes up when such files change, so that indexes are made anew."""
+"""Version of the format: raise it when such files change, so that indexes are remade."""
 
 
 def append_numbers(file: BinaryIO, values: ArrayLike) -> None:
-    """Append (n,) whole numbers to a file, for `open_array`."""
+    """Append (n,) integers to a file, for `open_array`."""
     np.ascontiguousarray(values, np.int64).tofile(file)
 
 
@@ -25,7 +25,7 @@ def open_array(path: Path, mode: Literal["r", "r+"] = "r") -> NDArray[np.int64]:
 
 
 class StringWriter:
-    """Appends to a list of strings: their UTF-8 bytes in `NAME.bin`, where each ends in `NAME.i64`."""
+    """Appends to a list of strings: their UTF-8 bytes in `NAME.bin`, the end of each in `NAME.i64`."""
 
     def __init__(self, path: Path) -> None:
         self._bytes, self._ends = (path.with_suffix(suffix).open("wb") for suffix in (".bin", ".i64"))
@@ -44,7 +44,7 @@ class StringWriter:
 
 
 class Strings(Sequence[str]):
-    """Reads what a `StringWriter` wrote, mapped into memory."""
+    """Reads the strings of a `StringWriter`, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
         self._ends = open_array(path.with_suffix(".i64"))
@@ -68,4 +68,4 @@ class Strings(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as lists
+    __hash__ = None  # type: ignore[assignment]  # unhashable, as lists are

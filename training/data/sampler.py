@@ -1,8 +1,8 @@
 """Batch samplers: which crops make up each step.
 
-All three are for `DataLoader(batch_sampler=…)`: they yield lists of positions in the data set. A batch is drawn for all
-processes together, from (seed, epoch, number of the batch) alone, and each rank takes its slice: every rank agrees
-without talking, a run means the same on any number of ranks, and resuming needs no replay. `state_dict()` is
+They are for `DataLoader(batch_sampler=…)` and yield lists of positions in the data set. A batch is drawn for all
+processes together, from only (seed, epoch, number of the batch), and each rank takes its slice: so ranks agree without
+communication, a run is the same on any number of ranks, and resuming needs no replay. `state_dict()` is
 {"epoch", "cursor", "seed"}; loader workers fetch ahead of training, so set `cursor` to the number of batches trained
 in this epoch before saving.
 """
@@ -22,11 +22,11 @@ from training.recipe import did_you_mean, named
 
 Labels: TypeAlias = Sequence[int] | NDArray[np.integer]
 FEISTEL_ROUNDS = 6
-"""Four make a permutation hard to tell from a random one (Luby and Rackoff 1988); small sets need more."""
+"""With four rounds a permutation is hard to tell from a random one (Luby and Rackoff 1988); small sets need more."""
 
 
 class SamplerError(InvalidInput, ValueError):
-    """The data or the ranks cannot give what the sampler was asked for."""
+    """The sampler can't work with these data or ranks."""
 
     code = "invalid_sampler"
 
@@ -65,7 +65,7 @@ class Shared(TypedDict, total=False):
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Batches of `batch_size` over all ranks, of which rank `rank` of `world_size` yields its slice."""
+    """Draws batches of `batch_size` over all ranks; rank `rank` of `world_size` yields its slice of each."""
 
     def __init__(self, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
@@ -77,19 +77,18 @@ class BatchSampler(Sampler[list[int]]):
         self.epoch, self.cursor = 0, 0
 
     def batch(self, index: int) -> NDArray[np.intp]:
-        """Return the (batch_size,) positions of this epoch's batch number `index`, over all ranks."""
+        """Return the (batch_size,) positions of this epoch's batch number `index`, for all ranks."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch, also in a resumed one."""
+        """Return the number of batches in a whole epoch, also in a resumed one."""
         raise NotImplementedError
 
     def rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, *key])
 
     def shuffled(self, size: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return the `count` numbers from place `start` on in this epoch's permutation of 0…size−1, which is repeated
-        at its end."""
+        """Return `count` numbers of this epoch's permutation of 0…size−1, repeated, from place `start` on."""
         return permuted(np.arange(start, start + count) % size, size, self.rng())
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -113,10 +112,10 @@ class BatchSampler(Sampler[list[int]]):
 
 
 class PKSampler(BatchSampler):
-    """P people × K of their images in a batch; every person at least once an epoch.
+    """Draws P people × K of their images for a batch; every person at least once an epoch.
 
-    A batch lists one person's K images after another's. People with fewer than K images repeat some. The
-    last batch of an epoch is filled up with people of its beginning.
+    In a batch, a person's K images are next to each other. People with fewer than K images repeat some. The last batch
+    of an epoch is filled up with the epoch's first people.
     """
 
     def __init__(self, labels: Labels, *, people: int, images: int, **shared: Unpack[Shared]) -> None:
@@ -135,15 +134,15 @@ class PKSampler(BatchSampler):
         return np.concatenate([self._draw(rng, self.known.images(person)) for person in chosen.tolist()])
 
     def _draw(self, rng: np.random.Generator, images: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Draw K images, each once before any twice."""
+        """Draw K images; none is repeated before all are drawn."""
         whole, rest = divmod(self.images, len(images))
         return np.concatenate([images] * whole + [rng.choice(images, rest, replace=False)])
 
 
 class BalancedSampler(BatchSampler):
-    """Each place in a batch goes to a person drawn evenly, then to one of that person's images, drawn evenly.
+    """For each place in a batch, draws a person uniformly, then one of that person's images uniformly.
 
-    An epoch is as many draws as there are images, rounded up to whole batches.
+    An epoch has as many draws as there are images, rounded up to whole batches.
     """
 
     def __init__(self, labels: Labels, *, batch_size: int, **shared: Unpack[Shared]) -> None:
@@ -162,7 +161,7 @@ class BalancedSampler(BatchSampler):
 
 
 class PlainSampler(BatchSampler):
-    """Every image once an epoch, shuffled; the last batch is filled up from the first."""
+    """Takes every image once an epoch, shuffled; the last batch is filled up with the epoch's first images."""
 
     def __init__(self, labels: Labels, *, batch_size: int, **shared: Unpack[Shared]) -> None:
         super().__init__(batch_size, **shared)
@@ -177,11 +176,11 @@ class PlainSampler(BatchSampler):
 
 
 class ShardSampler(BatchSampler):
-    """Every image once an epoch, shard by shard: the shards come in a shuffled order, and the images of ``together`` of
-    them are shuffled among each other. The last batch is filled up with some of the last of these once more.
+    """Takes every image once an epoch, shard by shard: shards are in a shuffled order, and the images of ``together``
+    shards are shuffled together. The last batch is filled up by repeating images of the last shards.
 
-    ``shards`` (N,) ascending is the shard of each image. ``fetch`` is called with the number of each shard some batches
-    before it is read.
+    ``shards`` (N,), ascending, is the shard of each image. ``fetch`` is called with each shard's number a few batches
+    before the shard is read.
     """
 
     def __init__(
@@ -218,7 +217,7 @@ class ShardSampler(BatchSampler):
         begun = np.flatnonzero((begins >= index * self.batch_size) & (begins < (index + 1) * self.batch_size))
         for ahead in order[self.together :][begun[begun < len(order) - self.together]].tolist():
             self.fetch(int(self.numbers[ahead]))
-        drawn = np.searchsorted(ends, places, side="right")  # which shard of the order
+        drawn = np.searchsorted(ends, places, side="right")  # position of the shard in the order
         chosen: NDArray[np.intp] = places - begins[drawn] + self.starts[order[drawn]]
         return chosen
 
@@ -228,10 +227,10 @@ class ShardSampler(BatchSampler):
 
 
 class MixedSampler(BatchSampler):
-    """Each batch takes its share of every group; a group's images come in one shuffled order after another.
+    """Takes a fixed share of each batch from every group; each pass through a group's images has a new shuffled order.
 
-    ``groups`` (N,) says which group each image is of, ``shares`` what part of the batches each gets, 1 together. An
-    epoch is as many batches as all images fill.
+    ``groups`` (N,) is the group of each image; ``shares`` are the groups' shares of a batch, with the sum 1. An epoch
+    has as many batches as all images fill.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class MixedSampler(BatchSampler):
         self.places = [np.flatnonzero(groups == group) for group in range(len(shares))]
         self.shares, self.largest = shares, int(np.argmax(shares))
         require(all(len(own) for own in self.places), "a source has no images left")
-        # Every other group's floor may take one more than its share: what is left for the largest must not be negative
+        # Every other group's rounding may take one more than its share; the largest group's rest must not be negative
         fits = batch_size * max(shares) >= len(shares) - 2
         require(fits, f"a batch of {batch_size} is too small for {len(shares)} sources")
         self.size = len(groups)
@@ -250,7 +249,7 @@ class MixedSampler(BatchSampler):
         return math.ceil(self.size / self.batch_size)
 
     def drawn(self, number: int) -> list[int]:
-        """Return how many images of each group the run's first ``number`` batches hold."""
+        """Return how many images of each group are in the run's first ``number`` batches."""
         counts = [math.floor(number * self.batch_size * share) for share in self.shares]
         counts[self.largest] += number * self.batch_size - sum(counts)
         return counts
@@ -268,10 +267,10 @@ class MixedSampler(BatchSampler):
 
 
 def permuted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the values (n,) at some places of a random permutation of 0…size−1, which is never held as a whole.
+    """Return the values (n,) at these places of a random permutation of 0…size−1, without storing the permutation.
 
-    A Feistel network permutes the smallest 4^k ≥ size numbers, and what falls outside is permuted again until it falls
-    inside (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    A Feistel network permutes 4^k numbers, the smallest such power ≥ size; a value outside is permuted again until it
+    is inside (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
     """
     bits = np.uint64(max(1, (max(1, size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << bits) - np.uint64(1)
@@ -288,7 +287,7 @@ def permuted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> 
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix all bits into each other: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Mix the bits of each value by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return values ^ values >> np.uint64(31)
@@ -299,7 +298,7 @@ def names() -> list[str]:
 
 
 def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shared: Unpack[Shared]) -> BatchSampler:
-    """Build the sampler of that name, ours or `module:Class`. `batch_size` is over all ranks; `pk` takes batch_size /
+    """Build the sampler with this name, ours or `module:Class`. `batch_size` is over all ranks; `pk` takes batch_size /
     images people in each. Raises SamplerError."""
     if name == "pk":
         require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")

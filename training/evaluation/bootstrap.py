@@ -1,9 +1,9 @@
 """95 % intervals of figures, by bootstrap over people: whole people are drawn, with everything that shows them.
 
-Each round draws as many people as there are, with replacement, and computes the figure anew: a threshold is found again
-from what was drawn. The interval lies between the 2.5 % and the 97.5 % quantile of the rounds. A pair of people i, j
-counts weight_i × weight_j times, a mated pair weight_i times (`people_weights`). Reproducible by
-``seed``; vectorised over pairs, searches and images.
+Each round draws as many people as there are, with replacement, and computes the figure again, with the threshold found
+from the drawn people. The interval is from the 2.5 % to the 97.5 % quantile of the rounds. A pair of people i, j counts
+weight_i × weight_j times, a mated pair weight_i times (`people_weights`). Results are reproducible by ``seed``, and
+vectorised over pairs, searches and images.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ROUNDS = 1000
 def equal_error_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the person on either
-    side of a pair."""
+    """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the two people of each
+    pair."""
     ascending, is_mated, sides = _ascending(scores, mated, people)
     value = metrics.equal_error_rate(ascending[is_mated], ascending[~is_mated])
     first = np.flatnonzero(np.append(True, ascending[1:] > ascending[:-1]))
@@ -43,8 +43,7 @@ def _ascending(scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *more: Ar
 
 
 def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
-    """Return the equal error rate; ``first`` are the places, in ascending order of the scores, where another score
-    begins."""
+    """Return the equal error rate; ``first`` are the positions, among ascending scores, where a new score begins."""
     below_mated = np.concatenate([[0], np.cumsum(np.where(is_mated, counts, 0))])
     below_nonmated = np.concatenate([[0], np.cumsum(np.where(is_mated, 0, counts))])
     if below_mated[-1] == 0 or below_nonmated[-1] == 0:
@@ -57,7 +56,7 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
 def match_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, fmr: float, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round. Arrays as for
+    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round. Arrays are as for
     `equal_error_rate_interval`."""
     descending, is_mated, sides = (each[::-1] for each in _ascending(scores, mated, people))
     value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(descending[~is_mated], fmr), descending[is_mated])
@@ -70,7 +69,7 @@ def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
     """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again, from
-    the other folds' pairs as they were drawn. ``folds`` is (P,), the others as for `equal_error_rate_interval`."""
+    the pairs drawn from the other folds. ``folds`` is (P,), the others are as for `equal_error_rate_interval`."""
     value = metrics.fold_accuracy(scores, mated, folds).mean
     ascending, is_mated, sides, fold_of = _ascending(scores, mated, people, folds)
     counted = _pair_counts(is_mated, sides, rounds, seed)
@@ -95,14 +94,14 @@ def _fold_accuracy(ascending: Floats, is_mated: Bools, fold_of: Ints, counts: In
 
 
 def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[Ints]:
-    """Yield (P,) how often each pair counts, round by round."""
+    """Yield for each round how often each pair counts, (P,)."""
     for weight in people_weights(int(sides.max()) + 1, rounds, seed):
         yield np.where(mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
 
 
 def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Interval:
-    """Return the interval of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay
-    those of all images; only the information about the people drawn is computed again."""
+    """Return the interval of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters of
+    all images are kept; only the information is computed again, for the drawn people."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]
     joint, images = np.unique(np.stack([who, cluster], axis=1), axis=0, return_counts=True)
@@ -111,7 +110,7 @@ def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS
         counts = weight[joint[:, 0]] * images
         both = _entropy(counts)
         alone = [_entropy(np.bincount(joint[:, side], weights=counts)) for side in (0, 1)]
-        # One person in one cluster: both entropies are 0, and each determines the other. Rounding may exceed 1.
+        # With one person in one cluster both entropies are 0, and each determines the other. Rounding may exceed 1.
         samples.append(min(1.0, 2 * (sum(alone) - both) / sum(alone)) if sum(alone) > 0 else 1.0)
     return percentile_interval(metrics.normalised_mutual_information(who, cluster), samples)
 
@@ -124,15 +123,15 @@ def _entropy(counts: ArrayLike) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
-    """How often each person is drawn in each round: the same rounds for every figure and every draw of people who are
-    enrolled, so that their mean has an interval too."""
+    """How often each person is drawn in each round. The rounds are the same for every figure and every draw of enrolled
+    people, so that means over draws have an interval, too."""
 
     column: Mapping[str, int]
     weights: Ints
     """(rounds, people)."""
 
     def of(self, photos: Sequence[str]) -> Ints:
-        """Return (rounds, photos) how often the person of each photo is drawn."""
+        """Return how often the person of each photo is drawn, (rounds, photos)."""
         return self.weights[:, [self.column[person_of(photo)] for photo in photos]]
 
 
@@ -143,7 +142,7 @@ def resampling(photos: Sequence[str], *, rounds: int = ROUNDS, seed: int = 0) ->
 
 
 def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
-    """Return (rounds, …) the share of searches in which ``happened``, (S, …), is true; ``weights`` is (rounds, S)."""
+    """Return the share of searches in which ``happened``, (S, …), is true: (rounds, …); ``weights`` is (rounds, S)."""
     total = weights.sum(axis=1).astype(np.float64)
     total[total == 0] = math.nan
     shares: Floats = ((weights @ np.asarray(happened, np.float64)).T / total).T
@@ -153,9 +152,9 @@ def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
 def found_samples(
     ranking: metrics.Ranking, nonmated_best: ArrayLike, fpirs: Sequence[float], mates: Ints, strangers: Ints
 ) -> Floats:
-    """Return (rounds, len(fpirs)) 1 − FNIR, with the threshold at each FPIR found again from the strangers drawn.
+    """Return 1 − FNIR, (rounds, len(fpirs)), with the threshold at each FPIR found again from the drawn strangers.
 
-    ``mates`` (rounds, P) and ``strangers`` (rounds, S): how often each search is drawn. Who is enrolled stays.
+    ``mates`` (rounds, P) and ``strangers`` (rounds, S): how often each search is drawn, not who is enrolled.
     """
     scores = np.concatenate([ranking.first_score, np.asarray(nonmated_best, np.float64)])
     order = np.argsort(-scores, kind="stable")
@@ -168,8 +167,8 @@ def found_samples(
 
 
 def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
-    """Return the interval of a share of ``trials`` people. If all or none of them are counted, every round is the same,
-    though another set might differ: there the far end is Wilson's. Without trials the value is NaN, and the interval 0
+    """Return the interval of a share of ``trials`` people. If all or none of them are counted, all rounds are the same,
+    though other people might differ; then the far end is Wilson's. Without trials the value is NaN, and the interval 0
     to 1."""
     if trials == 0:
         return wilson(0, 0)

@@ -1,11 +1,11 @@
 """False match rates within groups of people, at the thresholds of a package's operating points.
 
-Every pair of two photos of a group counts as non-mated, unless both are known to show one person. In a set without
-names some people appear twice, and their pairs look like false matches; so the rates are upper bounds. Two rules find
-such pairs: photos that are near copies of each other, and scores that two different people hardly reach.
+Every pair of photos of a group counts as non-mated, unless both are known to show one person. In a set without names
+some people appear twice, and their pairs look like false matches, so the rates are upper bounds. Two rules find such
+pairs: photos that are near copies of each other, and scores that two different people hardly ever reach.
 
-Pairs share photos. So intervals come from a bootstrap over people, and are never narrower than Wilson's for
-independent pairs, which also holds where no pair passed.
+Since pairs share photos, intervals come from a bootstrap over people. They are never narrower than Wilson's for
+independent pairs, which also work if no pair passed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ AGES = (
 UTKFACE = re.compile(r"(\d{1,3})_([01])_([0-4])_")
 SEXES = ("male", "female")
 ETHNIC_GROUPS = ("white", "black", "asian", "indian", None)
-"""In the words of those who labelled the set; its fifth, "others", is no group."""
+"""The names of the set's authors; their fifth, "others", is not used as a group."""
 Reader: TypeAlias = Callable[[str], Sequence[str]]
 """A photo's name → its groups; none if the name has another form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The photos of each group by name, and the person on each photo; a photo of nobody known is a person alone."""
+    """The photos of each group by name, and the person on each photo; an unknown person counts as a new one."""
 
     groups: Mapping[str, tuple[str, ...]]
     people: Mapping[str, str]
@@ -58,7 +58,7 @@ class Labels:
 
 
 def utkface(photo: str) -> Sequence[str]:
-    """Read ``AGE_SEX_GROUP_TIME``: an age group, and within it sex and ethnic group."""
+    """Read ``AGE_SEX_GROUP_TIME``: groups by age, and by age, sex and ethnic group."""
     match = UTKFACE.match(photo.rpartition("/")[2])
     if match is None:
         return ()
@@ -71,7 +71,7 @@ def utkface(photo: str) -> Sequence[str]:
 
 
 def age(photo: str) -> int | None:
-    """Return the years in ``AGE_SEX_GROUP_TIME``, None for a name of another form or more years than people have."""
+    """Return the years in ``AGE_SEX_GROUP_TIME``, None if the name has another form or the age is impossible."""
     match = UTKFACE.match(photo.rpartition("/")[2])
     return int(match[1]) if match and int(match[1]) <= AGES[-1][0] else None
 
@@ -87,7 +87,7 @@ LAYOUTS: Mapping[str, Reader] = {"utkface": utkface, "folder": folder}
 def read_labels(rule: str, photos: Sequence[str]) -> Labels:
     """Label the photos by a layout of LAYOUTS, or by a CSV file with the columns file, group and, optional, person.
 
-    Raises ValueError if the rule labels none of them, or a group has no proper name.
+    Raises ValueError if the rule labels no photo, or a group has no proper name.
     """
     if rule in LAYOUTS:
         groups_of = {photo: tuple(LAYOUTS[rule](photo)) for photo in photos}
@@ -108,7 +108,7 @@ def read_labels(rule: str, photos: Sequence[str]) -> Labels:
 
 
 def _read_csv(path: Path, photos: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Return the groups of each photo, and the person on it where the file names one."""
+    """Return the groups of each photo, and the person on it if the file names one."""
     if not path.is_file():
         raise ValueError(f"{path} is neither {', '.join(LAYOUTS)} nor a CSV file")
     groups_of: dict[str, tuple[str, ...]] = dict.fromkeys(photos, ())
@@ -131,14 +131,14 @@ def _read_csv(path: Path, photos: Sequence[str]) -> tuple[dict[str, tuple[str, .
 FMRS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 ROUNDS = 200
 LEAST_PHOTOS = 100
-"""A group of fewer photos is not measured: 100 make 4,950 pairs."""
+"""Minimum photos of a group to measure: 100 make 4,950 pairs."""
 DIGITS = 3
 """Significant digits of a rate in a card."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """How many pairs reached the threshold whose stated rate is ``fmr``, and the rate with its 95 % interval."""
+    """How many pairs reached the threshold with the stated rate ``fmr``, and the rate found, with its 95 % interval."""
 
     fmr: float
     threshold: float
@@ -147,13 +147,13 @@ class FoundRate:
 
     @property
     def exceeds(self) -> bool:
-        """Return whether the whole interval lies above the stated rate."""
+        """Return whether the whole interval is above the stated rate."""
         return self.rate.low > self.fmr
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """One group; ``same_person`` pairs scored so high that they count as one person's, and were left out."""
+    """The figures of a group; ``same_person`` pairs were left out, since their scores are too high for two people."""
 
     name: str
     photos: int
@@ -163,7 +163,7 @@ class GroupFigures:
 
 
 def near_copies(thumbnails: NDArray[np.float32], above: float) -> Bools:
-    """Return (N,) True for each photo whose correlation with an earlier one is at or above ``above``."""
+    """Return whether each photo's correlation with an earlier one is at least ``above``, (N,) bool."""
     copy = np.zeros(len(thumbnails), bool)
     for start in range(0, len(thumbnails), 1024):
         alike = thumbnails[start : start + 1024] @ thumbnails.T >= above
@@ -186,7 +186,7 @@ def measure_groups(
     """Measure each group of ``rows`` of (N, D) unit ``vectors``; ``people`` (N,) says who each row shows.
 
     ``thresholds``: by stated FMR. Pairs that score ``same_above`` or more count neither as mated nor as non-mated.
-    Raises ValueError if a group has no other pair.
+    Raises ValueError if a group has no pair left.
     """
     floor = min(thresholds.values())
     figures = []
@@ -218,17 +218,17 @@ def measure_groups(
 
 SPREAD_FMR = 1e-3
 SPREAD_PHOTOS = 4000
-"""Most photos of a group that are compared: 8 million pairs."""
+"""Maximum photos of a group to compare: 8 million pairs."""
 SPREAD_STEPS = 24
-"""Halvings of the range of scores: to 1e-7."""
+"""Number of halvings of the score range, down to 1e-7."""
 
 
 def spread(
     packages: Mapping[str, Vectors], rows: Mapping[str, Ints], *, same_above: float
 ) -> dict[str, dict[str, float]]:
-    """Return each package's FMR within each group of ``rows`` at the threshold where the groups' mean is `SPREAD_FMR`:
-    how much groups differ, whatever the operating points. Pairs that score ``same_above`` or more with the first
-    package don't count."""
+    """Return each package's FMR within each group of ``rows`` at the threshold where the groups' mean is `SPREAD_FMR`,
+    which shows how much groups differ, independently of operating points. Pairs that score ``same_above`` or more with
+    the first package don't count."""
     scores_of: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
     for name, members in rows.items():
         some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
@@ -252,16 +252,16 @@ def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
 
 
 YEARS = (2, 5, 10, 20, 200)
-"""Upper bounds, in years, of the differences between two people's ages that are counted together."""
+"""Upper bounds, in years, of the age differences that are counted together."""
 CHILD = 12
-"""Age in years up to which the younger of two makes them a pair of children."""
+"""Age in years of the younger person up to which a pair counts as children."""
 ROWS = 2048
 
 
 def by_years(
     vectors: Vectors, ages: Ints, thresholds: Mapping[float, float], *, same_above: float
 ) -> dict[str, dict[str, list[float]]]:
-    """Return the FMR at each of ``thresholds`` of pairs by the years between the two: of children, and of others.
+    """Return the FMR at each of ``thresholds`` by a pair's difference in years, for children and for others.
 
     Pairs that score ``same_above`` or more don't count.
     """
@@ -284,8 +284,8 @@ def by_years(
 
 
 def with_doubt(figures: Sequence[GroupFigures], strict: Sequence[GroupFigures]) -> list[GroupFigures]:
-    """Return the figures with the lower ends of ``strict``, which took more pairs for one person, where those are
-    lower: a rate exceeds the stated one only if it does so under both rules."""
+    """Return the figures with the lower ends of ``strict``, which counted more pairs as one person's, if those are
+    lower: so a rate exceeds the stated one only if it does under both rules."""
     lower = {(group.name, rate.fmr): rate.rate.low for group in strict for rate in group.rates}
     return [
         replace(
@@ -322,7 +322,7 @@ def _rate(measured: FoundRate) -> GroupRate:
 
 
 def rounded(rate: Interval) -> tuple[float, float, float]:
-    """Return low end, value and high end with as many digits as a card holds, in this order also where a bootstrap's
-    interval lies beside its value."""
+    """Return low end, value and high end with as many digits as a card holds. They are in this order even if a
+    bootstrap's interval doesn't contain its value."""
     low, value, high = (float(f"{each:.{DIGITS}g}") for each in (rate.low, rate.value, rate.high))
     return min(low, value), value, max(high, value)

@@ -1,6 +1,7 @@
-"""1:N on existing templates: people enrolled with one photo each are searched for by another one.
+"""Measure 1:N on existing templates: people are enrolled with one photo each and searched for with another.
 
-A photo without a face is never found: as a probe it is a miss, as a stranger it finds nobody. Nothing is left out.
+A photo without a face is never found: as a mate's probe it is a miss, as a stranger's it finds nobody. No photo is left
+out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CMC_DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``."""
+    """The enrolled photos and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``."""
 
     seed: int
     enrolled: tuple[str, ...]
@@ -36,8 +37,8 @@ class Draw:
 
 
 def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
-    """Draw ``people`` at random among those with two photos or more: one photo enrolled, another one as probe. One
-    photo each of everyone else (or of ``strangers`` of them) is a probe too. Raises ValueError if there are too few
+    """Draw ``people`` at random among those with two photos or more: one photo is enrolled, another is a probe. One
+    photo of each of the others (or of ``strangers`` of them) is a probe, too. Raises ValueError if there are too few
     people."""
     rng = np.random.default_rng(seed)
     of: dict[str, list[str]] = {}
@@ -61,8 +62,7 @@ def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The figures at the service's own threshold for an FPIR: the manifest's operating points, corrected for the
-    gallery."""
+    """The figures at the service's threshold for an FPIR, which follows from operating points and gallery size."""
 
     asked: float
     threshold: float
@@ -74,7 +74,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Identification:
-    """1:N figures of one draw, with intervals by bootstrap over the people who search; who is enrolled stays."""
+    """1:N figures of one draw, with intervals by bootstrap over the probes' people, not the enrolled ones."""
 
     seed: int
     subjects: int
@@ -84,14 +84,14 @@ class Identification:
     cmc: tuple[float, ...]
     cmc_intervals: tuple[Interval, ...]
     match_rates: tuple[MatchRate, ...]
-    """1 − FNIR at FPIRs, thresholds from these very strangers."""
+    """1 − FNIR at FPIRs, at thresholds found from these strangers."""
     served: tuple[Served, ...]
     """The same at the service's thresholds, which were not measured on these strangers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A figure over all draws, and the interval of its mean: the same people are drawn in every draw's round."""
+    """A figure over all draws, with the interval of its mean; a bootstrap round has the same people in every draw."""
 
     mean: float
     deviation: float
@@ -103,7 +103,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Identifications:
-    """All draws' figures, their summary, and each draw's FNIR over FPIR (as ``fnmr`` and ``fmr`` of a curve; none
+    """All draws' figures, their summary, and each draw's FNIR over FPIR (in ``fnmr`` and ``fmr`` of a curve; no curves
     without strangers)."""
 
     draws: tuple[Identification, ...]
@@ -115,7 +115,7 @@ class Identifications:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """A figure, a share of ``searches``, and its values in the rounds of the bootstrap."""
+    """A figure that is a share of ``searches``, and its values in the rounds of the bootstrap."""
 
     value: float
     samples: Floats
@@ -140,7 +140,7 @@ def measure(
     rounds: int = bootstrap.ROUNDS,
     seed: int = 0,
 ) -> Identifications:
-    """Search for each draw's mates and strangers among its enrolled. ``service_threshold`` returns the service's
+    """Search for each draw's mates and strangers among its enrolled people. ``service_threshold`` returns the service's
     threshold for an FPIR, or None if it has none; ``rounds`` and ``seed`` are the bootstrap's."""
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
     asked = {fpir: threshold for fpir in fpirs if (threshold := service_threshold(fpir)) is not None}
@@ -155,10 +155,10 @@ def measure(
 
 
 class _Searched:
-    """One draw's searches: its figures, each with its values in the rounds of the bootstrap.
+    """The figures of one draw's searches, each with its values in the rounds of the bootstrap.
 
-    ``missed`` is the FNIR by FPIR, with thresholds from these strangers, ``asked`` threshold, FPIR and FNIR by the FPIR
-    that the service was asked for.
+    ``missed``: the FNIR by FPIR, at thresholds found from these strangers; ``asked``: threshold, FPIR and FNIR by the
+    FPIR that the service was asked for.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class _Searched:
         self.asked = {fpir: (threshold, *self._at(threshold)) for fpir, threshold in asked.items()}
 
     def _at(self, threshold: float) -> tuple[_Sampled, _Sampled]:
-        """Return FPIR and FNIR at a threshold that was not found here."""
+        """Return FPIR and FNIR at a given threshold."""
         alarmed = self.strangers >= threshold
         share = float(np.mean(alarmed)) if len(alarmed) else math.nan
         fpir = _Sampled(share, bootstrap.share_samples(alarmed, self.strangers_drawn), len(alarmed))
@@ -245,7 +245,7 @@ def _mean(of_draws: Sequence[_Sampled]) -> Interval:
 
 
 def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]:
-    """Return the mates' ranking, and each stranger's highest score, (S,)."""
+    """Return the ranking of the mates' searches, and each stranger's highest score, (S,)."""
     enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
     strangers = templates.rows(draw.strangers)
     ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.array(draw.columns, np.int64))

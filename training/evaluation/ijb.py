@@ -1,8 +1,8 @@
 """IJB-B's and IJB-C's protocol (Whitelam et al., CVPRW 2017; Maze et al., ICB 2018): templates of several faces, 1:1
 over listed pairs, 1:N against two galleries of different people.
 
-A folder is laid out as InsightFace's evaluation has it: ``loose_crop/`` with a photo a face, and in ``meta/``, with X
-for ``ijbb`` or ``ijbc``:
+A folder has the layout of InsightFace's evaluation: ``loose_crop/`` with a photo per face, and in ``meta/``, where X is
+``ijbb`` or ``ijbc``:
 
 - ``X_face_tid_mid.txt``: photo, template, medium (a still image or a video) of each face
 - ``X_name_5pts_score.txt``: photo, five landmarks x y in it, the detector's score
@@ -42,7 +42,7 @@ class Faces:
     landmarks: NDArray[np.float64]
     """(N, 5, 2) x, y in the photo."""
     score: Floats
-    """(N,) of the detector, 0…1."""
+    """(N,) scores of the detector, 0…1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Protocol:
     subject_of: Mapping[int, int]
     """The person of each template in a gallery or among the probes."""
     galleries: tuple[Ints, Ints]
-    """The templates enrolled in each half, one a person."""
+    """The templates enrolled in each half, one per person."""
     probes: Ints
-    """The templates that search in both halves."""
+    """The templates to search with in both halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,7 @@ class Figures:
 
 
 def read_protocol(folder: Path) -> Protocol:
-    """Read the lists in ``folder/meta``. Raises ValueError for lists that are missing, broken or contradict each
-    other."""
+    """Read the lists in ``folder/meta``. Raises ValueError if they are missing, broken or contradict each other."""
     meta = folder / "meta"
     kind = next((name for name in ("ijbb", "ijbc") if (meta / f"{name}_face_tid_mid.txt").is_file()), None)
     if kind is None:
@@ -107,7 +106,7 @@ def _numbers(path: Path, columns: int) -> Ints:
 
 
 def _subjects(path: Path) -> dict[int, int]:
-    """Read the person of each template from a CSV file with a line a face."""
+    """Read the person of each template from a CSV file with a line per face."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return {int(row["TEMPLATE_ID"]): int(row["SUBJECT_ID"]) for row in csv.DictReader(file)}
@@ -130,10 +129,10 @@ def _faces(members: Path, points: Path) -> Faces:
 
 
 def pool(made: Templates, protocol: Protocol, *, by_score: bool = False) -> Templates:
-    """Return a template for each set of faces, named ``person/template``: the sum over its media of the mean over a
-    medium's faces, of length 1. So a video counts as one still image.
+    """Return a template for each set of faces, named ``person/template``: the mean over each medium's faces, summed
+    over the media and normalised. So a video counts as one still image.
 
-    A photo without a face is left out of its set. ``by_score`` weighs each face by its detector's score, as
+    A photo without a face is left out of its set. ``by_score`` weights each face by its detector's score, as
     InsightFace's evaluation does.
     """
     faces = protocol.faces
@@ -163,7 +162,7 @@ def pool(made: Templates, protocol: Protocol, *, by_score: bool = False) -> Temp
 
 
 def _sums(vectors: NDArray[np.float32], group: Ints, groups: int) -> NDArray[np.float32]:
-    """Return (groups, D) sums of the (N, D) vectors of each group; every group has one at least, or a zero sum."""
+    """Return the sum of each group's vectors: (N, D) → (groups, D), zero for an empty group."""
     order = np.argsort(group, kind="stable")
     there, starts = np.unique(group[order], return_index=True)
     sums = np.zeros((groups, vectors.shape[1]), np.float32)
@@ -173,7 +172,7 @@ def _sums(vectors: NDArray[np.float32], group: Ints, groups: int) -> NDArray[np.
 
 
 def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
-    """Return the (P,) cosine of each listed pair, `NO_MATCH` where a template has no face."""
+    """Return the cosine of each listed pair, (P,); `NO_MATCH` if a template has no face."""
     templates = np.array(sorted(protocol.subject_of), np.int64)
     first, second = (np.searchsorted(templates, protocol.pairs[:, side]) for side in (0, 1))
     scores = np.empty(len(first))
@@ -185,7 +184,7 @@ def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
 
 
 def draws(protocol: Protocol) -> list[Draw]:
-    """Return each gallery with the probes of its people and, as strangers, all others."""
+    """Return each gallery with the probes of its people and, as strangers, all other probes."""
 
     def name(template: int) -> str:
         return f"{protocol.subject_of[template]}/{template}"

@@ -1,7 +1,7 @@
 """Metrics of face recognition: verification, identification, retrieval. NumPy only.
 
-Words and definitions are those of ISO/IEC 19795-1 and NIST FRTE. Scores are float, higher = more alike. One decision
-rule holds everywhere: two faces match when their score is **at or above** the threshold.
+Terms and definitions are those of ISO/IEC 19795-1 and NIST FRTE. Scores are floats; higher means more similar. One
+rule holds everywhere: two faces match if their score is **at or above** the threshold.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def fnmr_at(threshold: float, mated: ArrayLike) -> float:
 def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
     """Return the lowest threshold whose FMR on these non-mated scores does not exceed ``fmr``.
 
-    Tied scores are all kept out or all let in. Infinite where even the highest score may not pass. Raises ValueError
-    without scores.
+    Equal scores are all rejected or all accepted. The threshold is infinite if even the highest score may not pass.
+    Raises ValueError without scores.
     """
     scores = np.asarray(nonmated, np.float64)
     if scores.size == 0:
@@ -37,14 +37,14 @@ def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
     allowed = allowed_errors(fmr, scores.size)
     if allowed >= scores.size:
         return -math.inf
-    # The allowed + 1 highest score must stay below the threshold.
+    # The highest score beyond the allowed ones must stay below the threshold.
     refused = np.partition(scores, scores.size - allowed - 1)[scores.size - allowed - 1]
     return float(np.nextafter(refused, math.inf))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """FMR and FNMR at every threshold that changes one of them, thresholds ascending. All (T,) float64."""
+    """FMR and FNMR at every threshold that changes one of them, in ascending order; (T,) float64 each."""
 
     threshold: Floats
     fmr: Floats
@@ -71,7 +71,7 @@ def equal_error_rate(mated: ArrayLike, nonmated: ArrayLike) -> float:
 
 
 def crossing(fmr: Floats, fnmr: Floats) -> float:
-    """Return where FMR = FNMR on straight lines between the points of a curve from (1, 0) to (0, 1)."""
+    """Return the rate where FMR = FNMR on the straight lines between the points of a curve from (1, 0) to (0, 1)."""
     gap = fnmr - fmr  # ascending from -1 to 1
     after = int(np.argmax(gap >= 0))
     before = after - 1
@@ -80,16 +80,16 @@ def crossing(fmr: Floats, fnmr: Floats) -> float:
 
 
 def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
-    """Return the threshold that decides most pairs correctly: the middle of the gap between two scores, the median
-    of several equally good gaps."""
+    """Return the threshold that decides most pairs correctly: the middle of the gap between two scores; of equally good
+    gaps, the median one."""
     scores = np.asarray(scores, np.float64)
     order = np.argsort(scores, kind="stable")
     return best_cut(scores[order], np.where(np.asarray(mated, bool)[order], -1, 1))
 
 
 def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
-    """Return `best_threshold` of sorted scores, where refusing the i-th one wins ``won[i]``: 1 for a non-mated pair,
-    -1 for a mated one, or more if a pair counts more than once."""
+    """Return `best_threshold` of sorted scores, where rejecting the i-th one gains ``won[i]``: 1 for a non-mated pair,
+    -1 for a mated one, multiplied if a pair counts more than once."""
     last = np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))
     edges = ascending[last]
     cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
@@ -100,7 +100,7 @@ def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FoldAccuracy:
-    """LFW's figure: mean of the folds' accuracies and their standard deviation (``ddof`` 1), and each fold's own."""
+    """LFW's figure: the mean and standard deviation (``ddof`` 1) of the folds' accuracies, and these accuracies."""
 
     mean: float
     deviation: float
@@ -135,8 +135,8 @@ def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> Fold
 
 
 def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
-    """Return 1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times; a score of -inf never
-    matches. NaN if no mated or no non-mated score counts."""
+    """Return 1 − FNMR at ``fmr`` if the i-th highest score counts ``counts[i]`` times; a score of -inf never matches.
+    Returns NaN if no mated or no non-mated score counts."""
     nonmated = np.where(is_mated, 0, counts)
     total_mated = int(counts[is_mated].sum())
     total_nonmated = int(nonmated.sum())
@@ -161,13 +161,13 @@ class Ranking:
 
     @property
     def first_score(self) -> Floats:
-        """Return the score of each probe's own subject if that ranks first, else -inf: no threshold finds it."""
+        """Return the score of each probe's own subject if it ranks first, else -inf, which no threshold accepts."""
         return np.where(self.rank == 1, self.mate_score, -math.inf)
 
 
 def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
-    """Rank subjects by ``scores`` (P, S) of each probe with each subject; ``mates`` (P,) is each probe's own
-    subject's column."""
+    """Rank subjects by ``scores`` (P, S) of each probe with each subject; ``mates`` (P,) is the column of each probe's
+    own subject."""
     scores = np.asarray(scores, np.float64)
     mates = np.asarray(mates, np.int64)
     mate_score = np.take_along_axis(scores, mates[:, None], axis=1)[:, 0]
@@ -176,9 +176,9 @@ def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
 
 
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
-    """Return the false negative identification rate: the share of enrolled people's probes whose own subject does
-    not come first at or above the threshold (NIST FRTE 1:N, rank 1). The threshold is the lowest at which no more than
-    ``fpir`` of the searches for others return anybody; ``nonmated_best`` is each such search's highest score."""
+    """Return the false negative identification rate: the share of enrolled people's probes whose own subject is not
+    first, or below the threshold (NIST FRTE 1:N, rank 1). The threshold is the lowest at which at most ``fpir`` of the
+    strangers' searches return anybody; ``nonmated_best`` is each such search's highest score."""
     threshold = threshold_at_fmr(nonmated_best, fpir)
     return float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold)))
 
@@ -188,10 +188,10 @@ def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Each searched image's figures, (S,) each; papers print their means.
+    """The figures of each searched image, (S,) each; papers print their means.
 
-    Recall@k: is one of its kind among the k nearest? MAP@R and R-precision: Musgrave et al., "A metric learning
-    reality check", ECCV 2020.
+    Recall@k: is an image with the same label among the k nearest? MAP@R and R-precision: Musgrave et al., "A metric
+    learning reality check", ECCV 2020.
     """
 
     searched: Ints
@@ -204,8 +204,8 @@ class Retrieval:
 def retrieval(
     templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
 ) -> Retrieval:
-    """Search for each of (N, D) unit ``templates`` among all others. Images alone with their label are searched among,
-    but not searched for. Equal scores keep the order of the set. Raises ValueError if no image has a mate."""
+    """Search with each of (N, D) unit ``templates`` among all others. An image that is alone with its label is in the
+    searched set, but not a probe. Equal scores keep the order of the set. Raises ValueError if no image has a mate."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
     depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))
@@ -226,7 +226,7 @@ def retrieval(
 
 
 def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, depth: int) -> Bools:
-    """Return (rows, depth): whether the n-th nearest other image has the same label."""
+    """Return whether the n-th nearest other image has the same label, (rows, depth) bool."""
     scores = templates[rows] @ templates.T
     scores[np.arange(len(rows)), rows] = -np.inf
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -234,15 +234,15 @@ def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, dep
 
 
 def clusters(templates: NDArray[np.float32], count: int, seed: int = 0) -> Ints:
-    """Return (N,) the k-means cluster of each template, of ``count``."""
+    """Return which of ``count`` k-means clusters each template is in, (N,)."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  only this needs scikit-learn
 
     return np.asarray(KMeans(count, n_init=1, random_state=seed).fit_predict(templates), np.int64)
 
 
 def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> float:
-    """Return 2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 where each determines the other, 0 where they
-    are independent."""
+    """Return 2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 if each determines the other, 0 if they are
+    independent."""
     from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  only this needs scikit-learn
 
     return float(normalized_mutual_info_score(np.asarray(labels), np.asarray(assigned)))
@@ -253,7 +253,7 @@ def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """The rest after the worst ``share`` of mated pairs is dropped."""
+    """The result after dropping the worst ``share`` of mated pairs."""
 
     share: float
     fnmr: float
@@ -267,7 +267,7 @@ def error_versus_discard(
     """Return the FNMR of the rest when the worst share of mated pairs by quality is dropped (Grother and Tabassi,
     "Performance of biometric quality measures", TPAMI 29(4), 2007). A pair's quality is the lower one of its two faces.
 
-    The threshold stays. Of equal qualities those that come first are dropped first.
+    The threshold stays the same. Among equal qualities, the first pairs are dropped first.
     """
     scores = np.asarray(mated, np.float64)[np.argsort(np.asarray(pair_quality, np.float64), kind="stable")]
     rows = []
@@ -284,7 +284,7 @@ SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class Discarding:
-    """FNMR over the share dropped: by quality, and by the scores themselves (the best that any quality could do)."""
+    """FNMR over the dropped share: by quality, and by the scores themselves (the best possible quality)."""
 
     threshold: float
     by_quality: tuple[Discard, ...]
@@ -294,8 +294,8 @@ class Discarding:
 
 
 def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
-    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) of its faces: a pair has the lower one
-    of its two."""
+    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) is that of its faces. A pair has the
+    lower of its two."""
     lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
     return Discarding(
         threshold=threshold,
@@ -306,7 +306,7 @@ def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discard
 
 
 def verification_figures(vectors: NDArray[np.floating[Any]], labels: Ints, fmr: float) -> dict[str, float]:
-    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
+    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and the number of pairs."""
     scores = vectors @ vectors.T
     rows, columns = np.triu_indices(len(labels), 1)
     alike = labels[rows] == labels[columns]

@@ -5,8 +5,8 @@ N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mat
 are separated by tabs (or by spaces, if no name contains one). n = 1 means the photo ``name/name_0001.jpg``.
 
 A verification pack (``lfw.bin``, ``cfp_fp.bin`` …) names no people. Images with the same bytes, and the two of a mated
-pair, count as one person, all others as different people. Intervals therefore come out too narrow rather than too wide
-if a pack shows many pairs of few people.
+pair, count as one person, all others as different people. So intervals may be too narrow for a pack with many pairs of
+few people, but not too wide.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from training.data.preparation.checking import linked
 
 PACK_ENDING = ".bin"
 FOLDS = 10
-"""Stretches of the pack in its own order, as InsightFace's evaluation cuts it (``KFold(shuffle=False)``)."""
+"""Number of consecutive parts of a pack, as in InsightFace's evaluation (``KFold(shuffle=False)``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two photos, each ``name/name_0001`` without its ending, and the 0-based fold it belongs to."""
+    """Two photos, each ``name/name_0001`` without extension, and the pair's 0-based fold."""
 
     first: str
     second: str
@@ -46,7 +46,7 @@ class PairList:
 
     @property
     def photos(self) -> tuple[str, ...]:
-        """Return every photo named, once, sorted."""
+        """Return the names of all photos, sorted, each once."""
         return tuple(sorted({photo for pair in self.pairs for photo in (pair.first, pair.second)}))
 
     @property
@@ -64,7 +64,7 @@ def person_of(photo: str) -> str:
 
 
 def read_pairs(path: Path) -> PairList:
-    """Read a pair list. Raises ValueError, with the line, if the file breaks the format or its own counts."""
+    """Read a pair list. Raises ValueError, which names the line, if the file breaks the format or its own counts."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty: a pair list starts with its counts")
@@ -107,8 +107,8 @@ def _photo(name: str, number: str) -> str:
 
 
 class Photos:
-    """Photos by name, ``folder/file`` without the file's ending, each with what reads it. Raises ValueError if two have
-    one name."""
+    """Photos by name (``folder/file`` without extension), each with its reader. Raises ValueError if two have the same
+    name."""
 
     def __init__(self, readers: Iterable[tuple[str, Callable[[], bytes]]]) -> None:
         self._readers: dict[str, Callable[[], bytes]] = {}
@@ -126,7 +126,7 @@ class Photos:
 
 
 class PackPhotos(Photos):
-    """A pack's photos by name, ``person/image``, numbered here. Raises InvalidInput as `read_pack` does."""
+    """A pack's photos by name, ``person/image`` (both numbers). Raises InvalidInput as `read_pack` does."""
 
     def __init__(self, path: Path) -> None:
         pack = read_pack(path)
@@ -140,7 +140,7 @@ class PackPhotos(Photos):
 
 
 def _people(ends: NDArray[np.int64], same: NDArray[np.bool_], images: int) -> list[int]:
-    """Return a person's number for each image: the lowest image that mated pairs join it with."""
+    """Return a number of the person on each image: the lowest image that is connected with it by mated pairs."""
     people = list(range(images))
     for group in linked(ends[same].tolist()):
         for image in group:

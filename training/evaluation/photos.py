@@ -1,4 +1,4 @@
-"""Photos of a folder, a tar file or a verification pack, and their templates made by the service's own pipeline."""
+"""Read photos from a folder, a tar file or a verification pack; make templates by the service's own pipeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
 
 def open_photos(path: Path) -> Photos:
     """Open a folder, an uncompressed tar file or a verification pack. Raises ValueError if it holds no photos, or two
-    of one name."""
+    with the same name."""
     if path.is_dir():
         photos = Photos((_key(each), each.read_bytes) for each in walk(path))
     elif path.is_file() and path.suffix == PACK_ENDING:
@@ -43,7 +43,7 @@ def open_photos(path: Path) -> Photos:
 
 
 def _in_tar(path: Path) -> Photos:
-    """Return photos that any number of threads may read at random."""
+    """Return a tar file's photos, which any number of threads may read in any order."""
     with path.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -67,16 +67,16 @@ class Templates:
     package: str
     names: tuple[str, ...]
     vectors: Vectors
-    """(N, D) float32, each row of length 1, or 0 where ``found`` is False."""
+    """(N, D) float32, each row of length 1, or 0 if ``found`` is False."""
     found: NDArray[np.bool_]
     quality: NDArray[np.float32]
     """(N,) 0-100."""
     failures: Mapping[str, str]
-    """Photo → error code (``no_face``, ``invalid_image``…) of those not found."""
+    """Error codes (``no_face``, ``invalid_image``…) by the names of photos without a template."""
     seconds: float
-    """How long it took, for figures of speed."""
+    """Duration of making the templates, for figures of speed."""
     made_by: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    """Everything that decided the templates, as plain values: a kept file is used only where all of it is the same."""
+    """Everything that determined the templates, as plain values: a kept file is used only if all of it is the same."""
 
     def rows(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the row numbers of these photos."""
@@ -103,7 +103,7 @@ class Templates:
 
     @staticmethod
     def join(parts: Sequence[Templates]) -> Templates:
-        """Return the templates of several lists of photos, made in the same way, as those of one list."""
+        """Join the templates of several lists of photos, which were made in the same way."""
         return dataclasses.replace(
             parts[0],
             names=tuple(name for part in parts for name in part.names),
@@ -168,9 +168,9 @@ def make_templates(
     threads: int,
     progress: Callable[[int], None] = lambda _photos: None,
 ) -> Templates:
-    """Run ``embed`` (photo's name → unit vector, quality) over ``names`` in ``threads`` threads.
+    """Run ``embed`` (photo's name → unit vector, quality) on ``names`` in ``threads`` threads.
 
-    A LikenessError fails only its photo; any other error ends the run.
+    A LikenessError affects only its photo; any other error ends the run.
     """
     vectors = np.zeros((len(names), dimension), np.float32)
     quality = np.zeros(len(names), np.float32)

@@ -1,6 +1,6 @@
 """Plots of scores and curves; never of faces. matplotlib is imported when something is drawn.
 
-The ending of the path chooses the format: .svg (small, for documents) or .png.
+The path's extension chooses the format: .svg (small, for documents) or .png.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _save(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context  # noqa: PLC0415  only drawing needs matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a date and with fixed ids the same curves give the same bytes.
+    # No date and fixed ids, so that the same curves give the same bytes.
     options: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
     with rc_context({"svg.hashsalt": "likeness"}):
         figure.savefig(path, **options)
@@ -55,7 +55,7 @@ def det(curves: Mapping[str, Curve], path: Path) -> None:
         shown = (fmr > 0) & (fnmr > 0)
         anything |= bool(shown.any())
         axes.plot(fmr[shown], fnmr[shown], drawstyle="steps-post", label=name)
-    # Without errors there is no logarithm to draw.
+    # Zero has no logarithm.
     scale = "log" if anything else "linear"
     axes.set(xscale=scale, yscale=scale, xlabel="false match rate", ylabel="false non-match rate")
     axes.legend()
@@ -81,10 +81,10 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
         _, fpir, missed = np.array(curve_points(curve)).T
         axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
     for at, rate in rates.items():
-        # A bootstrap's interval may lie to one side of its figure.
+        # A bootstrap's interval may not contain its figure.
         arms = np.maximum([[rate.value - rate.low], [rate.high - rate.value]], 0)
         axes.errorbar(at, rate.value, arms, fmt="o", color="C1", capsize=3)
-    # Without strangers there is no rate to draw over.
+    # Without strangers there are no rates.
     axes.set_xscale("log" if curves else "linear")
     axes.set(xlabel="false positive identification rate", ylabel="false negative identification rate")
     _save(figure, path)
@@ -97,7 +97,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """Draw the same from a `app.models.calibration.pairs.AllPairs` histogram of non-mated scores."""
+    """Draw mated and non-mated scores, the latter from a histogram of `app.models.calibration.pairs.AllPairs`."""
     counts = histogram.reshape(-1, HISTOGRAM_BINS // 200).sum(axis=1)
     _histogram(counts, np.linspace(-1, 1, len(counts) + 1), mated, path, thresholds)
 
@@ -124,8 +124,8 @@ def discard(rows: Sequence[Discard], fmr: float, path: Path) -> None:
 
 
 def turned(figures: Sequence[Turned], path: Path) -> None:
-    """Draw, by the degrees by which photos are turned, which share of mated pairs matches, and how many strangers do
-    for each one that the stated rates allow."""
+    """Draw, over the angle of turned photos, the share of mated pairs that match, and the matches with strangers as a
+    multiple of the stated rates."""
     figure, axes = _figure()
     degrees = [row.degrees for row in figures]
     matching = [100 * row.mated_matches / max(1, row.mated) for row in figures]

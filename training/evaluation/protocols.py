@@ -1,7 +1,7 @@
-"""Protocols on finished templates: pairs (1:1) and retrieval. `training.evaluation.identification` has 1:N.
+"""Measure pairs (1:1) and retrieval on existing templates. `training.evaluation.identification` has 1:N.
 
 A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one as
-correctly rejected. Nothing is left out of a figure.
+correctly rejected. No pair is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from training.evaluation.pairs import PairList, person_of
 from training.evaluation.photos import Templates
 
 NO_MATCH = -1.0
-"""The score of a pair one of whose photos has no face."""
+"""The score of a pair in which a photo has no face."""
 FMRS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
@@ -47,10 +47,10 @@ class Verification:
     mated: int
     nonmated: int
     accuracy: FoldAccuracy | None
-    """Accuracy over the folds, each decided by the others' threshold; None where the list has no folds."""
+    """Accuracy over the folds, each decided by the others' threshold; None if the list has no folds."""
     accuracy_interval: Interval | None
     best_accuracy: float
-    """Accuracy at the threshold that is best for these pairs themselves, and so too high."""
+    """Accuracy at the best threshold for these same pairs, which makes it too high."""
     equal_error_rate: float
     equal_error_rate_interval: Interval
     match_rates: tuple[MatchRate, ...]
@@ -61,7 +61,7 @@ class Verification:
 
 
 def pair_scores(templates: Templates, pairs: PairList) -> Floats:
-    """Return the (P,) float64 cosine of each pair, `NO_MATCH` where a photo has no face."""
+    """Return the cosine of each pair, (P,) float64; `NO_MATCH` if a photo has no face."""
     first = templates.rows([pair.first for pair in pairs.pairs])
     second = templates.rows([pair.second for pair in pairs.pairs])
     scores = np.einsum("pd,pd->p", templates.vectors[first], templates.vectors[second], dtype=np.float64)
@@ -83,7 +83,7 @@ def verification(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Verification:
-    """Measure 1:1 over a list of pairs. ``folds`` is (P,), or None for no accuracy over folds."""
+    """Measure 1:1 over a list of pairs. ``folds`` is (P,); with None, accuracy over folds is not measured."""
     scores, mated = pair_scores(templates, pairs), pairs.mated
     people = pair_people(pairs)
     threshold = metrics.best_threshold(scores, mated)
@@ -121,7 +121,7 @@ def match_rates(
 
 
 def curve_points(curve: Curve) -> list[tuple[float, float, float]]:
-    """Return (threshold, FMR, FNMR) at up to 400 places spread evenly over both error rates' logarithms, for JSON."""
+    """Return (threshold, FMR, FNMR) for JSON, at up to 400 points spread evenly over the logarithms of both rates."""
     last = len(curve.fmr) - 1
     wanted = np.geomspace(1e-7, 1, 200)
     by_fmr = np.searchsorted(-curve.fmr, -wanted, side="left")
@@ -133,8 +133,8 @@ def curve_points(curve: Curve) -> list[tuple[float, float, float]]:
 def retrieval_figures(
     vectors: NDArray[np.float32], people: Ints, *, rounds: int, seed: int, nmi: bool = False
 ) -> dict[str, Interval]:
-    """Return Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi``
-    also that of k-means clusters, which is slow."""
+    """Return Recall@k, MAP@R and R-precision, with intervals by bootstrap over the probes' people; with ``nmi`` also
+    the NMI of k-means clusters, which is slow."""
     result = metrics.retrieval(vectors, people)
     per_image = {f"Recall@{k}": found.astype(np.float64) for k, found in result.recall_of.items()}
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}

@@ -1,6 +1,4 @@
-"""Shows and writes the results of the commands in `training.commands.evaluate`: tables, ``result.json``,
-``scores.csv``.
-"""
+"""Show and write the results of `training.commands.evaluate`: tables, ``result.json``, ``scores.csv``."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def write(out: Path, document: Mapping[str, object]) -> None:
 def write_found(
     out: Path, kind: str, made: Templates, settings: Mapping[str, object], figures: Mapping[str, object]
 ) -> None:
-    """Write a result together with its package, settings and photos."""
+    """Write a result with its package, settings and photos."""
     photos = {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)}
     write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **figures})
 
@@ -190,7 +188,7 @@ def show_spread(
     apart: Mapping[str, Mapping[str, Sequence[float]]],
     fmrs: Sequence[float],
 ) -> None:
-    """Show each package's FMR by group at one mean, with the highest over the lowest, and FMR by years apart."""
+    """Show each package's FMR by group at the same mean, the ratio of highest to lowest, and FMR by years apart."""
     table = Table("group", *spreads, title=f"FMR where its mean over the groups is {100 * SPREAD_FMR:g} %")
     for name in next(iter(spreads.values())):
         table.add_row(name, *(f"{rates_of[name]:.2g}" if name in rates_of else "" for rates_of in spreads.values()))

@@ -1,5 +1,5 @@
-"""Times packages against each other: the same crops through each in turn, round by round,
-so that other load on the machine slows all of them alike.
+"""Time packages against each other. Each embeds the same crops in turn, round by round, so that other load on the
+machine slows all of them equally.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
 
 SHORTEST_S = 0.2
-"""Seconds that a turn lasts at least: far more than the clock's resolution and a scheduler's time slice."""
+"""Minimum seconds of a turn: far more than the clock's resolution and a scheduler's time slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median over rounds, and the middle half of them."""
+    """The median over rounds, and the quartiles."""
 
     median: float
     low: float
@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Items a second of each contender, one number a round."""
+    """Items per second of each contender, one number per round."""
 
     rounds: Mapping[str, NDArray[np.float64]]
 
@@ -50,11 +50,11 @@ class Speeds:
         return Spread.of(self.rounds[name] / self.rounds[against])
 
     def against(self, name: str, constant: float) -> Spread:
-        """Return the speed divided by a known one, of something that does not take part."""
+        """Return the speed divided by a known one of something that does not take part."""
         return Spread.of(self.rounds[name] / constant)
 
     def times(self, name: str, factor: float) -> Speeds:
-        """Return the speeds with one contender's items counted in another unit: each item is ``factor`` of these."""
+        """Return the speeds with one contender's items counted in another unit: an item is ``factor`` of these."""
         return Speeds({**self.rounds, name: factor * self.rounds[name]})
 
     def best(self, among: Iterable[str]) -> str:
@@ -71,9 +71,9 @@ def contest(
 ) -> Speeds:
     """Time contenders in turns.
 
-    A contender does some work when it is called and returns its number of items; it is called until its turn ends.
-    The first round warms up and is not counted; the first contender changes from round to round. ``say`` receives the
-    name of the current one.
+    A contender does some work when it is called and returns its number of items; it is called until its turn ends. The
+    first round is a warm-up and not counted. Each round starts with another contender. ``say`` gets the name of the
+    current one.
     """
     names = list(contenders)
     speeds: dict[str, list[float]] = {name: [] for name in names}
@@ -96,10 +96,10 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a package is: the median milliseconds a crop over all rounds.
+    """How fast a package is: the median over all rounds of the milliseconds per crop.
 
     ``ratio`` is the first package's time divided by this one's in the same round (2: this one is twice as fast): the
-    median, and the middle half of the rounds as its low and high.
+    median, and the quartiles as low and high.
     """
 
     package: str
@@ -111,7 +111,7 @@ class Speed:
 def compare_speed(
     sessions: Mapping[str, EmbedderSession], batch: int, *, rounds: int, progress: Callable[[int], None]
 ) -> list[Speed]:
-    """Time every one on the same random crops, `batch` a call; ``progress`` counts the turns, a warm round included."""
+    """Time every package on the same random crops, `batch` per call; ``progress`` counts turns, with the warm-up's."""
     crops = np.random.default_rng(0).integers(0, 256, (batch, CROP_SIDE, CROP_SIDE, 3), np.uint8)
 
     def contender(session: EmbedderSession) -> Callable[[], int]:

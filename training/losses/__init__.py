@@ -1,6 +1,6 @@
 """Every loss by its name: `build("arcface", num_classes=1000, dim=512, m=0.4)`.
 
-What each computes, its defaults and their sources: the docstrings, and docs/reference/losses.md.
+The docstrings and docs/reference/losses.md say what each computes, its defaults and their sources.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def names() -> list[str]:
 
 
 def kind_of(name: str) -> type[nn.Module]:
-    """Return the loss's class: of ours, or one's own by `module:Class`. Raises LossError if that is no `nn.Module`."""
+    """Return the loss's class: ours, or your own by `module:Class`. Raises LossError if that is not an `nn.Module`."""
     if ":" in name:
         kind = named("loss", name)
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
@@ -91,11 +91,11 @@ def is_class_level(name: str) -> bool:
 def build(
     name: str, *, num_classes: int | None = None, dim: int | None = None, **hyper: object
 ) -> ClassLoss | PairLoss:
-    """Build the loss of that name.
+    """Build the loss with this name.
 
     Class-level losses need `num_classes` and `dim`; for pair-level ones both are optional and only checked (`margin`
-    learns one β per class where it knows their number). Raises `LossError`, a ValueError, for an unknown name or
-    argument, naming the nearest right one, and for a value out of range.
+    learns one β per class if it knows their number). Raises `LossError`, a ValueError, for an unknown name or argument,
+    with the nearest right one, and for a value out of range.
     """
     if is_class_level(name):
         if num_classes is None or dim is None:
@@ -104,13 +104,13 @@ def build(
     kind: Any = kind_of(name)
     check_hyper(name, kind, hyper)
     with _own_errors(name, hyper):
-        # another's is called as ours are
+        # the user's own loss is called as ours are
         made: PairLoss = kind(num_classes, dim, **hyper) if issubclass(kind, PairLoss) else kind(**hyper)
         return made
 
 
 def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
-    """Build a class-level loss over the rows of `table` alone."""
+    """Build a class-level loss for only the rows of `table`."""
     kind: Any = kind_of(name)
     if not issubclass(kind, ClassLoss):
         check_choice("class-level loss", name, CLASS_LEVEL)
@@ -122,7 +122,7 @@ def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
 
 @contextmanager
 def _own_errors(name: str, hyper: Mapping[str, object]) -> Iterator[None]:
-    """Turn what a value of the wrong type raises into LossError."""
+    """Turn errors from values of the wrong type into LossError."""
     try:
         yield
     except TypeError as error:
@@ -131,7 +131,7 @@ def _own_errors(name: str, hyper: Mapping[str, object]) -> Iterator[None]:
 
 
 def hyperparameters(kind: type) -> list[str]:
-    """Return the arguments that a recipe may set: the keywords of our losses, all of others'."""
+    """Return the arguments that a recipe may set: keyword arguments of our losses, all arguments of the user's own."""
     parameters = inspect.signature(kind).parameters.values()
     ours = issubclass(kind, ClassLoss | PairLoss) or not issubclass(kind, nn.Module)
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY or not ours]
@@ -144,7 +144,7 @@ def check_hyper(name: str, kind: type, hyper: Iterable[str]) -> None:
 
 
 def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
-    """Raise `LossError`, naming the nearest known word, unless ``choice`` is one of ``known``."""
+    """Raise `LossError`, with the nearest known word, unless ``choice`` is one of ``known``."""
     known = list(known)
     if choice in known:
         return

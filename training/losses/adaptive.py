@@ -21,8 +21,8 @@ class AdaFace(AngularLoss):
     """z_y = s·(cos(θ_y − m·ẑ) − (m + m·ẑ)), ẑ = clip(h·(|x| − μ)/σ, −1, 1) (AdaFace, arXiv 2204.00964).
 
     μ and σ are running statistics of |x|, moved by t_alpha a step; ẑ carries no gradient. s = 64, m = 0.4, h = 0.333,
-    t_alpha = 0.01 (an average with momentum 0.99): that paper. Where ẑ > 0 the angle θ_y − m·ẑ may be negative:
-    the formula stands there, unclipped, so that no sample loses its gradient.
+    t_alpha = 0.01 (an average with momentum 0.99): that paper. If ẑ > 0, the angle θ_y − m·ẑ may be negative; it is not
+    clipped, so that no sample loses its gradient.
     """
 
     norm_mean: Tensor
@@ -68,7 +68,7 @@ class MagFace(AngularLoss):
     """z_y = s·cos(θ_y + m(a)), plus lam·(1/a + a/ua²), a = clip(|x|, la, ua) (MagFace, arXiv 2103.06627).
 
     m(a) = (um − lm)/(ua − la)·(a − la) + lm. la = 10, ua = 110, lm = 0.45, um = 0.8, lam = 35, s = 64: that paper.
-    a keeps its gradient, in the margin as in the penalty: a longer embedding has to be better placed.
+    a keeps its gradient, in both margin and penalty: a longer embedding has to be better placed.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ class ElasticFace(AngularLoss):
 
     kind = `arc`: z_y = s·cos(θ_y + m_i); `cos`: z_y = s·(cos θ_y − m_i). plus = True sorts a batch's margins so that
     the sample farthest from its class gets the largest. m = 0.5 (arc) or 0.35 (cos), sigma = 0.05, with plus 0.0175
-    (arc) or 0.02 (cos), s = 64: that paper. Drawn in training mode from torch's generator; otherwise m itself.
+    (arc) or 0.02 (cos), s = 64: that paper. Margins are drawn in training mode, from torch's generator; otherwise they
+    are m.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ElasticFace(AngularLoss):
         self.sigma = ELASTIC_SIGMA[kind, plus] if sigma is None else sigma
 
     def margins(self, part: Part, cosine: Tensor) -> Tensor:
-        """Return (B,) a margin for each sample."""
+        """Return a margin for each sample, (B,)."""
         drawn = torch.full_like(part.x[:, 0], self.m).detach()
         if self.training:
             drawn = part.ranks.same(drawn + self.sigma * torch.randn_like(drawn))

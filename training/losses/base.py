@@ -1,9 +1,9 @@
-"""What all losses share: stable numerics, checks of the batch, and the interface of a class-level loss.
+"""The common part of all losses: stable numerics, checks of the batch, and the interface of a class-level loss.
 
 A class-level loss compares embeddings with one row (or K rows, its centres) per class. Everything it computes is
-written for *some* of the class rows, so that one code serves the whole table in one process and a sampled shard of
-it in each of several (`training.losses.partial_fc`). The numbers are float32 whatever autocast or half precision
-surrounds the loss; float64 stays float64.
+written for *some* of the class rows, so that the same code serves the whole table in one process and a sampled shard in
+each of several (`training.losses.partial_fc`). It computes in float32 even under autocast or half precision; float64
+stays float64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NORM_FLOOR = 1e-12
 WEIGHT_STD = 0.01
 """Rows start as N(0, 0.01²), as in the released code of ArcFace; after normalisation only the direction matters."""
 ROW_BLOCK = 4096
-"""Class rows are drawn in blocks of this many, each with its own seed: the start does not depend on sharding."""
+"""Class rows are drawn in blocks of this size, each with its own seed: the start doesn't depend on sharding."""
 HALF_TYPES = (torch.float16, torch.bfloat16)
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -55,7 +55,7 @@ def unit(vectors: Tensor) -> Tensor:
 def angle(u: Tensor, v: Tensor) -> Tensor:
     """Return the angle in radians, [0, π], between unit vectors (..., D): 2·atan2(|u − v|, |u + v|).
 
-    Unlike acos of the inner product it keeps its digits near 0 and π (W. Kahan), and its gradient stays finite there.
+    Unlike acos of the inner product, it is accurate near 0 and π (W. Kahan), and its gradient stays finite there.
     """
     return 2 * torch.atan2(torch.linalg.vector_norm(u - v, dim=-1), torch.linalg.vector_norm(u + v, dim=-1))
 
@@ -63,7 +63,7 @@ def angle(u: Tensor, v: Tensor) -> Tensor:
 def psi(phi: Tensor, last: int | None = None) -> Tensor:
     """(−1)^k cos φ − 2k with k = ⌊φ/π⌋: cosine made monotone and C¹ for φ ≥ 0 (SphereFace, arXiv 1704.08063).
 
-    `last` bounds k, so that rounding of φ at its upper end opens no further piece.
+    `last` bounds k, so that rounding of φ at its upper end does not begin another piece.
     """
     k = torch.floor(phi.detach() / math.pi).clamp(min=0, max=last)
     return (1 - 2 * (k % 2)) * torch.cos(phi) - 2 * k
@@ -88,7 +88,7 @@ def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim
     if num_classes is None:
         return
     if labels.device.type != "cpu":
-        return  # reading the values would wait for the GPU, which itself stops at an index out of range
+        return  # reading the values would wait for the GPU, which stops by itself at an index out of range
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= num_classes:
         raise LossError(f"labels must lie in 0…{num_classes - 1}, got {low}…{high}")
@@ -114,7 +114,7 @@ def require_gradient(grad: str) -> None:
 
 
 def full_precision(near: Tensor) -> torch.autocast:
-    """Turn autocast off within the block, on the device of `near`."""
+    """Turn autocast off for the block, on the device of `near`."""
     return torch.autocast(near.device.type, enabled=False)
 
 
@@ -144,7 +144,7 @@ class ClassTable:
         return self.end - self.first
 
     def draw(self, *shape: int) -> nn.Parameter:
-        """Draw (rows, *shape) from N(0, WEIGHT_STD²); a class gets the same numbers however the table is split."""
+        """Draw (rows, *shape) from N(0, WEIGHT_STD²); a class gets the same numbers for any split of the table."""
         seed = int(torch.randint(2**31, ()).item())
         values = torch.empty(self.rows, *shape)
         for block in range(self.first // ROW_BLOCK, -(-self.end // ROW_BLOCK)):
@@ -160,7 +160,7 @@ class ClassTable:
 
 
 class Ranks:
-    """The exchange between the processes that share a table of classes; this one is for a process that holds all."""
+    """Exchanges values between the processes that share a table of classes; here there is only one process."""
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the processes, with gradient."""
@@ -188,8 +188,8 @@ class Part:
     """A batch with the class rows of this process.
 
     `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `column` (B,) the row of each sample's class;
-    `own` (B,) bool, whether that class is among these rows (if not, `column` is any row), None = all are. Shapes don't
-    depend on the labels, so that nothing waits for a GPU to say how many there are.
+    `own` (B,) bool, whether that class is among these rows (if not, `column` is any row); None: all are. Shapes don't
+    depend on the labels, so that nothing waits for the GPU.
     """
 
     x: Tensor
@@ -203,21 +203,21 @@ class Part:
         return self.rows["weight"]
 
     def at_target(self, columns: Tensor) -> Tensor:
-        """Return each sample's entry in the column of its class: (B, R) → (B,), anything where it is not `own`."""
+        """Return each sample's entry in the column of its class: (B, R) → (B,); arbitrary if it is not `own`."""
         return columns.gather(1, self.column[:, None])[:, 0]
 
     def put(self, columns: Tensor, values: Tensor) -> Tensor:
-        """Return (B, R) with the target entries replaced by values (B,)."""
+        """Return the (B, R) columns with the target entries replaced by values (B,)."""
         if self.own is not None:
             values = torch.where(self.own, values, self.at_target(columns))
         return columns.scatter(1, self.column[:, None], values[:, None])
 
     def own_values(self, values: Tensor) -> Tensor:
-        """Return values (B,) with zeros for the samples whose class is elsewhere."""
+        """Return values (B,) with zeros for samples whose class is in another process."""
         return values if self.own is None else torch.where(self.own, values, torch.zeros_like(values))
 
     def spread(self, values: Tensor) -> Tensor:
-        """Return (B,) values of every sample's target, from the process that holds it. No gradient."""
+        """Return the values (B,) of every sample's target, from the process that holds its class. No gradient."""
         return self.ranks.total(self.own_values(values.detach())).detach()
 
 
@@ -225,19 +225,19 @@ class Part:
 
 
 class ClassLoss(nn.Module):
-    """Embeddings against a learned table of classes.
+    """Compares embeddings with a learned table of classes.
 
-    `forward(embeddings, labels)` takes (B, D) floats of any length and (B,) integers in 0…C−1 and gives the scalar
-    loss in float32 (float64 for float64). `logits(embeddings)` gives (B, C) scaled scores *without* margin, since
-    there are no labels: what to use at evaluation. `margin_logits(embeddings, labels)` gives the (B, C) that the loss
-    is made of. Both leave running statistics alone; `forward` updates them in training mode. Labels that are out of
-    range or no integers, and embeddings of another shape, raise `LossError` (a ValueError).
+    `forward(embeddings, labels)` takes (B, D) floats of any length and (B,) integers in 0…C−1 and returns the scalar
+    loss in float32 (float64 for float64). `logits(embeddings)` returns (B, C) scaled scores *without* margin, for
+    evaluation without labels. `margin_logits(embeddings, labels)` returns the (B, C) from which the loss is computed.
+    Both leave running statistics unchanged; `forward` updates them in training mode. Labels that are out of range or
+    not integers, and embeddings of another shape, raise `LossError` (a ValueError).
 
-    `margin_scale` in [0, 1] multiplies the margin, for warming it up; it is not part of the state.
+    `margin_scale` in [0, 1] multiplies the margin, to warm it up; it is not part of the state.
     """
 
     class_parameters: ClassVar[Sequence[str]] = ("weight",)
-    """Parameters with one row per class, what `PartialFC` shards and samples."""
+    """Parameters with one row per class, which `PartialFC` shards and samples."""
 
     def __init__(self, table: ClassTable, *, centers: int | None = None) -> None:
         """Draw `weight`: (C, D), or (C, K, D) for a class of K = `centers` vectors."""
@@ -255,7 +255,7 @@ class ClassLoss(nn.Module):
     def dim(self) -> int:
         return self.table.dim
 
-    # what a loss defines
+    # methods that a loss defines
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """Return how well each class fits, before scale and margin: (B, D), rows (R, …) → (B, R)."""
@@ -266,7 +266,7 @@ class ClassLoss(nn.Module):
         raise NotImplementedError
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
-        """Return (B,) each sample's score for its own class, with its margin."""
+        """Return each sample's score for its own class, with its margin, (B,)."""
         return part.at_target(scores)
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
@@ -278,12 +278,12 @@ class ClassLoss(nn.Module):
         return part.ranks.cross_entropy(logits, part)
 
     def sample_penalty(self, x: Tensor) -> Tensor | None:
-        """Return (B,) the penalty of each embedding."""
+        """Return the penalty of each embedding, (B,)."""
         del x
         return None
 
     def row_penalty(self, rows: Mapping[str, Tensor]) -> Tensor | None:
-        """Return (R,) the penalty of each class's rows."""
+        """Return the penalty of each class's rows, (R,)."""
         del rows
         return None
 
@@ -293,7 +293,7 @@ class ClassLoss(nn.Module):
     def advance(self) -> None:
         """Count a training step, after its loss."""
 
-    # what all share
+    # methods that all losses share
 
     def class_rows(self) -> dict[str, Tensor]:
         return {name: self.get_parameter(name) for name in self.class_parameters}
@@ -304,7 +304,7 @@ class ClassLoss(nn.Module):
             return self.of(self._whole(embeddings, labels), self.num_classes)
 
     def of(self, part: Part, class_count: int) -> Tensor:
-        """Return the scalar loss of a batch against `class_count` classes, of which `part` holds some."""
+        """Return the scalar loss of a batch over `class_count` classes, of which `part` holds some."""
         scores = self.scores(part.x, part.rows)
         if self.training:
             with torch.no_grad():
@@ -353,8 +353,8 @@ class CosineLoss(ClassLoss):
     """z_j = s·cos θ_j, with a margin on the target's cosine."""
 
     def __init__(self, table: ClassTable, *, s: float, conflict: float = 0.0, centers: int | None = None) -> None:
-        """`conflict`: another class whose cosine is above it counts as one of 0, as it may be the same person under
-        another name (Partial FC's filter, arXiv 2203.15565); 0: none."""
+        """`conflict`: a cosine above it with another class counts as 0, since that class may be the same person under
+        another name (Partial FC's filter, arXiv 2203.15565); 0: no filter."""
         require(s > 0, f"s must be positive, not {s}")
         super().__init__(table, centers=centers)
         self.s, self.conflict = s, conflict
@@ -373,12 +373,12 @@ class CosineLoss(ClassLoss):
         return self.scale(part.x) * part.put(scores, target)
 
     def target_angle(self, part: Part) -> Tensor:
-        """Return (B,) the angle to the target in radians, accurate also near 0 and π. Costs B·D; for all classes it
-        would be B·C."""
+        """Return the angle to the target in radians, (B,), accurate even near 0 and π. It costs B·D operations; for all
+        classes it would be B·C·D."""
         return angle(unit(part.x), unit(self.target_rows(part)))
 
     def target_rows(self, part: Part) -> Tensor:
-        """(B, D)"""
+        """Return the row of each sample's class, (B, D)."""
         return part.weight[part.column]
 
     def extra_repr(self) -> str:

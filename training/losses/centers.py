@@ -16,12 +16,12 @@ DISTANCE_FLOOR = 1e-5
 
 
 def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the cosines: (B, D), (R, K, D) → (B, R, K)."""
+    """Return the cosines with all centres: (B, D), (R, K, D) → (B, R, K)."""
     return F.linear(unit(x), unit(weight).flatten(0, 1)).reshape(len(x), *weight.shape[:2])
 
 
 def center_groups(weight: Tensor, threshold: float) -> Tensor:
-    """Return whether two centres of a class are in one group, (C, K, D) → (C, K, K): those nearer than `threshold`
+    """Return whether two centres of a class are in one group, (C, K, D) → (C, K, K): centres closer than `threshold`
     (Euclidean, 0 to 2) are joined."""
     centers = unit(weight.detach())
     near = torch.cdist(centers, centers) < threshold
@@ -62,8 +62,8 @@ class HardTriple(ClassLoss):
     """z_c = la·(S_c − margin·[c = y]) with S_c = max_k x·w_ck (SoftTriple paper, arXiv 1909.05235).
 
     la = 20, margin = 0.01, centers = 10: that paper. `tau` weighs the regulariser of `SoftTriple`, by default 0.
-    Embeddings and centres are normalised inside. With `merge` above 0 a class's centres nearer than that become one at
-    the end of a run.
+    Embeddings and centres are normalised inside. With `merge` above 0, a class's centres that are closer than `merge`
+    become one at the end of a run.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HardTriple(ClassLoss):
         self.centers, self.la, self.margin, self.tau, self.merge = centers, la, margin, tau, merge
 
     def pool(self, cosines: Tensor) -> Tensor:
-        """(B, R, K) → (B, R)."""
+        """Return each class's best cosine: (B, R, K) → (B, R)."""
         return cosines.amax(dim=2)
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
@@ -108,7 +108,7 @@ class HardTriple(ClassLoss):
 
     @torch.no_grad()
     def merge_centers(self) -> None:
-        """Move the centres of each group of a class, those nearer than `merge` joined, to the group's mean."""
+        """Join each class's centres that are closer than `merge` into groups, and move them to their group's mean."""
         groups = center_groups(self.weight, self.merge).to(self.weight.dtype)
         self.weight.copy_(unit(groups @ unit(self.weight)))
 
@@ -119,9 +119,9 @@ class HardTriple(ClassLoss):
 class SoftTriple(HardTriple):
     """z_c = la·(S'_c − margin·[c = y]), S'_c = Σ_k q_k x·w_ck, q = softmax_k(x·w_ck / gamma) (arXiv 1909.05235).
 
-    Plus tau/(C·K·(K−1))·Σ_c Σ_{t<s} √(2 − 2 w_cs·w_ct + 1e-5), which draws a class's superfluous centres together: the
-    printed sum, over unordered pairs, hence half the mean distance. la = 20, gamma = 0.1, tau = 0.2, margin = 0.01,
-    centers = 10: that paper. S' is the average under the entropy-smoothed weights q, not the log-sum-exp.
+    Plus tau/(C·K·(K−1))·Σ_c Σ_{t<s} √(2 − 2 w_cs·w_ct + 1e-5), which draws a class's superfluous centres together. As
+    the paper prints it, the sum is over unordered pairs, so it is half the mean distance. la = 20, gamma = 0.1,
+    tau = 0.2, margin = 0.01, centers = 10: that paper. S' is the average with the weights q, not the log-sum-exp.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Softmax and its margins: the losses that compare an embedding with one vector per class."""
+"""Softmax with and without margins: losses that compare an embedding with one vector per class."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def angular_margin(theta: Tensor, cosine: Tensor, m1: float, m2: float | Tensor,
     """cos(m1·θ + m2) while m1·θ + m2 ≤ π; beyond, where it would rise again, what `mode` says.
 
     θ and cos θ are (n,), m2 a number or (n,). With θ* the angle at which m1·θ* + m2 = π:
-    none: the formula as it stands; easy: plain cos θ wherever cos θ ≤ 0; hard: cos θ − (π−θ*) sin(π−θ*), for m1 = 1
-    the usual cos θ − m sin m, a jump at θ*; continuous: cos θ − (1 + cos θ*), no jump; reflect: ψ(m1·θ + m2), no
-    jump and no kink.
+    none: the formula as it is; easy: plain cos θ wherever cos θ ≤ 0; hard: cos θ − (π−θ*) sin(π−θ*), with a jump at θ*
+    (for m1 = 1 the usual cos θ − m sin m); continuous: cos θ − (1 + cos θ*), without a jump; reflect: ψ(m1·θ + m2),
+    without a jump or kink.
     """
     phi = m1 * theta + m2
     if mode == "reflect":
@@ -47,7 +47,7 @@ def angular_margin(theta: Tensor, cosine: Tensor, m1: float, m2: float | Tensor,
 
 
 class AngularLoss(CosineLoss):
-    """A margin on the angle: `mode` names what happens beyond π, `grad` whether the margin is differentiated."""
+    """A margin on the angle: `mode` says what happens beyond π, `grad` whether the margin is differentiated."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AngularLoss(CosineLoss):
         self.m, self.mode, self.grad = m, mode, grad
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
-        """(B,) the target's score with its margin: cos(θ + m), unless a loss says otherwise."""
+        """Return the target's score with its margin, (B,): cos(θ + m), unless a loss overrides it."""
         del part
         return angular_margin(theta, cosine, 1.0, self.m * self.margin_scale, self.mode)
 
@@ -80,7 +80,7 @@ class AngularLoss(CosineLoss):
 class Softmax(ClassLoss):
     """Softmax cross-entropy: z_j = W_j·x + b_j.
 
-    The one class-level loss with a second parameter per class, `bias` (C,), at first zero.
+    The only class-level loss with a second parameter per class, `bias` (C,), initially zero.
     """
 
     class_parameters: ClassVar = ("weight", "bias")
@@ -100,7 +100,7 @@ class Softmax(ClassLoss):
 class NormSoftmax(CosineLoss):
     """Normalised softmax: z_j = s·cos θ_j (NormFace, arXiv 1704.06369; the same as COCO, arXiv 1710.00870).
 
-    s = 20: with it the ArcFace paper's Table 2 has 99.20 % on LFW, with 64 it has 98.56 %.
+    s = 20, because the ArcFace paper's Table 2 has 99.20 % on LFW with it, and 98.56 % with 64.
     """
 
     def __init__(self, table: ClassTable, *, s: float = 20.0) -> None:
@@ -186,8 +186,8 @@ class SphereFaceFNorm(AngularLoss):
     """z_y = s·ψ(θ_y), ψ(θ) = (−1)^k cos(mθ) − 2k with k = ⌊mθ/π⌋ (SphereFace-R with hard feature normalisation,
     arXiv 2109.05565).
 
-    s = 30, m = 1.5: that paper's setting; the ArcFace paper uses m = 1.35 at s = 64. m ≥ 1, integer or not. That paper
-    multiplies the loss by 50/s besides, which is left to the sum of losses (a recipe's `weight`).
+    s = 30, m = 1.5: that paper's setting; the ArcFace paper uses m = 1.35 at s = 64. m ≥ 1 may be any real number. The
+    SphereFace-R paper also multiplies the loss by 50/s; here a recipe's `weight` does that.
     """
 
     def __init__(self, table: ClassTable, *, s: float = 30.0, m: float = 1.5, grad: Gradient = "exact") -> None:
@@ -264,8 +264,8 @@ class Circle(CosineLoss):
     """z_y = s·α_p(cos θ_y − Δ_p), z_j = s·α_n(cos θ_j − Δ_n) (Circle loss, arXiv 2002.10857).
 
     α_p = [1 + m − cos θ_y]₊, α_n = [cos θ_j + m]₊, Δ_p = 1 − m, Δ_n = m. s (the paper's γ) = 256 and m = 0.25: its face
-    setting. grad = `detached`, the default, is the paper's gradient (the weights α are no functions of the
-    score); `exact` differentiates the product. `margin_scale` changes nothing: m relaxes, and less of it asks for more.
+    setting. grad = `detached`, the default, is the paper's gradient (the weights α are constants); `exact`
+    differentiates the product. `margin_scale` is ignored: here a smaller m makes the loss stricter.
     """
 
     def __init__(self, table: ClassTable, *, s: float = 256.0, m: float = 0.25, grad: Gradient = "detached") -> None:

@@ -1,8 +1,8 @@
-"""Miners: they choose the triplets of a batch to learn from.
+"""Miners choose the triplets of a batch to learn from.
 
-A miner is called with embeddings (B, D), of any length, and labels (B,), and returns `Triplets`: for each pair of one
-class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
-vectors. Randomness comes from the miner's own seeded generator, whose state `state_dict()` holds.
+A miner is called with embeddings (B, D), of any length, and labels (B,), and returns `Triplets`: one negative for each
+ordered pair of one class (anchor, positive), unless it says otherwise. Distances are Euclidean between unit vectors.
+Randomness comes from the miner's own seeded generator, whose state is in `state_dict()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fallback = Literal["uniform", "skip"]
 def gumbel_argmax(log_weights: Tensor, generator: torch.Generator) -> Tensor:
     """Draw a column for each row with probability ∝ exp(log weight), (N, M) → (N,); −inf is never drawn.
 
-    The largest of log weight + Gumbel noise is such a draw, and nothing is exponentiated: the weights may differ by
+    The largest log weight + Gumbel noise is such a draw. Nothing is exponentiated, since the weights may differ by
     hundreds of e-folds. A row needs at least one finite entry.
     """
     noise = torch.rand(log_weights.shape, generator=generator, dtype=torch.float64).clamp(min=1e-300)
@@ -39,8 +39,8 @@ def evenly(mask: Tensor) -> Tensor:
 
 
 def log_inverse_density(distance: Tensor, dim: int, cutoff: float) -> Tensor:
-    """log 1/q(d) up to a constant; q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of the distance between two
-    random unit vectors in n dimensions (arXiv 1706.07567). Distances below `cutoff` count as it. float64."""
+    """Return log 1/q(d) up to a constant; q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of the distance between
+    two random unit vectors in n dimensions (arXiv 1706.07567). Distances below `cutoff` count as `cutoff`. float64."""
     d = distance.double().clamp(min=cutoff)
     return (2 - dim) * torch.log(d) - (dim - 3) / 2 * torch.log1p((-(d**2) / 4).clamp(min=-1 + 1e-12))
 
@@ -71,7 +71,7 @@ class PairMiner:
         return Triplets(anchor[has_negative], positive[has_negative], negative[has_negative])
 
     def pairs(self, distance: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the pairs to find negatives for, from (B, B) distances and mask."""
+        """Return the pairs to find negatives for, from (B, B) distances and their mask."""
         del distance
         anchor, positive = positives.nonzero(as_tuple=True)
         return anchor, positive
@@ -79,8 +79,8 @@ class PairMiner:
     def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Choose a negative for each of P pairs with distance `far` (P,).
 
-        Takes distances (P, B) from the anchor and which of these are negatives (P, B), at least one each; returns the
-        chosen columns (P,) and whether there is a choice (P,).
+        Takes distances (P, B) from the anchor and which of these are negatives (P, B), at least one each. Returns the
+        chosen columns (P,) and whether one was found (P,).
         """
         raise NotImplementedError
 
@@ -122,12 +122,12 @@ class HardMiner(PairMiner):
 
 
 class SemihardMiner(PairMiner):
-    """Negatives farther than the positive, but not by more than the margin m: D_ap < D_an < D_ap + m, the band.
+    """Chooses negatives in a band, farther than the positive by less than the margin m: D_ap < D_an < D_ap + m.
 
-    facenet: one of the band at random, no triplet where it is empty (arXiv 1503.03832, whose distances are squared);
-    wu: the nearest negative with D_an > D_ap, no upper end (as arXiv 1706.07567 describes it); roth: one of the band at
-    random, where it is empty any negative at random (arXiv 2002.08473's baseline); all: every triplet of the band.
-    `squared`: whether the band is measured on squared distances.
+    facenet: one of the band at random, no triplet if it is empty (arXiv 1503.03832, whose distances are squared); wu:
+    the nearest negative with D_an > D_ap, without upper limit (as in arXiv 1706.07567); roth: one of the band at
+    random, any negative if it is empty (arXiv 2002.08473's baseline); all: every triplet of the band. `squared`:
+    whether the band is measured on squared distances.
     """
 
     def __init__(self, *, variant: Variant = "facenet", m: float = 0.2, squared: bool = True, seed: int = 0) -> None:
@@ -161,12 +161,12 @@ class SemihardMiner(PairMiner):
 
 
 class DistanceWeightedMiner(PairMiner):
-    """A negative with probability ∝ min(λ, 1/q(D_an)), q the density of random distances (arXiv 1706.07567).
+    """Draws a negative with probability ∝ min(λ, 1/q(D_an)), q the density of random distances (arXiv 1706.07567).
 
-    λ is realised by `cutoff` = 0.5: nearer negatives weigh as those there. Negatives at `nonzero_loss_cutoff` = 1.4
-    (the margin loss's alpha + β0) and beyond, which would cost nothing, are not drawn; an anchor with none nearer draws
-    any of its negatives evenly (`fallback` = uniform) or none (skip). Both numbers are those of the paper's released
-    code. Weights are per anchor and never leave log space, so it holds in 512 dimensions, where they span 370 e-folds.
+    λ is given by `cutoff` = 0.5: closer negatives have the same weight as at this distance. Negatives at
+    `nonzero_loss_cutoff` = 1.4 (the margin loss's alpha + β0) and beyond have no loss and are not drawn; an anchor
+    without closer ones draws any of its negatives (`fallback` = uniform) or none (skip). Both numbers are from the
+    paper's released code. Weights are per anchor and stay logarithms, since in 512 dimensions they span 370 e-folds.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class DistanceWeightedMiner(PairMiner):
         return self.draw(log_weights), has_negative | (self.fallback == "uniform")
 
     def log_weights(self, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """Return (P, B) unnormalised log probabilities, and (P,) whether a negative was near enough."""
+        """Return unnormalised log probabilities, (P, B), and whether any negative was close enough, (P,)."""
         near = negatives & (distance < self.nonzero_loss_cutoff)
         has_negative = near.any(dim=1)
         weights = log_inverse_density(distance, dim, self.cutoff).masked_fill(~near, -math.inf)
@@ -204,8 +204,7 @@ MINERS: dict[str, type[PairMiner]] = {
 
 
 def build(name: str, **hyper: object) -> PairMiner:
-    """Build the miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right
-    one."""
+    """Build the miner with this name. Raises `LossError` for an unknown name or argument, naming the nearest."""
     check_choice("miner", name, MINERS)
     kind = MINERS[name]
     check_hyper(name, kind, hyper)

@@ -1,7 +1,7 @@
-"""Losses on pairs and triplets of a batch; embeddings are normalised inside, so distances lie in [0, 2].
+"""Losses on pairs and triplets of a batch; embeddings are normalised inside, so distances are in [0, 2].
 
-`forward(embeddings, labels, triplets=None)`: with triplets from a miner only their pairs count, without them all of the
-batch. A batch without any pair that counts costs 0, with a zero gradient.
+`forward(embeddings, labels, triplets=None)`: with triplets from a miner only their pairs count, without them all pairs
+of the batch. For a batch without any such pair the loss is 0, with a zero gradient.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from training.losses.margin import negative_push, positive_pull
 
 
 class Triplets(NamedTuple):
-    """Positions within a batch, three int64 tensors of one length: each anchor, one like it, one unlike it."""
+    """Positions within a batch, three int64 tensors of one length: each anchor, a positive and a negative for it."""
 
     anchor: Tensor
     positive: Tensor
@@ -36,7 +36,7 @@ class Triplets(NamedTuple):
 
 
 def check_triplets(triplets: Triplets, labels: Tensor) -> None:
-    """Reject positions outside of the batch, and triplets whose labels are not equal, equal, different."""
+    """Reject positions outside of the batch, and triplets with a wrong positive or negative."""
     require(len({len(part) for part in triplets}) == 1, "the three parts of the triplets differ in length")
     if len(triplets.anchor) == 0:
         return
@@ -47,12 +47,12 @@ def check_triplets(triplets: Triplets, labels: Tensor) -> None:
 
 
 def distances(vectors: Tensor) -> Tensor:
-    """(B, D) → (B, B) Euclidean, from differences (no cancellation near 0); its gradient at distance 0 is 0."""
+    """Return Euclidean distances, (B, D) → (B, B), from differences (no cancellation near 0); gradient 0 at 0."""
     return torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two (B, B) masks of (B,) labels: pairs of one class, without a sample and itself; pairs of two classes."""
+    """Return two (B, B) masks for (B,) labels: pairs of one class, without the diagonal; pairs of two classes."""
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
 
@@ -74,18 +74,17 @@ def pair_counts(triplets: Triplets, size: int, dtype: torch.dtype) -> tuple[Tens
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """Return log-sum-exp over the masked entries of each row, (N, M) → (N,); −inf, without gradient, where there are
-    none."""
+    """Return log-sum-exp over each row's masked entries, (N, M) → (N,); −inf, without gradient, if there are none."""
     there = mask.any(dim=1)
     masked = torch.where(mask, values, -math.inf)
     return torch.where(there[:, None], masked, 0.0).logsumexp(dim=1).masked_fill(~there, -math.inf)
 
 
 def unified_rows(push: Tensor, pull: Tensor, negatives: Tensor, positives: Tensor) -> Tensor:
-    """log(1 + Σ_n e^push · Σ_p e^pull) of each row that has both, never exponentiated outside of log-sum-exp.
+    """Return log(1 + Σ_n e^push · Σ_p e^pull) of each row that has both; only log-sum-exp exponentiates.
 
-    All (N, M), the last two masks; the answer has one entry per row with a negative and a positive (Circle loss,
-    arXiv 2002.10857).
+    All are (N, M), the last two masks; the result has an entry for each row with both a negative and a positive
+    (Circle loss, arXiv 2002.10857).
     """
     valid = negatives.any(dim=1) & positives.any(dim=1)
     return F.softplus(masked_logsumexp(push[valid], negatives[valid]) + masked_logsumexp(pull[valid], positives[valid]))
@@ -99,7 +98,7 @@ def mean_of_active(terms: Tensor, counts: Tensor | None = None) -> Tensor:
 
 
 class PairLoss(nn.Module):
-    """A loss without class weights. `num_classes` and `dim`, where given, are what batches are checked against."""
+    """A loss without class weights. `num_classes` and `dim`, if given, are used to check batches."""
 
     def __init__(self, num_classes: int | None, dim: int | None) -> None:
         super().__init__()
@@ -120,7 +119,7 @@ class PairLoss(nn.Module):
 
 
 class MaskedPairLoss(PairLoss):
-    """A loss that depends on which pairs there are, not on how often each was drawn."""
+    """A loss in which each pair counts once, however often it was drawn."""
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
         if triplets is None:
@@ -177,11 +176,11 @@ class Margin(PairLoss):
     """[alpha + y_ij·(D_ij − β)]₊, y = 1 within a class and −1 between two, β = β0 + β_class[y_i] + β_image[i]
     (Sampling Matters, arXiv 1706.07567).
 
-    β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned (`beta`; `beta_class` (C,) where
-    num_classes is given and class_beta is true; `beta_image` (N,) where num_images is given, for which `forward` takes
-    `image_ids` (B,)), each at a rate of its own. The sum over the triplets' pairs, plus nu·Σ β of their
-    anchors, over the number of pairs with a positive term; without mined triplets over all triplets, so that both kinds
-    of pairs weigh the same.
+    β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned, each at its own rate: `beta`;
+    `beta_class` (C,) if num_classes is given and class_beta is true; `beta_image` (N,) if num_images is given, for
+    which `forward` takes `image_ids` (B,). The loss is the sum over the triplets' pairs, plus nu·Σ β of their anchors,
+    divided by the number of pairs with a positive term. Without mined triplets all triplets count, so that both kinds
+    of pairs have the same weight.
     """
 
     def __init__(
@@ -207,8 +206,8 @@ class Margin(PairLoss):
         return self.between(distances(x), self.boundaries(labels, image_ids).to(x.dtype), triplets)
 
     def boundaries(self, labels: Tensor, image_ids: Tensor | None = None) -> Tensor:
-        """Return (B,) β of each anchor, from (B,) labels. Raises `LossError` for image ids that the loss was not built
-        for."""
+        """Return the β of each anchor, (B,), from (B,) labels. Raises `LossError` for image ids that the loss was not
+        built for."""
         beta = self.beta.expand(len(labels))
         if self.beta_class is not None:
             beta = beta + self.beta_class[labels.long()]
@@ -266,8 +265,8 @@ class CirclePair(MaskedPairLoss):
 class Unified(MaskedPairLoss):
     """log(1 + Σ_n Σ_p e^{s·(s_n − s_p + m)}) of each anchor (Circle loss, arXiv 2002.10857).
 
-    With classes as the others it is CosFace, for s → ∞ the hardest triplet. The paper sets no defaults: s = 64 and
-    m = 0.35 are those of CosFace. The mean over the anchors that have a positive and a negative.
+    If the other samples are class vectors, it is CosFace; for s → ∞ it is the hardest triplet. The paper sets no
+    defaults: s = 64 and m = 0.35 are those of CosFace. The mean over the anchors with a positive and a negative.
     """
 
     def __init__(self, num_classes: int | None, dim: int | None, *, s: float = 64.0, m: float = 0.35) -> None:

@@ -1,13 +1,13 @@
 """Class-level losses whose table of classes is sharded over processes and sampled at each step.
 
-Each rank holds C/ranks of the class rows, sees the embeddings of all ranks, and adds up what its columns contribute
+Each rank holds C/ranks of the class rows, sees the embeddings of all ranks, and computes its columns' contributions
 (Partial FC, arXiv 2010.05222 and 2203.15565). At `sample_rate` < 1 a rank uses only that share of its rows in a step:
-all classes of the batch, and others at random. Rows that were not drawn stay bit by bit what they were: their gradient
-is a sparse tensor of whole rows, which `training.losses.row_optimizer` turns into a step of these rows alone.
+all classes of the batch, and others at random. Rows that were not drawn stay exactly the same: the gradient is a sparse
+tensor of the drawn rows, and `training.losses.row_optimizer` steps only these.
 
-Every class-level loss of the registry can be used: those coupled by softmax (all but one), with one vector or K centres
-per class, also with the target's score (curricularface, elasticface's `plus`) or a bias per class (softmax), and
-sphereface2, whose decisions are independent. Pair-level losses have no class rows and are refused.
+Every class-level loss of the registry works: those coupled by softmax (all but one), with one vector or K centres per
+class, also with the target's score (curricularface, elasticface's `plus`) or a bias per class (softmax), and
+sphereface2, whose decisions are independent. Pair-level losses are rejected, since they have no class rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from training.losses.base import (
 
 
 class _SelectRows(torch.autograd.Function):
-    """Some rows of a parameter; the gradient is sparse, of just these rows."""
+    """Selects rows of a parameter; the gradient is sparse, for only these rows."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class _SelectRows(torch.autograd.Function):
 
 
 def select_rows(values: Tensor, index: Tensor) -> Tensor:
-    """values[index] with a gradient that is sparse."""
+    """Return values[index] with a sparse gradient."""
     selected: Tensor = _SelectRows.apply(values, index)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return selected
 
@@ -84,13 +84,13 @@ class PartialFC(nn.Module):
     """`forward(embeddings, labels)` with this rank's (B_r, D) and (B_r,) → the loss of all ranks' samples together.
 
     The loss is the same scalar on every rank. After `backward` on every rank an embedding's gradient is that of the
-    one-process loss, and so is a class row's on the rank that holds it; parameters that all hold (sphereface2's b)
-    have the same gradient everywhere. Where the backbone's gradients are *averaged* over ranks afterwards, as
-    DistributedDataParallel does, pass averaged=True: embeddings' gradients are then multiplied by the number of ranks.
+    one-process loss, and so is a class row's on the rank that holds it; parameters that all ranks hold (sphereface2's
+    b) have the same gradient everywhere. If the backbone's gradients are then *averaged* over ranks, as
+    DistributedDataParallel does, pass averaged=True, which multiplies embeddings' gradients by the number of ranks.
 
-    Every rank's batch has as many samples. In eval mode all classes are used. Set `seed` anew for each step: it decides
-    which classes are drawn. `full_state_dict` and `full_optimizer_state` are collective and are those of the same loss
-    in one process: what 2 ranks saved loads on 1 or 3.
+    Every rank's batch must have the same size. In eval mode all classes are used. Set a new `seed` for each step: it
+    determines the drawn classes. `full_state_dict` and `full_optimizer_state` are collective and return the states of
+    the same loss in one process: a state saved by 2 ranks loads on 1 or 3.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PartialFC(nn.Module):
         return self.of_gathered(collectives.gather(upcast(embeddings)), collectives.gather(labels))
 
     def of_gathered(self, everyone: Tensor, labels: Tensor) -> Tensor:
-        """Do what `forward` does with the (B, D) float32 embeddings and (B,) labels that `collectives.gather` gave."""
+        """Return the loss of (B, D) float32 embeddings and (B,) labels that `collectives.gather` returned."""
         check_batch(everyone, labels, self.table.num_classes, self.table.dim)
         with full_precision(everyone):
             targets = labels.long()
@@ -144,13 +144,13 @@ class PartialFC(nn.Module):
         return (collectives.largest(own_scores) >= collectives.largest(scores.amax(dim=1))).float().mean()
 
     def _shards(self) -> list[tuple[int, int]]:
-        """Return the first row of each rank and the one after its last."""
+        """Return each rank's first row and the one after its last."""
         ranks = collectives.ranks()
         cuts = [self.table.num_classes * rank // ranks for rank in range(ranks + 1)]
         return list(itertools.pairwise(cuts))
 
     def _own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each sample's row here, and whether its class is here at all (if not, the row is any)."""
+        """Return each sample's row here, and whether its class is here (if not, the row is arbitrary)."""
         own = (targets >= self.table.first) & (targets < self.table.end)
         return (targets - self.table.first).clamp(0, self.table.rows - 1), own
 
@@ -180,11 +180,11 @@ class PartialFC(nn.Module):
         rows = self.table.rows
         generator = torch.Generator(column.device).manual_seed(hash((self.seed, self.table.first)) % 2**63)
         priority = torch.rand(rows, generator=generator, device=column.device)
-        priority.scatter_reduce_(0, column, 2.0 * own.to(priority.dtype), "amax")  # 2 is above all that rand gives
+        priority.scatter_reduce_(0, column, 2.0 * own.to(priority.dtype), "amax")  # 2 is above all values of rand
         count = self._rows_used(self.table.first, self.table.end, len(column))
         return priority.topk(count).indices.sort().values
 
-    # checkpoints that do not depend on the number of ranks
+    # checkpoints, which do not depend on the number of ranks
 
     def full_state_dict(self) -> dict[str, Any]:
         """Return the state of the same loss in one process; the same on every rank. Collective."""
@@ -210,7 +210,7 @@ class PartialFC(nn.Module):
     def _changed(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], change: Callable[[Tensor], Tensor]
     ) -> dict[str, Any]:
-        """Return an optimiser's state with the tensors of class rows changed, which it keeps by parameters' numbers."""
+        """Return an optimiser's state, which numbers its parameters, with ``change`` applied to class rows' tensors."""
         rows = {id(parameter) for parameter in self.loss.class_rows().values()}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         changed = dict(state["state"])
@@ -228,5 +228,5 @@ class PartialFC(nn.Module):
 
 
 def _gathered(values: Tensor) -> Tensor:
-    """Return all ranks' rows, whose numbers may differ."""
+    """Return all ranks' rows; ranks may have different numbers of rows."""
     return collectives.gather(values, collectives.row_counts(values))

@@ -1,8 +1,8 @@
-"""torch's SGD and AdamW, fused, that step only the rows a sparse gradient names.
+"""torch's fused SGD and AdamW, stepping only the rows that a sparse gradient names.
 
-torch's own SGD keeps moving every row by its momentum and shrinks it by weight decay; here a row that was not drawn
-keeps its value and its state, as if the step had not been. A row's history is that of a dense optimiser that saw just
-the steps the row took part in. Like torch's fused optimisers they step nothing where `found_inf` is set to 1.
+torch's own SGD moves every row at every step, by momentum and weight decay. Here a row that was not drawn keeps its
+value and its state, as if the step had not happened: its history is that of a dense optimiser with only the row's own
+steps. As with torch's fused optimisers, nothing is stepped if `found_inf` is set to 1.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Steps sparse gradients by `update(group, values, gradient, state)`; the others by the class it is mixed into."""
+    """A mixin: `update(group, values, gradient, state)` steps sparse gradients, the host class all others."""
 
     row_state: tuple[str, ...] = ()
-    """Tensors kept per parameter, of its shape."""
+    """Names of the tensors kept for each parameter, of its shape."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # not torch's two

@@ -1,4 +1,4 @@
-"""Binary classification, one decision per class."""
+"""SphereFace2: binary classification, one decision per class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.losses.base import ClassTable, CosineLoss, Gradient, Part, detach_
 
 
 def initial_bias(num_classes: int, s: float, m: float, t: float, alpha: float) -> float:
-    """Return the b at which the pull of a sample's class and the push of all others are equal when every cosine is 0.
+    """Return the b at which the pull of a sample's class equals the push of all others when every cosine is 0.
 
     With v = e^(b + a_n), a_p and a_n the target's and the others' logit without b, and ratio = α/((1−α)(C−1)) it
     solves e^(a_p − a_n)·v² + (1 − ratio)·v − ratio = 0 (the start of SphereFace2's released code, arXiv 2108.01513).
@@ -22,7 +22,7 @@ def initial_bias(num_classes: int, s: float, m: float, t: float, alpha: float) -
     others = s * (at_zero + m)
     gap = 1 - ratio
     root = math.sqrt(gap * gap + 4 * ratio * math.exp(-2 * s * m))
-    # (1 − ratio) + root cancels where ratio > 1; the other form of the same root does not
+    # (1 − ratio) + root cancels if ratio > 1; the other form of the same root doesn't
     if ratio <= 1:
         v = 2 * ratio / (gap + root)
         return math.log(v) - others
@@ -34,8 +34,8 @@ class SphereFace2(CosineLoss):
 
     z_y = s·(g(cos θ_y) − m) + b, z_j = s·(g(cos θ_j) + m) + b, g(c) = 2((c + 1)/2)^t − 1, b learned and started where
     pull and push are equal. s (the paper's r) = 40, m = 0.4, t = 3, alpha (its λ) = 0.7, lw = 50: the paper and its
-    released code. grad = `detached`, the default, is its characteristic gradient detachment: g and the margin count
-    forward only. No softmax couples the classes; with sampled classes the sum runs over those sampled.
+    released code. grad = `detached`, the default, is its characteristic gradient detachment: g and the margin only
+    affect the forward pass. No softmax couples the classes; with sampled classes the sum runs over those sampled.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A teacher package's templates as targets, and the two losses that pull a student towards them."""
+"""Distil from a teacher package: its templates as targets, and the two losses that pull a student towards them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
 
 TEACHER_BATCH = 8
-"""Crops in one call of the teacher on the CPU, where larger batches are slower (docs/explanation/performance.md)."""
+"""Number of crops per call of the teacher on the CPU; larger batches are slower (docs/explanation/performance.md)."""
 THREADS = 2
 
 
@@ -36,9 +36,9 @@ def embedding_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return the mean squared difference of all pairs' scores; (B, D) and (B, E), so dimensions may differ.
+    """Return the mean squared difference of all pairs' scores; (B, D) and (B, E), dimensions may differ.
 
-    The score matrix form of similarity-preserving distillation (Tung and Mori, ICCV 2019), on unit vectors.
+    This is similarity-preserving distillation by score matrices (Tung and Mori, ICCV 2019), on unit vectors.
     """
     unit = F.normalize(student.float())
     difference = unit @ unit.T - teacher @ teacher.T
@@ -47,7 +47,7 @@ def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 class Projection(nn.Module):
-    """A linear map from the student's dimension to the teacher's; the identity where they agree."""
+    """A linear map from the student's dimension to the teacher's; the identity if they are equal."""
 
     def __init__(self, student: int, teacher: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Projection(nn.Module):
 
 
 class Teacher:
-    """A package's embedder through ONNX Runtime; with a table of templates it runs only to make that table."""
+    """A package's embedder in ONNX Runtime; with a table of templates, it runs only to make the table."""
 
     def __init__(self, session: EmbedderSession, table: Vectors | None, rows: np.ndarray, *, mirror_mean: bool) -> None:
         self._session = session
@@ -72,7 +72,7 @@ class Teacher:
     def targets(self, batch: Batch) -> Tensor:
         """Return (B, D) unit float32 targets on the CPU for the batch's crops."""
         if self._table is not None:
-            both = self._table[self._rows[batch.indices.cpu().numpy()]]  # (B, 2, D): as it is, mirrored
+            both = self._table[self._rows[batch.indices.cpu().numpy()]]  # (B, 2, D): unchanged, mirrored
             mirrored = batch.mirrored.cpu().numpy().astype(np.int64)
             chosen = both.mean(axis=1) if self._mirror_mean else both[np.arange(len(both)), mirrored]
         else:
@@ -87,7 +87,7 @@ def open_teacher(
     package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
 ) -> Teacher:
     """Open the teacher for a set; with a `cache` folder, its templates of every crop are made once and kept there."""
-    from app.models.opening import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
+    from app.models.opening import open_embedder  # noqa: PLC0415  needs onnxruntime, which only a teacher does
 
     session = open_embedder(package, CACHE, device="auto", threads=1)
     table = None if cache is None else teacher_table(session, crops.pixels, cache, progress)
@@ -97,8 +97,7 @@ def open_teacher(
 def teacher_table(
     session: EmbedderSession, pixels: PixelSource, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
-    """Return the (M, 2, D) float32 templates of every crop and its mirror image, kept in `cache`, one file per
-    teacher."""
+    """Return templates of every crop and its mirror image, (M, 2, D) float32, kept in `cache`, one file per teacher."""
     facts = json.dumps([session.package_id, facts_of(pixels)], sort_keys=True)
     key = hashlib.sha256(facts.encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"

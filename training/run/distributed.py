@@ -1,8 +1,8 @@
-"""Joining the process group. One process and many take the same path.
+"""Join the process group. One process takes the same path as many.
 
 Every rank computes the losses on the gathered global batch, so pair-level losses see all pairs and the gradient is that
-of a single process: the gather's backward sums what every rank sends back (the same, once a rank), and the mean over
-ranks that follows takes that factor out again.
+of a single process: the gather's backward pass sums the equal gradients of all ranks, and the following mean over ranks
+divides by their number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class World:
 def joined(device: str = "auto") -> Iterator[World]:
     """Join the world that torchrun set up in the environment, or a world of one. `device`: auto, cpu or cuda.
 
-    nccl on CUDA, gloo elsewhere. Raises Unusable (`device_unavailable`) when CUDA is asked for and missing.
+    The backend is nccl on CUDA, else gloo. Raises Unusable (`device_unavailable`) if CUDA is wanted but missing.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -51,16 +51,16 @@ def joined(device: str = "auto") -> Iterator[World]:
     atexit.register(_outlive, dist.group.WORLD)
     try:
         yield World(rank, size, chosen, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        dist.barrier()  # no rank may leave, above all the first, which holds the store, while another still works
+        dist.barrier()  # no rank may leave while another works, above all not the first one, which holds the store
     finally:
         dist.destroy_process_group()
 
 
 def _outlive(group: object) -> None:
-    """Hold the group until the process ends.
+    """Keep a reference to the group until the process ends.
 
-    If DDP's reducer were the last to hold it, it would wait for gloo's thread while holding Python's lock, which that
-    thread may need to release its last work: a deadlock.
+    If DDP's reducer had the last reference, its destructor would wait for gloo's thread while holding the GIL, which
+    that thread may need to release its last work: a deadlock.
     """
 
 
@@ -77,7 +77,7 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
     """Return the model with batch statistics over all ranks; the state's names stay the same.
 
-    Raises InvalidInput (`invalid_recipe`) on CPUs, which torch has no such layer for.
+    Raises InvalidInput (`invalid_recipe`) on CPUs, for which torch has no such layer.
     """
     if world.device.type != "cuda":
         raise InvalidInput("train.sync_batchnorm needs GPUs.", code="invalid_recipe")

@@ -1,8 +1,8 @@
-"""What goes wrong in a run: steps whose gradient is not finite, runs that collapse although their loss looks good, and
+"""Handle faults of a run: steps whose gradient is not finite, runs that collapse although their loss looks good, and
 signals to stop.
 
-A void step changes nothing, and is noticed without waiting for the device. A run stops between two steps, so that
-nothing it has learned is lost.
+A void step changes nothing, and is counted without waiting for the device. A run stops between two steps, so that it
+loses nothing it has learned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 
 class BufferCopy:
-    """Every buffer of some modules (running statistics, counters) as it was when this was made."""
+    """A copy of every buffer of some modules (running statistics, counters)."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         by_kind: dict[torch.dtype, list[Tensor]] = {}
@@ -46,8 +46,7 @@ def _joined(buffers: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VoidCount:
-    """Numbers of void steps: all; those in a row at the end; the longest row since the last reading; the last one's
-    step."""
+    """Counts of void steps: all; in a row at the end; the longest row since the last reading; the last void step."""
 
     total: int
     in_a_row: int
@@ -56,7 +55,7 @@ class VoidCount:
 
 
 class VoidSteps:
-    """Counts void steps on the device, to be read where the run logs."""
+    """Counts void steps on the device; the run reads the counts when it logs."""
 
     def __init__(self, device: torch.device) -> None:
         self._counts = torch.tensor([0, 0, 0, -1], device=device)
@@ -83,18 +82,18 @@ class VoidSteps:
 
 
 FALLEN = 0.8
-"""The loss counts as fallen below this share of the first one logged."""
+"""The loss has fallen if it is below this share of the first one logged."""
 PATIENCE = 5
-"""Logs in a row before the alarm."""
+"""Number of logs in a row before the alarm."""
 ALIKE = 0.99
 """Mean score between a batch's crops from which on all embeddings count as one."""
 
 
 class CollapseAlarm:
-    """Warns of a loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), of embeddings that
-    are all alike, and of embeddings of length zero, which get no gradient from most losses.
+    """Warns if the loss falls while accuracy is 0 (a margin beyond π − m rewards moving away), all embeddings are
+    alike, or embeddings have length zero, which most losses give no gradient.
 
-    `observe` returns a warning once in each such episode.
+    `observe` returns one warning for each such episode.
     """
 
     def __init__(self, people: int) -> None:
@@ -103,12 +102,12 @@ class CollapseAlarm:
         self._in_a_row = {"wrong": 0, "alike": 0, "zero": 0}
 
     def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
-        """Return a warning if the batch shows a new problem. `accuracy` of the class-level head in 0…1, None without
-        one; `embeddings` (B, D)."""
+        """Return a warning if the batch shows a new problem. `accuracy`: that of the class-level head in 0…1, None if
+        there is no head; `embeddings` (B, D)."""
         self._first = loss if self._first is None else self._first
         unit = F.normalize(embeddings.float())
         count = len(unit)
-        pairs = count * (count - 1)  # none where this rank's share of a batch is a single crop
+        pairs = count * (count - 1)  # 0 if this rank's share of a batch is a single crop
         mean = (float(unit.sum(dim=0).square().sum()) - count) / pairs if pairs else 0.0
         zeros = int((embeddings == 0).all(dim=1).sum())
         wrong = accuracy is not None and accuracy <= self._chance and loss < FALLEN * self._first
@@ -137,10 +136,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_signals() -> Iterator[list[str]]:
-    """Yield a list that gets the name of the first SIGTERM or SIGINT while the block runs; a second one ends the
+    """Yield a list that gets the name of the first SIGTERM or SIGINT while the block runs; a second signal ends the
     process as usual.
 
-    Does nothing outside of the main thread, where Python takes no signals.
+    Outside of the main thread, where Python can't handle signals, the list stays empty.
     """
     names: list[str] = []
     before: dict[signal.Signals, Any] = {}

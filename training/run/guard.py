@@ -1,4 +1,4 @@
-"""What keeps a step with a gradient or loss that isn't finite from changing anything."""
+"""Keep a step with a gradient or loss that isn't finite from changing anything."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from training.run.precision import LossScale
 
 
 class StepGuard:
-    """Takes each optimiser step, or leaves it out where that would spoil the run: a void step.
+    """Takes each optimiser step, or skips one that would spoil the run: a void step.
 
-    All of it stays on the device: no step waits to know of it. `scaled`: the loss is multiplied by a factor that keeps
-    fp16's gradients from vanishing.
+    Everything stays on the device, so that no step waits for it. `scaled`: the loss is multiplied by a factor that
+    keeps fp16's gradients from vanishing.
     """
 
     def __init__(self, device: torch.device, *, scaled: bool) -> None:
@@ -27,7 +27,7 @@ class StepGuard:
 
     @property
     def scale(self) -> Tensor:
-        """Return the factor of the loss, and so of its gradients; 1 unless `scaled`."""
+        """Return the factor of the loss and of its gradients; 1 unless `scaled`."""
         return self._scale.value
 
     @property
@@ -36,22 +36,22 @@ class StepGuard:
         return self._scale.used and float(self._scale.value) > 1
 
     def begin(self, model: nn.Module, objective: nn.Module) -> None:
-        """Remember the buffers (running statistics, counters) of both before a step's batches move them."""
+        """Save both modules' buffers (running statistics, counters) before a step's batches change them."""
         self._buffers, self._loss_buffers = BufferCopy([model, objective]), BufferCopy([objective])
 
     def begin_further_batch(self) -> None:
-        """Restore the objective's buffers: running statistics of the losses move once a step, not once a batch."""
+        """Restore the objective's buffers, since the losses' running statistics change once per step, not per batch."""
         self._loss_buffers.put_back()
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor, losses: Sequence[Tensor], number: int) -> Tensor:
-        """Step the optimiser, and return 0. Where the gradient's `norm` or one of the `losses` is not finite on any
-        rank, leave everything as it was before step `number`, and return 1."""
+        """Step the optimiser, and return 0. If the gradient's `norm` or one of the `losses` is not finite on any rank,
+        leave everything as it was before step `number`, and return 1."""
         finite = torch.isfinite(torch.stack([norm, *losses])).all()
         void = collectives.largest((~finite).float())
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # torch's fused ones, and ours
-            optimizer.found_inf = void  # type: ignore[attr-defined]  # tells them not to step
+            optimizer.found_inf = void  # type: ignore[attr-defined]  # makes them not step
             optimizer.step()
-        elif not bool(void):  # an optimiser of another kind has to be asked on the host
+        elif not bool(void):  # for other optimisers the host has to decide
             optimizer.step()
         self._buffers.put_back(void)
         self._scale.update(void)
@@ -67,6 +67,6 @@ class StepGuard:
         return {"loss_scale": self._scale.state(), "void_steps": self._counts.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the state of a checkpoint, which may hold more."""
+        """Take the state from a checkpoint, which may hold more."""
         self._scale.restore(state["loss_scale"])
         self._counts.restore(state["void_steps"])

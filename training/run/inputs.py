@@ -1,7 +1,7 @@
-"""From a recipe to the inputs of a run: crops, sampler, unseen people, teacher, augmentation.
+"""Make the inputs of a run from its recipe: crops, sampler, unseen people, teacher, augmentation.
 
-What is read or made of the data is kept in files (`data.indexes`, `data.cache`), so that it is done once, and before
-the ranks of a run join each other.
+Everything made from the data is kept in files (`data.indexes`, `data.cache`), so that it is made once, before the ranks
+of a run join each other.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MOST_HELD_OUT = 0.1
 
 
 def prepare_material(recipe: Recipe, models: Path, console: Console | None = None) -> Material:
-    """Index, filter and split the data, decode it into `data.cache` if that is given, and make the teacher's templates:
-    whatever of it is missing.
+    """Make what is missing: the index, filter and split of the data, its decoded copy if `data.cache` is given, and the
+    teacher's templates.
 
-    `models` is the folder of model packages that `distill.teacher` may name. Raises InvalidInput (`recipe_data`) where
+    `models` is the folder of model packages that `distill.teacher` may name. Raises InvalidInput (`recipe_data`) if
     nothing is left to train on.
     """
     console = console or Console(stderr=True)
@@ -52,7 +52,7 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
 
 
 def training_crops(recipe: Recipe, console: Console) -> tuple[FaceSet, Crops]:
-    """Return a recipe's data, and the crops of it to train on. Raises InvalidInput (`recipe_data`)."""
+    """Return a recipe's data, and those of its crops to train on. Raises InvalidInput (`recipe_data`)."""
     faces, pixels = _open(recipe, recipe.data.source, "train", console)
     crops = _chosen(recipe, faces, pixels, "train", lambda: _split(recipe, faces, pixels)[0])
     if len(crops.people) < 2:
@@ -77,7 +77,7 @@ def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampl
 
 
 def read_source(source: str, console: Console, drop: Path | None = None) -> Crops:
-    """Open the crops of a data source, except those on the list ``drop``; each is decoded when it is asked for."""
+    """Open the crops of a data source, except those on the list ``drop``; each is decoded when it is read."""
     faces = open_source(source, None, console)
     return all_crops(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
 
@@ -100,7 +100,7 @@ def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[Fac
 
 
 def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choose: Callable[[], Crops]) -> Crops:
-    """Return the crops that the recipe takes of a set, chosen once and then mapped from a file."""
+    """Return the crops of a set that the recipe uses, chosen once and then mapped from a file."""
     drop = Path(recipe.data.drop).read_text("utf-8") if recipe.data.drop else ""
     data, evaluate = recipe.data.model_dump(exclude=NOT_CHOOSING), recipe.evaluate.model_dump()
     facts = json.dumps([FORMAT, faces.key(), part, recipe.seed, data, drop, evaluate], sort_keys=True)
@@ -111,7 +111,7 @@ def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choo
 
 
 def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, Crops]:
-    """Return the crops to train on, and those of people who are held out."""
+    """Return the crops to train on, and those of held-out people."""
     left = all_crops(faces, pixels).take(rows_left(faces, Path(recipe.data.drop) if recipe.data.drop else None))
     kept = left.take(np.flatnonzero(np.bincount(left.labels)[left.labels] >= recipe.data.min_images))
     train, held = split_people(kept.labels, _held_out_share(recipe, len(kept)), recipe.seed)
@@ -119,8 +119,8 @@ def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, 
 
 
 def _held_out_share(recipe: Recipe, crops: int) -> float:
-    """Return the share of the people to hold out; by default as many as make the crops that evaluation looks at, if
-    people have equally many."""
+    """Return the share of the people to hold out; by default enough for the number of crops that evaluation uses, if
+    all people had equally many."""
     if recipe.data.held_out is not None:
         return recipe.data.held_out
     return 0.0 if recipe.evaluate.source else min(MOST_HELD_OUT, recipe.evaluate.max_images / max(1, crops))
@@ -163,8 +163,8 @@ POLL_S = 0.2
 
 
 def prepare_alone(recipe: Recipe, models: Path, console: Console) -> Material:
-    """Call `prepare_material` while no other process on this folder of indexes does, so that the first of a machine's
-    ranks does the work and the others read what it made.
+    """Call `prepare_material` under a lock on this folder of indexes, so that the first of a machine's ranks does the
+    work and the others read the results.
 
     Raises Unusable (`preparation_timeout`), and what `prepare_material` raises.
     """

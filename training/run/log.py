@@ -1,4 +1,4 @@
-"""The log of a run: a progress bar or plain lines, `metrics.jsonl` and its plot, and trackers."""
+"""Log a run: a progress bar or plain lines, `metrics.jsonl` and its plot, and trackers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRICS = "metrics.jsonl"
 
 
 class Reporter:
-    """Logs on the first rank only (`out` is None on the others). `images` count over all ranks."""
+    """Logs on the first rank only (`out` is None on the others). `images` are counted over all ranks."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Reporter:
         self._mark = (now, self._images)
         self._write("train", step, {**figures, "images_per_s": speed})
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        if self._progress:  # only what fits into 80 columns
+        if self._progress:  # only what fits in 80 columns
             few = "  ".join(f"{name} {figures[name]:.3g}" for name in ("loss", "accuracy") if name in figures)
             self._progress.update(self._task, figures=f"{few}  {speed:.0f} img/s")
         else:
@@ -101,7 +101,7 @@ class Reporter:
             track({f"{kind}/{name}": value for name, value in figures.items()}, step)
 
     def _append(self, line: Mapping[str, object]) -> None:
-        assert self._out is not None  # noqa: S101  the callers return before where there is none
+        assert self._out is not None  # noqa: S101  the callers have checked it
         with (self._out / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -116,7 +116,7 @@ Tracker: TypeAlias = tuple[Callable[[Mapping[str, float], int], object], Callabl
 
 
 def open_tracker(name: str, out: Path) -> Tracker | None:
-    """Open a tracker by its name in a recipe; None for tensorboard where that is not installed. Raises InvalidInput
+    """Open a tracker by its name in a recipe; None for tensorboard if that is not installed. Raises InvalidInput
     (`invalid_recipe`)."""
     open_named: Callable[[Path], Tracker] = TRACKERS[name] if name in TRACKERS else named("tracker", name)
     try:
@@ -160,15 +160,15 @@ PANELS = (
     ("length (L2)", ("gradient", "length")),
     ("learning rate", ("lr",)),
 )
-"""Each panel's axis and the figures of `metrics.jsonl` that it shows."""
+"""The axis of each panel, and the figures of `metrics.jsonl` that the panel shows."""
 FEW = 20
-"""Most points of a curve that are still marked one by one."""
+"""Maximum points of a curve to mark individually."""
 LOGARITHMIC = "length (L2)"
 
 
 def draw_run(out: Path) -> Path | None:
-    """Draw `metrics.jsonl` of a run's folder as `run.svg` there; return None where there is nothing to draw, or no
-    matplotlib."""
+    """Draw `metrics.jsonl` of a run's folder as `run.svg` there; return None if there is nothing to draw or matplotlib
+    is missing."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a run minimises: the weighted sum of its losses and the teacher's, over the global batch of all ranks."""
+"""The objective of a run: the weighted sum of its losses and the teacher's, over the global batch of all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.recipe import MANY_CLASSES, Distill, Loss, Recipe
 from training.run.distillation import Projection, embedding_loss, relation_loss
 
 LARGEST_ACCURACY_TABLE = 200_000
-"""Accuracy on the training batch compares it with every class; beyond so many classes it isn't worth its time."""
+"""Maximum number of classes for accuracy on the training batch, which compares the batch with every class."""
 
 
 class Term(nn.Module):
@@ -47,7 +47,7 @@ class Term(nn.Module):
         return self.loss.loss if isinstance(self.loss, PartialFC) else self.loss
 
     def forward(self, embeddings: Tensor, labels: Tensor, images: Tensor) -> Tensor:
-        """`images` (B,) int64: which crop of the training set each is."""
+        """Return the loss; `images` (B,) int64 are the crops' positions in the training set."""
         if self.class_level:
             value: Tensor = self.loss(embeddings, labels)
             return value
@@ -71,7 +71,7 @@ class Objective(nn.Module):
     """`forward(embeddings, labels, images, teacher)` takes this rank's share of the batch and returns the whole batch's
     loss and each term by name, the same on every rank, in float32.
 
-    Each rank computes the whole batch's loss from gathered embeddings, a sharded term (PartialFC) its classes' part.
+    Each rank computes the whole batch's loss from gathered embeddings; for a sharded term (PartialFC), its part.
     """
 
     def __init__(self, terms: Sequence[Term], distill: Distill, projection: nn.Module | None) -> None:
@@ -111,7 +111,7 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def imprint(self, means: Tensor) -> None:
-        """Put (P, D) unit ``means`` in place of the class weights; a class's several centres start around its own.
+        """Set the class weights to (P, D) unit ``means``; if a class has several centres, they start around its mean.
 
         Raises InvalidInput (`invalid_recipe`) without a class-level loss.
         """
@@ -121,12 +121,12 @@ class Objective(nn.Module):
         for loss in tables:
             own = means[loss.table.first : loss.table.end].to(loss.weight)
             if loss.weight.ndim == 3:
-                loss.weight.add_(own[:, None])  # added to the random start: equal centres would stay equal
+                loss.weight.add_(own[:, None])  # add the mean to the random start, since equal centres would stay equal
             else:
                 loss.weight.copy_(own)
 
     def seed(self, seed: int) -> None:
-        """Seed the miners' generators and the draw of classes: no random state carries over from step to step."""
+        """Seed the miners' generators and the draw of classes, so that no random state carries over between steps."""
         for term in self._terms():
             if term.miner is not None:
                 term.miner.generator.manual_seed(seed)
@@ -134,14 +134,14 @@ class Objective(nn.Module):
                 term.loss.seed = seed
 
     def merge_centers(self) -> None:
-        """Merge the classes' centres that lie close together, in the losses that are told to."""
+        """Merge classes' centres that are close together, in the losses with `merge`."""
         for term in self._terms():
             loss = term.here
             if isinstance(loss, HardTriple) and loss.merge:
                 loss.merge_centers()
 
     def average_gradients(self) -> None:
-        """Average the gradients of what all ranks hold; shards of class weights belong to one rank each."""
+        """Average the gradients of the parameters that all ranks hold, which excludes shards of class weights."""
         for term in self._terms():
             if not isinstance(term.loss, PartialFC):
                 mean_gradients(term)
@@ -161,8 +161,8 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Return the share of (B, D) embeddings whose own class scores highest without margin: this rank's, or all
-        ranks' if they share the class weights. None without a class-level loss. Collective."""
+        """Return the share of (B, D) embeddings whose own class scores highest without margin, of this rank, or of all
+        ranks if they share the class weights. None without a class-level loss. Collective."""
         for term in self._terms():
             if isinstance(term.loss, PartialFC) and term.loss.table.num_classes <= LARGEST_ACCURACY_TABLE:
                 return float(term.loss.accuracy(embeddings, labels))
@@ -171,7 +171,7 @@ class Objective(nn.Module):
                 return float((nearest == labels).float().mean())
         return None
 
-    # ------------------------------------------------------------ state that doesn't depend on the number of ranks
+    # ------------------------------------------------------- state, which doesn't depend on the number of ranks
 
     def whole_state(self) -> dict[str, Any]:
         """Return the state of all ranks together. Collective."""
@@ -212,7 +212,7 @@ class Objective(nn.Module):
 def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: int | None) -> Objective:
     """Build the recipe's losses for `people` classes and a training set of `crops`.
 
-    Raises LossError for an unknown loss, miner or key, InvalidInput (`invalid_recipe`) for what doesn't go together.
+    Raises LossError for an unknown loss, miner or key, InvalidInput (`invalid_recipe`) for contradictory settings.
     """
     terms = []
     sharded = _is_sharded(recipe, people)
@@ -245,7 +245,7 @@ def _is_sharded(recipe: Recipe, people: int) -> bool:
 
 
 def _check_keys(config: Loss) -> None:
-    """Reject keys of a `[[losses]]` table that neither every loss nor this loss has."""
+    """Reject keys of a `[[losses]]` table that this loss doesn't have."""
     kind = losses.kind_of(config.name)
     if ":" not in config.name:
         for key in config.hyper:

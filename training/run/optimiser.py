@@ -14,7 +14,7 @@ from training.losses.row_optimizer import RowAdamW, RowSGD
 from training.recipe import Optimizer, Schedule, named
 
 ADAM_BETA2 = 0.999
-"""β2 of Adam, its authors' default (Kingma and Ba, Adam, 2015)."""
+"""β2 of Adam, the default of its authors (Kingma and Ba, Adam, 2015)."""
 POSITIONS = "positions"
 """The name of a transformer's position embeddings."""
 
@@ -23,7 +23,7 @@ def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     """Return the share of the peak learning rate at ``step`` (from 0) of ``steps``.
 
     Warm-up rises linearly to 1 over the first ``warmup`` steps; then cosine: (1 + cos πt)/2 (Loshchilov and Hutter,
-    SGDR, 2017), poly: (1 − t)^power, step: γ^(milestones passed), with t the share done of what follows the warm-up.
+    SGDR, 2017), poly: (1 − t)^power, step: γ^(milestones passed), where t is the progress after the warm-up, 0 to 1.
     """
     if step < schedule.warmup:
         return (step + 1) / (schedule.warmup + 1)
@@ -62,7 +62,7 @@ def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> 
 
 
 def _by_depth(name: str, parameters: list[nn.Parameter], config: Optimizer, decay: float) -> list[dict[str, object]]:
-    """Return one group, or with ``first_layer`` one for each parameter, the last first."""
+    """Return one group, or with ``first_layer`` one for each parameter, last parameter first."""
     if config.first_layer == 1:
         return [_group(name, parameters, config.lr, decay)]
     last = max(1, len(parameters) - 1)
@@ -83,16 +83,16 @@ def build_optimizer(
         adamw = RowAdamW if by_row else torch.optim.AdamW
         return adamw(kept, lr=config.lr, betas=(config.momentum, ADAM_BETA2), eps=config.eps, fused=True)
     sgd = (RowSGD if by_row else torch.optim.SGD)(kept, lr=config.lr, momentum=config.momentum, fused=True)
-    if config.momentum:  # torch leaves them uninitialised where the first step is void
+    if config.momentum:  # torch leaves them uninitialised if the first step is void
         for parameter in (p for group in sgd.param_groups for p in group["params"]):
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
 
 
 def _own(groups: list[dict[str, object]], config: Optimizer, *, by_row: bool) -> torch.optim.Optimizer:
-    """Make an optimiser of one's own.
+    """Build the user's own optimiser.
 
-    Raises InvalidInput (`invalid_recipe`) if the name is of no optimiser, or classes are sampled.
+    Raises InvalidInput (`invalid_recipe`) if the name is not an optimiser's, or classes are sampled.
     """
     kind: Any = named("optimiser", config.name)
     is_one = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)

@@ -1,4 +1,4 @@
-"""Which number format the backbone computes in, and the factor that keeps fp16's gradients from vanishing."""
+"""Choose the number format of the backbone, and the factor that keeps fp16's gradients from vanishing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch import Tensor, nn
 Precision = Literal["fp32", "bf16", "fp16"]
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""First scale of the loss, and steps until it grows, as in Micikevicius et al., Mixed precision training, 2018, and
-torch's GradScaler."""
+"""First scale of the loss, and steps until it is doubled, as in Micikevicius et al., Mixed precision training, 2018,
+and torch's GradScaler."""
 
 
 def choose(wanted: Literal["auto"] | Precision, device: torch.device, model: nn.Module) -> Precision:
     """Return the wanted precision, or for `auto` the one that the device computes this network fastest in.
 
-    A GPU: bf16 from compute capability 8 on, but fp16 for depthwise convolutions, whose gradient takes very long in
-    bf16 (docs/explanation/performance.md); fp16 from 7 on. A CPU: bf16 where it has AMX, but fp32 for those.
+    On a GPU: bf16 from compute capability 8 on, but fp16 for networks with depthwise convolutions, whose gradient is
+    very slow in bf16 (docs/explanation/performance.md); fp16 from 7 on. On a CPU: bf16 if it has AMX, but fp32 for such
+    networks.
     """
     if wanted != "auto":
         return wanted
@@ -31,7 +32,7 @@ def choose(wanted: Literal["auto"] | Precision, device: torch.device, model: nn.
 
 
 def warning(precision: Precision, device: torch.device, model: nn.Module) -> str | None:
-    """Return why this precision may be slow here, if it may."""
+    """Return why this precision may be slow here, or None."""
     if device.type == "cpu" and precision != "fp32" and not has_amx():
         return f'this processor has no AMX: {precision} may be several times slower than "fp32".'
     if device.type == "cuda" and precision == "bf16" and _is_depthwise(model):
@@ -53,9 +54,9 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 class LossScale:
-    """The factor of the loss in fp16: halved by a void step, doubled after GROWTH_STEPS others. 1 where not `used`.
+    """The factor of the loss in fp16: halved by a void step, doubled after GROWTH_STEPS good ones; 1 if not `used`.
 
-    torch's GradScaler asks the host at every step; this one stays on the device.
+    torch's GradScaler waits for the device at every step; this one doesn't.
     """
 
     def __init__(self, device: torch.device, *, used: bool) -> None:

@@ -1,5 +1,5 @@
-"""What a run starts from: weights of another run, of a file, or a network with its weights; the classes they imprint;
-and what of it may move."""
+"""Set a run's start: the weights of another run, of a file, or of an imported network; class weights imprinted by them;
+and which weights are frozen."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EMBEDDED_AT_ONCE = 256
 
 
 def load_start(model: nn.Module, config: Model) -> list[str]:
-    """Give the model the weights that the recipe starts from, if those are a run's or a `.pt` file's; return the names
-    of the model's own that keep their fresh values, as `model.fresh` allows.
+    """Load the weights that the recipe starts from, if they are a run's or a `.pt` file's. Return the names of the
+    model's weights that keep their fresh values, as `model.fresh` allows.
 
-    Weights are matched by name, and must have the same shape. Where no name is known, as in a `backbone.pt` of
-    InsightFace's arcface_torch, they are taken in their order, if all shapes agree. Raises InvalidInput
+    Weights are matched by name, and must have the same shape. If no name is known, as in a `backbone.pt` of
+    InsightFace's arcface_torch, they are matched by order, if all shapes agree. Raises InvalidInput
     (`start_does_not_fit`; also for a weight on either side that has no counterpart and is not listed), NotFound
     (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
     """
@@ -39,7 +39,7 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
     given = _read(Path(config.start))
     fresh: list[str] = []
     for number in range(2 if isinstance(model, TwoTowers) else 1):
-        network = tower(model, number)  # type: ignore[arg-type]  # one of the two kinds that have towers
+        network = tower(model, number)  # type: ignore[arg-type]  # is one of the two classes with towers
         own = network.state_dict()
         fitting = _fitting(own, given, config.start)
         fresh = [name for name, value in own.items() if value.ndim and name not in fitting]
@@ -51,7 +51,7 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
 
 
 def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) -> None:
-    """Check that `model.fresh` lists the model's weights that the start lacks, and those that it has too many.
+    """Check that `model.fresh` lists the model's weights that the start lacks, and the start's superfluous ones.
 
     Raises InvalidInput (`start_does_not_fit`).
     """
@@ -109,7 +109,7 @@ def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
 def embedded(
     model: nn.Module, crops: Crops, places: NDArray[np.int64], console: Console | None = None
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Yield some of the places at a time, with the (n, D) templates of their crops, and show progress."""
+    """Yield the places, a few at a time, with the (n, D) templates of their crops, and show progress."""
     with counted("embedding the training set", len(places), console) as progress:
         for start in range(0, len(places), EMBEDDED_AT_ONCE):
             some = places[start : start + EMBEDDED_AT_ONCE]
@@ -118,7 +118,7 @@ def embedded(
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Stop the weights from learning whose names match a pattern (`backbone.stages.0.*`).
+    """Freeze the weights whose names match a pattern (`backbone.stages.0.*`).
 
     Raises InvalidInput (`invalid_recipe`) for a pattern that matches none, or if nothing is left to learn.
     """
@@ -137,7 +137,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def hold_statistics(model: nn.Module) -> None:
-    """Have batch normalisation use its running statistics, and leave them as they are; `train()` undoes it."""
+    """Make batch normalisation use its running statistics unchanged; `train()` undoes it."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm):
             layer.eval()

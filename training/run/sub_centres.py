@@ -1,8 +1,8 @@
-"""Wrong labels by the sub-centres of a run (Sub-center ArcFace, Deng et al., ECCV 2020, section 3.3).
+"""Find wrong labels by the sub-centres of a run (Sub-center ArcFace, Deng et al., ECCV 2020, section 3.3).
 
-Trained with several centres a class, most of a person's images gather at one, the dominant centre, and images of
-somebody else at the others. The images far from their person's dominant centre are left out of the next run, which
-needs one centre a class.
+In training with several centres per class, most of a person's images gather at one, the dominant centre, and images of
+other people at the others. The next run leaves out the images far from their person's dominant centre, and needs only
+one centre per class.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """A list of images to leave out, as `training.data.read_drop_list` reads it; the largest angle first."""
+    """A list of images to leave out, for `training.data.read_drop_list`; largest angle first."""
 
     run: str
     degrees: float
@@ -82,8 +82,8 @@ def _centres(saved: checkpoint.Checkpoint, people: int) -> Tensor:
 
 
 def dominant_angles(cosines: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (N,) the angle in degrees of each crop to its class's dominant centre, the one nearest to most of the
-    class's crops: (N, K) cosines, (N,) labels."""
+    """Return each crop's angle in degrees, (N,), to its class's dominant centre, which is the nearest centre for most
+    of the class's crops; (N, K) cosines, (N,) labels."""
     centres = cosines.shape[1]
     nearest = labels * centres + cosines.argmax(axis=1)
     votes = np.bincount(nearest, minlength=(int(labels.max()) + 1) * centres).reshape(-1, centres)

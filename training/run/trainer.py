@@ -1,8 +1,8 @@
 """The training loop, from a recipe to checkpoints, for one process and for many.
 
 Nothing random carries over between steps: every step seeds its generators from (recipe's seed, step), every crop from
-(seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the same steps, and a checkpoint
-continues on any number of ranks.
+(seed, epoch, place). So a run that is stopped and resumed makes exactly the same steps, and a checkpoint continues on
+any number of ranks.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from training.run.start import freeze, hold_statistics, load_start, mean_templat
 PACK_FOLDS = 10
 PAIRS_AT_ONCE = 128
 KEPT_DUMPS = 5
-"""Batches kept of steps that a non-finite gradient voided."""
+"""Number of void steps whose batches are kept."""
 
 
 class Online(Protocol):
-    """Batches drawn on the device with their teacher's targets, in place of a sampler's and a loader's."""
+    """Draws batches and the teacher's targets on the device, in place of a sampler and a loader."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return, as plain values, the settings that a resumed run must have too."""
+        """Return, as plain values, the settings that must be the same in a resumed run."""
 
     def batch(self, number: int) -> tuple[Batch, Tensor]:
         """Return the run's batch of this number, and its (B, D) unit targets."""
 
     def further_losses(self, step: int) -> dict[str, Tensor]:
-        """Return further terms of the loss, by name, of the batch that the model has just seen."""
+        """Return further terms of the loss, by name, for the batch that the model has just seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,17 @@ class Material:
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of one step, on the device; `embeddings` are the last batch's. Reading one waits for the device."""
+    """The results of one step, on the device, so that reading them waits; `embeddings` are the last batch's."""
 
     loss: Tensor
     parts: dict[str, Tensor]
     norm: Tensor
     void: Tensor
-    """1 where the gradient or the loss was not finite and the step changed nothing, else 0."""
+    """1 if the gradient or the loss was not finite and the step changed nothing, else 0."""
     images: int
     embeddings: Tensor
     accuracy: float | None
-    """`Objective.accuracy` of the last batch before the step moved the classes towards it; None where not asked for."""
+    """`Objective.accuracy` of the last batch, before the step moved the classes towards it; None if not measured."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Progress:
     evaluated: int = 0
     """The step of the last evaluation."""
     damaged: int = 0
-    """Damaged images that another of the same person stood in for."""
+    """Number of damaged images replaced by others of the same person."""
 
 
 class Trainer:
@@ -120,7 +120,7 @@ class Trainer:
         if recipe.train.gradient_checkpointing:
             recompute_blocks(self.model)
         if recipe.train.sync_batchnorm and world.size > 1:
-            self.model = distributed.synchronise_batchnorm(self.model, world)  # type: ignore[assignment]  # itself, or a tower
+            self.model = distributed.synchronise_batchnorm(self.model, world)  # type: ignore[assignment]  # still such a model
         self.model.to(world.device)
         self.steps = recipe.train.length(len(material.sampler))
         self.schedule = recipe.schedule.in_steps(self.steps)
@@ -138,7 +138,7 @@ class Trainer:
         self._damaged_said = 0
         if world.is_first:
             for name in recipe.evaluate.packs:
-                read_pack(Path(name))  # one that is missing or damaged ends the run now, not at the first evaluation
+                read_pack(Path(name))  # a missing or damaged pack ends the run now, not at the first evaluation
 
     # -------------------------------------------------------------------------------------------------- the loop
 
@@ -146,7 +146,7 @@ class Trainer:
         """Train up to step `until` (default: the recipe's last) and write a checkpoint there.
 
         Raises Unusable: `training_diverged` when too many steps in a row had no finite gradient or loss,
-        `training_stopped` after a checkpoint on SIGTERM or Ctrl-C (several ranks: where the run next logs).
+        `training_stopped` after a checkpoint on SIGTERM or Ctrl-C (with several ranks, when the run next logs).
         """
         recipe = self.recipe
         last = self.steps if until is None else min(until, self.steps)
@@ -159,7 +159,7 @@ class Trainer:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
-                self._evaluate(report)  # the run ended before it was evaluated
+                self._evaluate(report)  # the earlier run ended before its evaluation
             while self.progress.step < last:
                 step = self.progress.step + 1
                 logged = step % recipe.train.log_every == 0 or step == last
@@ -180,7 +180,7 @@ class Trainer:
         return self.progress
 
     def _stop_if_asked(self, signals: Sequence[str], *, agreed: bool) -> None:
-        """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step: with
+        """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step, so with
         ``agreed`` they wait for each other."""
         asked = bool(signals)
         if self.world.size > 1:
@@ -193,8 +193,8 @@ class Trainer:
             raise Unusable(message, code="training_stopped", step=self.progress.step)
 
     def train_step(self, *, measured: bool = False) -> StepResult:
-        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured` the
-        result has the accuracy too.
+        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured`, the
+        result has the accuracy, too.
 
         With class-level losses nothing here waits for the device (`StepGuard`).
         """
@@ -222,20 +222,20 @@ class Trainer:
         return StepResult(loss, parts, norm, void, images, embeddings, accuracy)
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
-        """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
-        labels."""
+        """Run one batch forward and backward; return the batch, all ranks' loss and its terms, and this rank's
+        embeddings and labels."""
         recipe, world = self.recipe, self.world
         number = self.progress.step * recipe.train.accumulate + micro
         batch, target = self._next_batch(number)
         here = batch.to(world.device)
         quiet: AbstractContextManager[object] = nullcontext()
         if isinstance(self.parallel, DistributedDataParallel) and micro < recipe.train.accumulate - 1:
-            quiet = self.parallel.no_sync()  # gradients are exchanged with the last batch of a step
+            quiet = self.parallel.no_sync()  # gradients are exchanged only with the last batch of a step
         with quiet:
             seed_step(recipe.seed, number, stream=1 + world.rank)
             with precision.autocast(self.precision, world.device):
                 embeddings = self.parallel(here.images)
-            # The same on all ranks: they compute the loss of the same global batch.
+            # The seed is the same on all ranks, since they compute the loss of the same global batch.
             self.objective.seed(seed_step(recipe.seed, number))
             loss, parts = self.objective(embeddings, here.labels, here.indices, target)
             if self.material.online:
@@ -245,8 +245,8 @@ class Trainer:
         return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), here.labels
 
     def _clip(self) -> Tensor:
-        """Take the loss scale out of the gradients and clip them to `clip_norm`; return their length before, over all
-        parameters of all ranks."""
+        """Divide the gradients by the loss scale and clip them to `clip_norm`; return their norm before clipping, over
+        all parameters of all ranks."""
         sharded = self.objective.sharded_parameters()
         gradients: dict[bool, list[Tensor]] = {True: [], False: []}
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None):
@@ -265,7 +265,7 @@ class Trainer:
         return norm
 
     def _read_void_steps(self, report: Reporter) -> None:
-        """Warn of steps that changed nothing, keep the last one's batch, and give up after too many in a row."""
+        """Warn of void steps, save the last one's batch, and give up after too many in a row."""
         counts = self.guard.read()
         new, self.progress.skipped = counts.total - self.progress.skipped, counts.total
         if new and not self.guard.searches_scale:
@@ -282,7 +282,7 @@ class Trainer:
             raise Unusable(message, code="training_diverged", step=self.progress.step)
 
     def _dump(self, step: int) -> None:
-        """Write the crops of a step, made again as they were, for a person to look at."""
+        """Write the crops of a step, made again exactly, for a person to look at."""
         if len(list(self.out.glob("skipped_*.pt"))) >= KEPT_DUMPS * self.world.size:
             return
         count, online = self.recipe.train.accumulate, self.material.online
@@ -319,7 +319,7 @@ class Trainer:
         if self.material.held_out is None and not self.recipe.evaluate.packs:
             return
         mine = self.evaluate() if self.world.is_first else {}
-        # Saving is collective: all ranks have to agree on whether this is the best.
+        # All ranks have to agree on whether this is the best, since saving is collective.
         figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
         self.progress.figures, self.progress.evaluated = figures, self.progress.step
@@ -417,7 +417,7 @@ class Trainer:
     # ----------------------------------------------------------------------------------------------- small helpers
 
     def _notices(self) -> Iterator[str]:
-        """Yield what a person may not expect of this run."""
+        """Yield notices about this run that a person may not expect."""
         if self.fresh and self.progress.step == 0:
             yield f"{len(self.fresh)} weights are not in {self.recipe.model.start} and start fresh: {self.fresh[0]} …"
         slow = precision.warning(self.precision, self.world.device, self.model)
@@ -425,12 +425,12 @@ class Trainer:
             yield slow
 
     def _source(self, first: int) -> tuple[BatchSource, Iterator[BatchKey]]:
-        """Return what makes batches, and the keys of this rank's from the `first` on."""
+        """Return the source of batches, and the keys of this rank's batches from the `first` on."""
         source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
         return source, batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
 
     def _next_batch(self, number: int) -> tuple[Batch, Tensor | None]:
-        """Return a batch, and what the teacher gives of it, on the device."""
+        """Return a batch and the teacher's targets for it, on the device."""
         teacher, device = self.material.teacher, self.world.device
         if self.material.online:
             return self.material.online.batch(number)
@@ -464,14 +464,14 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
     """Seed every global generator from the recipe's seed, the batch's number and a stream; return the mixed seed."""
     mixed = int(np.random.SeedSequence((seed, number, stream)).generate_state(1, np.uint32)[0])
     torch.manual_seed(mixed)
-    np.random.seed(mixed)  # noqa: NPY002  for code that uses the global generator in spite of all
+    np.random.seed(mixed)  # noqa: NPY002  for other people's code that uses the global generator
     random.seed(mixed)
     return mixed
 
 
 def pack_accuracy(model: nn.Module, pack: VerificationPack, *, flip: bool) -> float:
     """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold.
-    With ``flip`` a template is summed with its mirror image's; arcface_torch sums embeddings of any length."""
+    With ``flip``, a template is the sum of the image's and its mirror image's; arcface_torch sums unnormalised ones."""
     scores = []
     for start in range(0, len(pack), PAIRS_AT_ONCE):
         pairs = [pack.pair(place) for place in range(start, min(start + PAIRS_AT_ONCE, len(pack)))]
@@ -485,7 +485,7 @@ def pack_accuracy(model: nn.Module, pack: VerificationPack, *, flip: bool) -> fl
 
 
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
-    """Return the values that a checkpoint's state depends on, by recipe section; the rest may change during a run."""
+    """Return the values that a checkpoint's state depends on, by recipe section; others may change during a run."""
     sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
     data = recipe.data.model_dump(exclude=NOT_CHOOSING)
     return {

@@ -1,4 +1,4 @@
-"""audit: who did what, and when."""
+"""`likeness audit`: print who did what, and when."""
 
 from __future__ import annotations
 

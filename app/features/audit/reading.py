@@ -17,7 +17,7 @@ from app.db.schema import AUDIT
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Selects entries of the log; None: all. ``since`` is included, ``until`` is not."""
+    """Selects entries of the log; a field that is None selects all. ``since`` is included, ``until`` is not."""
 
     key: str | None = None
     operation: str | None = None

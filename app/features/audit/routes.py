@@ -22,7 +22,7 @@ router = Router("access")
 
 
 class AuditParams(PageParams):
-    """`since` is included, `until` is not; ids match exactly."""
+    """Query parameters of the audit log: `since` is included, `until` is not; ids match exactly."""
 
     key: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this key.")
     operation: str | None = Field(default=None, max_length=64, description="Only this operation, e.g. `enroll`.")
@@ -76,7 +76,7 @@ def read_audit(request: Request, audit: AuditLog, query: Annotated[AuditParams, 
 
 
 def _reading(app: FastAPI) -> frozenset[str]:
-    """Return the names of the operations that only read; of another API's, too, since they share the names."""
+    """Return the names of the operations that only read, in every API: they share these names."""
     operations = operations_of(app)
     changing = {operation.name for operation in operations if operation.changes}
     return frozenset(operation.name for operation in operations) - changing

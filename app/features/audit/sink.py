@@ -20,8 +20,8 @@ STDOUT = "stdout"
 
 
 SINK_S = 2.0
-"""Seconds that a change waits for the reader of a full pipe; later changes don't wait, and their entries are lost to
-it."""
+"""Seconds that a change waits for the reader of a full pipe. After that, changes don't wait, and the sink loses their
+entries."""
 _PAUSE_S = 0.01
 
 
@@ -34,11 +34,11 @@ class AuditSink:
     def __init__(self, target: str) -> None:
         self._path = None if target == STDOUT else Path(target)
         self._failures = FailureLog("the audit sink")
-        self._rest = b""  # the rest of a line that was only written in part
+        self._rest = b""  # the rest of a line that was written in part
         self.available = True
-        """False after a failure, until it can be written to again."""
+        """False after a failure, until writing works again."""
         self.lost = 0
-        """Number of entries that it did not get; the database has them."""
+        """Number of entries that the sink did not get; the database has them."""
         try:
             self._append(b"", 0)
         except OSError as error:
@@ -74,10 +74,10 @@ class AuditSink:
             self._failures.succeeded()
 
     def _append(self, content: bytes, wait_s: float) -> int:
-        """Return how many bytes were written; -1 if there was no room at all. Raises OSError if it can't be opened."""
+        """Return how many bytes were written, or -1 if there was no room. Raises OSError if it can't be opened."""
         if self._path is None:
             return _send(sys.stdout.fileno(), content, wait_s)
-        # A pipe whose reader is gone or slow must not hold up changes.
+        # A pipe whose reader is gone or slow must not delay changes.
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, PRIVATE)
         try:
             return _send(handle, content, wait_s)
@@ -87,7 +87,7 @@ class AuditSink:
 
 def _send(handle: int, content: bytes, wait_s: float) -> int:
     """Write to a file or pipe without waiting longer than ``wait_s`` for room; return how many bytes were written, -1
-    if there was no room at all."""
+    if there was no room."""
     poll = select.poll()
     poll.register(handle, select.POLLOUT)
     until, sent = time.monotonic() + wait_s, -1
@@ -97,7 +97,7 @@ def _send(handle: int, content: bytes, wait_s: float) -> int:
             break
         try:
             sent += os.write(handle, content[sent : sent + select.PIPE_BUF])
-        except BlockingIOError:  # there is room, but not enough
+        except BlockingIOError:  # there is less room than needed
             if time.monotonic() >= until:
                 break
             time.sleep(_PAUSE_S)

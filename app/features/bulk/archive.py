@@ -3,7 +3,7 @@
 The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
 files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy`; with crops,
 `crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and if there are any, `corrections.jsonl`
-and `dismissals.jsonl`, findings of reviews that a person has called right. Faces and templates have the same order.
+and `dismissals.jsonl`, findings that a person has marked as right. Faces and templates have the same order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Manifest(_Document):
     dimension: int
     population: list[str] = Field(default=[], exclude_if=lambda declared: not declared)
     liveness: LivenessMode = Field(default="off", exclude_if=lambda mode: mode == "off")
-    """Absent where none was declared, so that servers that don't know the field read the archive."""
+    """Left out if it is `off`, so that servers that don't know the field can read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     members: list[Member]
@@ -95,7 +95,7 @@ class Signature(_Document):
 
 
 def export_gallery(core: Components, job: Running) -> None:
-    """Write the archive. A resumed job begins again: an archive holds the gallery as of one moment."""
+    """Write the archive. A resumed job starts over, because an archive holds the gallery as of one moment."""
     secret = job.secret
     with ExitStack() as stack:
 
@@ -133,7 +133,7 @@ def export_gallery(core: Components, job: Running) -> None:
 def _write_parts(
     core: Components, job: Running, begin: Callable[[], SealedWriter]
 ) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
-    """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
+    """Write the files of the archive. Return them and the gallery as it was then, or None if cancelled."""
     crops, gallery = bool(job.params["crops"]), core.store.gallery(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
     with everything(core.store, gallery, crops=crops) as contents:
@@ -167,7 +167,7 @@ def _correction_line(correction: Correction) -> dict[str, Any]:
     binary = {"template": correction.template, "crop": correction.crop}
     coded = {name: data and base64.b64encode(data).decode() for name, data in binary.items()}
     line = asdict(correction) | coded
-    del line["package"]  # the archive names its package once
+    del line["package"]  # the manifest names the package, once for all faces
     return line
 
 
@@ -217,7 +217,7 @@ def _package_sha256(core: Components, package_id: str) -> str | None:
 
 
 def import_archive(core: Components, job: Running) -> None:
-    """Enroll the content of an archive, after all of it is checked: signature, signer, checksums, order, package."""
+    """Check a whole archive (signature, signer, checksums, order, package), then enroll its content."""
     run = Import(core, job)
     if not job.saved:
         manifest = _verify(run, str(job.params["trust"]))
@@ -265,7 +265,7 @@ def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> N
         subject = BulkSubject(**parsed.model_dump(exclude={"consent"}), consent=consent)
         try:
             run.check(subject)
-        except InvalidInput as error:  # such as invisible characters in a name or id: the report says so
+        except InvalidInput as error:  # For example invisible characters in a name or id; the job's report lists them.
             if error.code not in {"invalid_id", "invalid_name"}:
                 raise
             run.refuse(item, subject.id, error)
@@ -309,7 +309,7 @@ def _import_faces(run: Import) -> None:
 
 
 def _drop_faceless(run: Import) -> None:
-    """Delete the archive's unnamed subjects whose face was not imported: it was rejected, or is here as another's."""
+    """Delete the archive's unnamed subjects whose face was rejected, or belongs to another subject here."""
     lines = json_lines.split(run.member(SUBJECTS).pieces())
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
     for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
@@ -343,7 +343,7 @@ def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) 
 
 
 def _face_lines(run: Import) -> Iterator[tuple[FaceLine, int]]:
-    """Yield each face with the memory that it takes with its crop."""
+    """Yield each face with the memory that it and its crop take."""
     for line in json_lines.split(run.member(FACES).pieces()):
         face = json_lines.parse(line, FaceLine)
         yield face, len(line) * json_lines.PARSED_WEIGHT + (face.crop or 0)

@@ -1,12 +1,12 @@
-"""Backup of a SQLite database and of what belongs to it in its folder into one signed tar, and its restore.
+"""Back up a SQLite database and the files that belong to it into one signed tar, and restore them.
 
-`backup.json`: who made it and when, the numbers of rows, the SHA-256 of the files that follow, signed (Ed25519).
-`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: as in the data folder, if they are there.
-`likeness.db`: the database as of one moment (SQLite's online backup), with everything acknowledged before.
+`backup.json`: who made it and when, row counts, and the SHA-256 of the files that follow; signed (Ed25519).
+`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: copied from the data folder, if they exist.
+`likeness.db`: the database as of one moment (SQLite's online backup), with every change acknowledged before it.
 
 A restore checks the signature by the signing key in the database, which `vault.key` or an encryption key opens: the
 folder's own, or the backup's where the folder has none. Without these keys nobody can make a backup that a restore
-accepts. Sign-in codes are left out, and the keys of jobs' files, as the files are. PostgreSQL has `pg_dump`.
+accepts. Sign-in codes, jobs' files and the keys of these files are left out. PostgreSQL has `pg_dump`.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
 UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
-"""Errors of the file system that names in a backup cause: one is in the way of another, or is too long."""
+"""File system errors that a backup's file names may cause: a name collides with another, or is too long."""
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
 OWN = OWN_FOLDER, CALIBRATIONS
-"""Folders of the data folder with model packages and operating points of its own."""
+"""Folders in the data folder with its own model packages and operating points."""
 MAX_SMALL = 64 * 1024
-"""Most bytes of a key file, and of `backup.json`."""
+"""Maximum bytes of a key file, and of `backup.json`."""
 COUNTED = "galleries", "subjects", "faces"
 LEFT_OUT = "DELETE FROM sign_ins", "UPDATE jobs SET secret = NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The numbers of ``rows`` by table; ``signer``: the SHA-256 of the signer's public key, None if nobody signed."""
+    """The row counts by table, and the SHA-256 of the signer's public key, None if the backup is unsigned."""
 
     created_at: str
     rows: Mapping[str, int]
@@ -91,7 +91,7 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
             file = stack.enter_context(replacing(path))
             copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
             rows = _copy(source, copy)
-            # Kept open until the end: a file that is replaced meanwhile is written as it was when it was hashed.
+            # Keep the files open: one that is replaced meanwhile is written as it was when it was hashed.
             belongings = _belongings(data_dir) | {DATABASE: copy}
             kept = {name: stack.enter_context(at.open("rb")) for name, at in belongings.items()}
             sums = {name: hashlib.file_digest(at, "sha256").hexdigest() for name, at in kept.items()}
@@ -113,19 +113,19 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
 
 
 def _copy(source: Path, copy: Path) -> dict[str, int]:
-    """Copy the database as of one moment, without blocking its writers; return its numbers of rows."""
+    """Copy the database as of one moment, without blocking its writers; return its row counts."""
     with (
         closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as there,
         closing(sqlite3.connect(copy, isolation_level=None)) as here,
     ):
-        there.backup(here)  # in one step: a write in between would make it begin anew
+        there.backup(here)  # in one step: a write between two steps would restart the backup
         for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA secure_delete = ON", *LEFT_OUT):
             here.execute(statement)
         return {name: here.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in COUNTED}  # noqa: S608 (constants)
 
 
 def _belongings(data_dir: Path) -> dict[str, Path]:
-    """Return the data folder's keys, and the files of its own model packages and operating points, by name within
+    """Return the data folder's keys, model packages and operating points, by file name within
     it."""
     paths = [data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()]
     for folder in OWN:
@@ -170,7 +170,7 @@ def restore(
 
 
 def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Write the database to `draft`, packages and calibrations below `own`. Return what `backup.json` says, and the
+    """Write the database to `draft`, packages and calibrations below `own`. Return the content of `backup.json` and the
     keys. Raises FileMissing, and InvalidInput ``invalid_backup``."""
     small: dict[str, bytes] = {}
     sums: dict[str, str] = {}
@@ -237,7 +237,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
-    """Create the files that the folder lacks; remove these again if the block fails."""
+    """Create the files that the folder lacks; remove them again if the block fails."""
     made = [data_dir / name for name, content in files.items() if write_new(data_dir / name, content)]
     try:
         yield
@@ -249,7 +249,7 @@ def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 
 @contextmanager
 def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
-    """Move packages and calibrations from below `own` to where `restore` puts them; back if the block fails."""
+    """Move packages and calibrations from `own` into the data folder; move them back if the block fails."""
     moved: list[tuple[Path, Path]] = []
     try:
         for new in sorted(own.glob("*/*")):
@@ -271,7 +271,7 @@ def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
 
 
 def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool) -> None:
-    """Migrate the database, and check that it is whole, is the signer's, and opens with the keys here."""
+    """Migrate the database; check that it is whole, belongs to the signer, and opens with the data folder's keys."""
     with closing(Database(sqlite_url(draft))) as database, database.read() as connection:
         if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
             raise _invalid("its database is damaged")

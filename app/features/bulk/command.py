@@ -1,4 +1,4 @@
-"""import, export: many faces in, from folders, tables and arrays; a whole gallery out."""
+"""`likeness import`, `export`: enroll many faces from folders, tables and arrays; write a whole gallery to a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from app.files import delimiter_of
 from app.photo_folders import SUFFIXES
 
 REFUSALS_SHOWN = 10
-"""Refused items that are printed when a job ends; its report has all of them."""
+"""Number of rejected items printed when a job ends; its report has all of them."""
 ImportPackage: TypeAlias = Annotated[
     str | None,
     typer.Option("--package", help="Templates: the model package that made them.", autocompletion=model_ids),
@@ -170,7 +170,7 @@ def export(
 
 PIECE = 1024 * 1024
 SENT_AT_ONCE = 2
-"""Photos whose faces are looked for at the same time."""
+"""Number of photos sent at the same time."""
 ROWS = 4096
 ID_COLUMNS, PATH_COLUMNS = ("id", "subject"), ("path", "photo", "image", "file")
 VECTOR_COLUMNS = ("embedding", "template", "vector")
@@ -187,7 +187,7 @@ class Source:
 
 
 def source_of(path: Path, content: str | None, ids: Path | None) -> Source:
-    """Return the source of an import: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
+    """Find out what kind of source an import has: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
 
     The ``content`` of a tar is detected unless it is given.
 
@@ -220,7 +220,7 @@ def _content(path: Path) -> str:
 
 
 def _no_source(path: Path) -> str:
-    """Return what to do with a file that is nothing to import."""
+    """Return the advice for a file that can't be imported."""
     if zipfile.is_zipfile(path):
         return "a zip is not read: unpack it, and name the folder"
     if path.suffix.lower() in SUFFIXES:
@@ -235,7 +235,7 @@ def _file(path: Path) -> Iterator[bytes]:
 
 
 def _member(name: str, path: Path) -> Iterator[bytes]:
-    """Yield a file as a tar member. If its length changes meanwhile, the tar is invalid and the server refuses it."""
+    """Yield a file as a tar member. If its length changes meanwhile, the tar is invalid and the server rejects it."""
     size = path.stat().st_size
     yield tar_stream.header(name, size)
     yield from _file(path)
@@ -287,7 +287,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def _reader(file: TextIO) -> csv.DictReader[str]:
-    """Read a CSV. Columns that mean something here are named in small letters, however the file writes them."""
+    """Open a CSV. The names of columns that an import knows are lower-cased."""
     reader = csv.DictReader(file, delimiter=delimiter_of(file))
     plain = {name: name.strip().lower() for name in reader.fieldnames or ()}
     reader.fieldnames = [plain[name] if plain[name] in KNOWN_COLUMNS else name for name in plain]
@@ -295,7 +295,7 @@ def _reader(file: TextIO) -> csv.DictReader[str]:
 
 
 def _about(row: dict[str, Any], id_column: str) -> dict[str, Any]:
-    """Return subject, name and metadata: the JSON in the column `metadata`, and every other column."""
+    """Return the row's subject, name and metadata: the JSON in the column `metadata`, and every unknown column."""
     line: dict[str, Any] = {"subject": "" if row[id_column] is None else str(row[id_column]).strip()}
     metadata: dict[str, Any] = {}
     for column, value in row.items():
@@ -311,7 +311,7 @@ def _about(row: dict[str, Any], id_column: str) -> dict[str, Any]:
 
 
 def _about_template(row: dict[str, Any], id_column: str) -> dict[str, Any]:
-    """Return what `_about` does, and the quality."""
+    """Return the row's subject, name, metadata and quality."""
     quality = row.pop("quality", None)
     line = _about(row, id_column)
     if quality not in {None, ""}:

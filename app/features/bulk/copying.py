@@ -1,4 +1,4 @@
-"""Replaces a SQLite database by a whole new one, and copies a database into an empty one, SQLite or PostgreSQL."""
+"""Replace a SQLite database with a new one; copy a database into an empty one, SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.files import sqlite_url, sync_folder
 MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_INS.name}
 """Tables that a server fills at its start, before any request."""
 ROWS_AT_ONCE = 500
-"""Rows in memory at a time: templates and crops take some 10 kB each."""
+"""Rows in memory at a time: a face's template and crop take about 10 kB."""
 NUMBERED = tuple(
     table.name
     for table in METADATA.sorted_tables
@@ -31,9 +31,9 @@ NUMBERED = tuple(
 
 
 def copy_database(source: str, target: str) -> dict[str, int]:
-    """Copy every row, and return their numbers by table. The target appears complete or not at all.
+    """Copy every row, and return the row counts by table. The target appears complete or not at all.
 
-    Nobody else may use either: hold `app.db.usage.exclusive`. Raises Conflict ``database_not_empty``.
+    No other process may use either database: hold `app.db.usage.exclusive`. Raises Conflict ``database_not_empty``.
     """
     with closing(Database(source, alone=True)) as old, old.read(one_moment=True) as there, _opened(target) as new:
         with new.write() as here:
@@ -66,7 +66,7 @@ def _opened(url: str) -> Iterator[Database]:
 
 
 def _last_keys(connection: Connection) -> dict[str, int]:
-    """Return the last key of each table that numbers its rows: the copy must not use keys again."""
+    """Return the last key of each table that numbers its rows, since the copy must not reuse keys."""
     if connection.dialect.name == "sqlite":
         numbers = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
         return {name: seq for name, seq in numbers if name in NUMBERED}
@@ -80,7 +80,7 @@ def _last_keys(connection: Connection) -> dict[str, int]:
 
 
 def _number(connection: Connection, last_keys: dict[str, int]) -> None:
-    """Make the tables number new rows after their last keys."""
+    """Set where the tables go on numbering: after their last keys."""
     for table, last in last_keys.items():
         if connection.dialect.name == "sqlite":
             connection.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table})
@@ -92,10 +92,10 @@ def _number(connection: Connection, last_keys: dict[str, int]) -> None:
 
 @contextmanager
 def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
-    """Yield the place of a new database, which replaces the one at `path` if the block succeeds.
+    """Yield a path for a new database, which replaces the one at `path` if the block succeeds.
 
-    Nobody else may use that one, and the new one must be closed. Raises Conflict ``database_not_empty`` if it isn't
-    empty, unless told to `replace` it.
+    No other process may use the old one, and the block must close the new one. Raises Conflict
+    ``database_not_empty`` if the old one has content, unless `replace` is set.
     """
     if path.exists():
         with connected(sqlite_url(path)) as connection:
@@ -103,7 +103,7 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
                 _check_empty(connection)
             connection.rollback()
             raw: Any = connection.connection.driver_connection  # outside of a transaction
-            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # the log is deleted before its file
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # empties the log
         if busy:
             raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
     draft = draft_of(path)
@@ -111,7 +111,7 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
         for name in sqlite_files(draft):
             name.unlink(missing_ok=True)
         yield draft
-        for name in sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+        for name in sqlite_files(path)[1:]:  # the old database's log must not be taken for the new one's
             name.unlink(missing_ok=True)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
@@ -123,7 +123,7 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _check_empty(connection: Connection) -> None:
-    """Raise Conflict ``database_not_empty`` if it has rows that no server makes at its first start, or other tables."""
+    """Raise Conflict ``database_not_empty`` if it has foreign tables, or rows that a first start doesn't make."""
     for name in sa.inspect(connection).get_table_names():
         if name not in METADATA.tables and name != VERSION.name:
             message = f"The database has a table of another program, {name}: name a database of its own."

@@ -1,4 +1,4 @@
-"""backup, restore, database: the database as a whole. No server is needed; backup works beside one.
+"""`likeness backup`, `restore`, `database`: work on the whole database, without a server; backup also beside one.
 
 What is slow to import is imported at the top: every command here needs it.
 """
@@ -53,7 +53,7 @@ def backup(
 
 
 def _signer(settings: Settings, database: Database) -> Signer | None:
-    """Return the server's signer, which is made if there is none; None if the keys here don't open its secrets."""
+    """Return the server's signer, a new one if it has none; None if the keys here don't open its secrets."""
     rings = _rings(settings)
     if rings.secrets is None:
         return None
@@ -97,7 +97,7 @@ def restore(
 
 
 def _stopped() -> Settings:
-    """Return the settings. Raises Conflict ``data_dir_in_use`` if a server runs on the data folder."""
+    """Return the settings if no server runs on the data folder. Raises Conflict ``data_dir_in_use``."""
     settings = load_settings()
     if url := data_folder.running_at(settings.data_dir):
         raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
@@ -121,7 +121,7 @@ def copy(
 ) -> None:
     """Copy the database into an empty one, from SQLite to PostgreSQL or back. No server may use either.
 
-    The data folder's keys belong to the copy, too. Set LIKENESS_DATABASE_URL to it and start the server.
+    The copy needs the same data folder, for its keys. Set LIKENESS_DATABASE_URL to the copy and start the server.
     """
     settings = _stopped()
     require_data(settings)

@@ -1,6 +1,6 @@
-"""Grouping of photos: a tar of photos without names becomes the faces of each person, which a person then names.
+"""Group the faces in a tar of unnamed photos by person; somebody then names the groups.
 
-Nothing is enrolled. The job's result holds boxes, no pictures and no templates: whoever sent the photos has them.
+Nothing is enrolled. The job's result holds boxes, but no pictures and no templates: the sender has the photos.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Seen:
 
 
 def group_photos(core: Components, job: Running) -> None:
-    """Group the faces of an upload's photos by person. A resumed job begins again.
+    """Group the faces of an upload's photos by person. A resumed job starts over.
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large`` for more than MOST usable faces,
     OperatingPointUnavailable if the gallery's package has no operating points.

@@ -1,4 +1,4 @@
-"""What all imports share: the gallery, the upload, and batches that become one transaction each."""
+"""The common part of all imports: the gallery, the upload, and batches that are written in one transaction each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 UNLIKE = "The face looks like none of the subject's others."
 TEMPLATES, FACES = "templates.npy", "faces.jsonl"
-"""Names of the files with the templates, one a row, and with a line about each."""
+"""Names of the file with one template per row, and of the file with a line about each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A face to write, with its number within the job and its name there."""
+    """A face to write, with its number and its name within the job."""
 
     item: int
     name: str
@@ -64,14 +64,14 @@ class Import:
         return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self.core.limits.upload_bytes)
 
     def member(self, *names: str) -> tar_stream.Entry:
-        """Return the first file of one of these names. Raises InvalidInput ``invalid_archive``."""
+        """Return the first file that has one of these names. Raises InvalidInput ``invalid_archive``."""
         for entry in self.entries():
             if entry.name.removeprefix("./") in names and entry.problem is None:
                 return entry
         raise InvalidInput(f"The archive has no {' or '.join(names)}.", code="invalid_archive")
 
     def templates(self, skipped: int = 0) -> RowReader:
-        """Return the rows of templates, without the first ones. Raises as `member` and RowReader."""
+        """Return the rows of templates after the first ``skipped``. Raises what `member` and RowReader raise."""
         rows = RowReader(PieceReader(self.member(TEMPLATES).pieces()), self.gallery.dimension)
         rows.skip(skipped)
         return rows
@@ -84,7 +84,7 @@ class Import:
         self.job.refuse(item, name, error.code, error.message, reasons_of(error))
 
     def write(self, batch: Batch, saved: Mapping[str, Any], package: str | None = None) -> None:
-        """Write the faces and the job's progress in one transaction, after the look for duplicates that the job asks
+        """Write the faces and the job's progress in one transaction, after the search for duplicates that the job asks
         for.
 
         The templates are of `package`, by default the gallery's.
@@ -112,14 +112,14 @@ class Import:
     def _check(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
-        # Templates come by thousands: a review finds such faces later.
+        # Templates come in thousands; a review finds duplicates among them later.
         photos = self.job.params.get("content") == "photos"
         return list(
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )
 
     def _report(self, checked: list[tuple[Row, Objections]]) -> None:
-        """Report the faces that resemble others, with whom and how much."""
+        """Report the faces that resemble other subjects, with these subjects and the scores."""
         for row, objections in checked:
             alike = objections.conflict or objections.duplicate
             whom = [] if alike is None else [f"subject {alike.subject}"]

@@ -19,9 +19,9 @@ from app.wording import found_wrong
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
-"""Most bytes of memory that a batch takes, roughly: photos, or parsed lines with their crops."""
+"""Approximate maximum bytes of a batch in memory: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
-"""Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
+"""Maximum bytes of memory per byte of a line: `{},`, three bytes, becomes an object of 64 bytes and a reference."""
 """Quality of a template that comes without one: the middle of the scale."""
 MAX_SIDE = 2**31 - 1
 """Largest integer that every database stores."""
@@ -45,7 +45,7 @@ class Line(BaseModel):
 
 
 class PhotoLine(Line):
-    """The subject of a photo in the archive whose folder doesn't name it."""
+    """The subject of a photo in the archive, where the photo's folder doesn't name it."""
 
     photo: str
     subject: str
@@ -117,9 +117,9 @@ T = TypeVar("T")
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines that aren't empty, without a byte order mark before the first.
+    """Yield the lines that aren't empty, and drop a byte order mark before the first.
 
-    Raises InvalidInput ``invalid_archive`` for one longer than MAX_LINE.
+    Raises InvalidInput ``invalid_archive`` for a line longer than MAX_LINE.
     """
     rest, begun = b"", False
     for piece in pieces:
@@ -135,7 +135,7 @@ def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
-    """Return the parsed line. Raises InvalidInput ``invalid_item``, whose message quotes nothing of the line."""
+    """Return the parsed line. Raises InvalidInput ``invalid_item`` with a message that doesn't quote the line."""
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
@@ -147,9 +147,9 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
 def batches(
     items: Iterable[tuple[T, int]], count: int, *, together: Callable[[T, T], bool] = lambda *_: False
 ) -> Iterator[list[T]]:
-    """Yield `count` items at a time, or fewer beyond BATCH_WEIGHT; each comes with its weight in bytes.
+    """Yield batches of `count` items, or fewer if these exceed BATCH_WEIGHT bytes. Items come with their weights.
 
-    Items that belong `together` with a batch's last one stay in it, up to twice the count.
+    A batch takes further items that belong `together` with its last one, up to twice the count.
     """
     batch: list[T] = []
     held = 0

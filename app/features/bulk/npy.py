@@ -1,4 +1,4 @@
-"""NumPy's file format, read and written as a stream of rows."""
+"""Read and write NumPy's file format as a stream of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.types import Vectors
 
 DTYPES = frozenset({"float16", "float32", "float64"})
 MAX_HEADER = 4096
-"""Most bytes of a header; numpy writes 118 for an array of floats."""
+"""Maximum bytes of a header; numpy writes 118 for an array of floats."""
 SKIP_BYTES = 1024 * 1024
 
 
@@ -60,7 +60,7 @@ class RowReader:
             return np.frombuffer(data, self._dtype).reshape(rows, self._dimension).astype(np.float32)
 
     def skip(self, rows: int) -> None:
-        """Skip rows. Raises as `read`."""
+        """Skip rows. Raises what `read` raises."""
         left = rows * self._dimension * self._dtype.itemsize
         while left:
             piece = self._file.read(min(left, SKIP_BYTES))
@@ -70,8 +70,7 @@ class RowReader:
 
 
 def _read_header(file: PieceReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns come first, and dtype. numpy alone would read up to 4 GiB if the header's length
-    says so."""
+    """Return shape, Fortran order, and dtype. The header's length is limited: numpy alone would read up to 4 GiB."""
     opened: Any = file  # numpy calls only `read`
     version = npy.read_magic(opened)
     prefix = file.read(2 if version == (1, 0) else 4)
@@ -83,7 +82,7 @@ def _read_header(file: PieceReader) -> tuple[tuple[int, ...], bool, np.dtype[Any
 
 
 def head(rows: int, dimension: int) -> bytes:
-    """Return the header of a file with `rows` rows of float32, little endian."""
+    """Return the header of a file of `rows` float32 rows, little endian."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)})
     return file.getvalue()

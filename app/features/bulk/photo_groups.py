@@ -1,4 +1,4 @@
-"""Sorts the faces of a camera roll without names into folders, one for each person, to be named and imported."""
+"""Sort the faces of an unnamed camera roll into a folder for each person, which somebody names and imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Roll:
     """Collects the faces of photos, as ``embed`` answers them, in a new folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder. Raises InvalidInput (``invalid_source``) if there is something in it."""
+        """Make the folder. Raises InvalidInput (``invalid_source``) if it isn't empty."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidInput(f"{folder}: name a new or an empty folder for the groups.", code="invalid_source")
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Import of photos: a tar with a folder for each person, through the same stages and rules as enrollment.
 
-A folder's photos are written together, so that a turned head is taken beside a good photo of the same person.
+A folder's photos are written together, so that a turned head is accepted beside a good photo of the same person.
 
 The job's progress is written in the transaction of the faces. A resumed job reads the upload from its beginning and
 skips the photos that are done.
@@ -36,10 +36,10 @@ PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
 THREADS = 4
-"""Threads for the photos of an import; the other threads are for requests."""
+"""Threads for an import's photos; this leaves the other threads for requests."""
 MAX_PEOPLE_BYTES = 64 * 1024 * 1024
 MAX_PEOPLE = 1_000_000
-"""Lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes a line."""
+"""Maximum lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes per line."""
 PROBLEMS = {
     "not_a_file": "The entry is a link, a device or something else that is not a file.",
     "unsafe_path": "The path is absolute, leads to a parent folder, or holds control characters.",
@@ -63,14 +63,14 @@ class Examined:
     face: Face
     origin: Origin
     poor: InvalidInput | None
-    """Why a turned head is refused, unless it matches a good face of its subject."""
+    """The error that rejects a turned head, unless it matches a good face of its subject."""
 
 
 def import_photos(core: Components, job: Running) -> None:
     """Enroll the photos of an upload. Raises InvalidInput ``invalid_archive`` before anything is written."""
     run = Import(core, job)
     people = _people(run)
-    if not job.saved:  # read all of it once, so that a truncated tar is rejected as a whole
+    if not job.saved:  # read the whole tar first, so that nothing of a truncated one is imported
         job.progress(0, sum(1 for _ in _photos(run, people)))
         job.checkpoint({"next": 0})
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
@@ -141,7 +141,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
 
 
 def _people(run: Import) -> dict[str, bytes]:
-    """Read people.jsonl, if it is the first file: its lines by photo, checked but not parsed, which takes less memory.
+    """Read people.jsonl, if it is the first file. Return checked lines by photo; parsed ones would take more memory.
 
     Raises InvalidInput ``invalid_archive``, ``invalid_item``.
     """
@@ -159,8 +159,8 @@ def _people(run: Import) -> dict[str, bytes]:
 
 
 def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]:
-    """Yield the entries with their numbers, without `people.jsonl`, and without the files that `is_skipped` names
-    unless they are among the photos of ``people``. Count the files left out as ``skipped``."""
+    """Yield the entries with their numbers, without `people.jsonl` and the files that `is_skipped` names, except those
+    in ``people``. Count the files left out as ``skipped``."""
     item = skipped = 0
     for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)
@@ -176,7 +176,7 @@ def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]
 
 
 def photos_of(run: Import, people: Collection[str] = (), begin: int = 0) -> Iterator[tuple[Photo, int]]:
-    """Yield the photos from number ``begin`` on, with the bytes that they hold. ``people``: as in `_photos`."""
+    """Yield the photos from number ``begin`` on, with their sizes in bytes. ``people``: as in `_photos`."""
     most = run.core.limits.image_bytes
     for item, entry in _photos(run, people):
         if item < begin:

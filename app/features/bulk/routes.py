@@ -77,7 +77,7 @@ class GroupedFace(Wire):
 
 
 class PhotoGroups(Wire):
-    """The groups of faces that a grouping has found: none before its job has ended."""
+    """The groups of faces that a grouping has found: none until its job has ended."""
 
     job: schemas.Job
     groups: list[list[GroupedFace]] = Field(description="The faces of each person, the one with most first.")
@@ -92,8 +92,8 @@ async def group_photos(
 ) -> Job:
     """Group photos by face.
 
-    Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that puts the faces of each
-    person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
+    Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their faces by person, by the
+    gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
     """
 
     def begin(home: Gallery, file: SealedWriter) -> records.Job:
@@ -134,7 +134,7 @@ async def _receive(
 def show_groups(bulk: BulkService, jobs: JobStore, grant: Grant, gallery: GalleryId, job: JobId) -> PhotoGroups:
     """Show the groups of photos.
 
-    How far a grouping of this key is, and at its end the faces of each person: which photo and where in it.
+    The progress of a grouping that this key started; when it has ended, the faces of each person, by photo and box.
     """
     grouping = find_job(jobs, grant, job)
     if (grouping.kind, grouping.gallery, grouping.who) != (GROUP, gallery, grant.key_id):
@@ -149,7 +149,7 @@ def show_groups(bulk: BulkService, jobs: JobStore, grant: Grant, gallery: Galler
 def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: Annotated[ExportParams, Query()]) -> Job:
     """Export a gallery.
 
-    Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
+    Answers with the job that writes the gallery, as of the job's start, to one signed archive. Fetch it from
     `/v1/jobs/{job}/result`.
     """
     return job_routes.answer(bulk.begin_export(gallery, grant.key_id, crops=query.crops))

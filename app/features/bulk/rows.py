@@ -1,4 +1,4 @@
-"""Write subjects and faces for imports, many in one change, all or none; and read them for exports."""
+"""Write many subjects and faces of an import in one change, all or none; read them for an export."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """A consistent view of a gallery; subjects and faces come in the order of their keys.
+    """A consistent view of a gallery; subjects and faces are in the order of their keys.
 
     ``counts`` and ``faces`` cover the faces that have a template of the gallery's package; ``left_out`` have none.
     """
@@ -97,7 +97,7 @@ def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str,
 
 
 def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Sequence[StoredFace]:
-    """Return the faces with exactly the templates that the gallery takes; `package` is that of ``template``.
+    """Return the faces with exactly the templates that the gallery takes; `package` made each face's ``template``.
 
     Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
     """
@@ -119,7 +119,7 @@ def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Seq
 def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[StoredFace]) -> Written:
     """Write subjects and faces, whose templates are of `package`.
 
-    Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
+    Missing subjects of `faces` are created. Faces that the gallery already has are skipped (`place_ids`).
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
     ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery needs now.
     """
@@ -138,7 +138,7 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
 
 
 def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredFace], tuple[int, ...]]:
-    """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
+    """Return the faces to write, and the positions of those to skip: the gallery or an earlier face has their ids.
 
     A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
     """
@@ -205,6 +205,6 @@ def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 
 def two_packages(gallery_id: str) -> Conflict:
-    """Return the error for faces with templates of one package where two are needed."""
+    """Return the error for faces that have templates of one package only, but need two."""
     message = f"Gallery {gallery_id!r} is being re-embedded to another model package: wait, or finish or cancel that."
     return TwoPackages(message, gallery=gallery_id)

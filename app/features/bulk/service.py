@@ -1,4 +1,4 @@
-"""Imports and exports as the API sees them: their parameters, uploads, jobs and results."""
+"""Parameters, uploads, jobs and results of imports and exports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.jobs.store import new_job_id
 
 IMPORT, EXPORT, GROUP = "import", "export", "group"
 UPLOADS = 2
-"""Uploads of one key that may arrive at once."""
+"""Maximum uploads of one API key that may arrive at once."""
 _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {
     "photos": import_photos,
     "templates": import_templates,
@@ -86,11 +86,11 @@ class BulkService:
         }
 
     def receive(self, gallery_id: str, terms: ImportParams, who: str) -> tuple[Gallery, SealedWriter]:
-        """Begin to receive an upload of the key `who`, encrypted with a key that only its job's row will hold.
+        """Begin to receive an upload of the API key `who`, encrypted with a secret that only its job's row will hold.
 
         Call `end_upload` after it. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``,
-        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the key are arriving, or those that
-        wait for their jobs have together as many bytes as one may have.
+        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the API key are arriving, or its
+        waiting uploads have as many bytes together as one upload may have.
         """
         gallery = self._core.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
@@ -111,7 +111,7 @@ class BulkService:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
     def end_upload(self, who: str) -> None:
-        """Note that an upload of the key `who` has arrived, or will not."""
+        """Note that an upload of the API key `who` has arrived or was given up."""
         with self._lock:
             self._arriving[who] -= 1
             if not self._arriving[who]:

@@ -1,4 +1,4 @@
-"""Import of templates made elsewhere by the gallery's package: `templates.npy`, and a file that says whose they are."""
+"""Import templates that the gallery's package made elsewhere: `templates.npy`, and a file that says whose they are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from app.api.components import Components
 
 IDS = "ids.txt"
-"""Name of the file that may replace FACES: a line for each row, with only the subject's id."""
+"""Name of a file that may replace FACES: each line has only the subject's id for a row."""
 AT_ONCE = 2_000
-"""Rows in one transaction. After larger batches more of the freed memory stays fragmented."""
+"""Rows in one transaction. Larger batches leave more fragmented memory behind."""
 
 
 def import_templates(core: Components, job: Running) -> None:
-    """Enroll the templates of an upload; templates not of length 1 are rejected, or normalized if the job says so.
+    """Enroll the templates of an upload. Those not of unit length are rejected, or normalized if the job says so.
     Raises Conflict ``package_mismatch`` and InvalidInput ``invalid_archive``."""
     run = Import(core, job)
     package = str(job.params["package"])
@@ -75,7 +75,7 @@ def _add(
 
 
 def _check(run: Import) -> None:
-    """Read all of the upload once, so that files that don't fit together are rejected as a whole."""
+    """Read the whole upload first, so that nothing is imported from files that don't fit together."""
     rows = run.templates()
     rows.skip(rows.count)
     total = sum(1 for _ in json_lines.split(run.member(FACES, IDS).pieces()))
@@ -87,7 +87,7 @@ def _check(run: Import) -> None:
 
 
 def _lines(run: Import, begin: int) -> Iterator[tuple[FaceLine | InvalidInput, int]]:
-    """Yield each line from that one on, with the memory it takes."""
+    """Yield each line from number ``begin`` on, with the memory it takes."""
     entry = run.member(FACES, IDS)
     ids_alone = entry.name.endswith(IDS)
     for line in islice(json_lines.split(entry.pieces()), begin, None):

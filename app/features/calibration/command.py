@@ -1,4 +1,4 @@
-"""galleries calibrate: a gallery's own operating points."""
+"""`likeness galleries calibrate`: measure a gallery's own operating points."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calibrate(
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
 ) -> None:
-    """Measure operating points among a gallery's own subjects, and choose whose decide."""
+    """Measure operating points among a gallery's own subjects, and choose which points decide."""
     client = session.client()
     given = {"calibration": use, "allow_laxer": allow_laxer}
     if changes := {name: value for name, value in given.items() if value is not None}:

@@ -1,4 +1,4 @@
-"""A gallery's own calibration: measured as a job, and again as the gallery changes."""
+"""Measure a gallery's own calibration as a job, and again as the gallery changes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from app.types import count_faces
 
 KIND = "calibrate"
 REST = 1.0
-"""Seconds of rest for each second of comparing, so that half of one core at most is taken from recognition."""
+"""Seconds of rest for each second of comparing, so that recognition loses at most half a core."""
 AGAIN = timedelta(minutes=10)
-"""Time from a job that failed or was cancelled until the server tries again by itself."""
+"""Time after a failed or cancelled job until the server tries again by itself."""
 _log = logging.getLogger(__name__)
 Recorded = Callable[[str], AbstractContextManager[None]]
 
 
 class Cancelled(Exception):
-    """The job was cancelled, or the server stops."""
+    """The job was cancelled, or the server is stopping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Calibrator:
         return self.find(gallery_id)
 
     def keep(self, gallery: Gallery, who: str | None = None) -> None:
-        """Start to measure if the gallery decides by its own calibration, and this is missing or stale."""
+        """Start to measure if the gallery decides by its own calibration and that is missing or stale."""
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery.id, who=who)
 
@@ -100,7 +100,7 @@ class Calibrator:
         )
 
     def begin_due(self) -> None:
-        """Measure the galleries again that decide by their own calibration, if this is missing or stale."""
+        """Start to measure all galleries whose own calibration decides and is missing or stale."""
         for standing in self._calibrations.switched_on():
             try:
                 if standing.is_due and not _rests(self._jobs.find(standing.job)):
@@ -110,7 +110,7 @@ class Calibrator:
                 _log.warning("A calibration could not be started: %s", error.code)
 
     def work(self, running: Running) -> None:
-        """Run a job; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
+        """Run a job; see `app.jobs.runner.Work`. A resumed job starts over: it takes seconds."""
         gallery = self._store.gallery(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:
@@ -137,10 +137,10 @@ class Calibrator:
         running.checkpoint({"measured": True})
 
     def _sample(self, running: Running, gallery: Gallery) -> tuple[FaceBlock, int]:
-        """Return the faces to compare, of named subjects: all, or those of a sample; and the number of the gallery's
-        last change. Memory is bounded for galleries of any size.
+        """Return faces of named subjects to compare, all or a sample, and the number of the gallery's last change.
+        Memory is bounded for galleries of any size.
 
-        Unnamed subjects are left out: two of them may be one person, and so say nothing about different people.
+        Unnamed subjects are left out: two of them may be one person, so they are no evidence about different people.
         """
         source, spec = self._store.change_reader, gallery.index_spec
         share, taken = sample_share(source.sizes(spec, named=True)), Counter[int]()
@@ -169,7 +169,7 @@ class _Pace:
 
 
 def _rests(job: Job | None) -> bool:
-    """Return whether no new job may begin yet: this one runs, or it failed or was cancelled a short while ago."""
+    """Return whether a new job must wait: this one is running, or it failed or was cancelled a short while ago."""
     if job is None or job.state == "done":
         return False
     return job.finished_at is None or job.finished_at > utc_now(-AGAIN)

@@ -2,13 +2,13 @@
 
 Two subjects may be one person enrolled twice. Such a pair looks like a false match and would push the thresholds of the
 lowest rates up. The rule here needs no person's help: two subjects are left out and listed if their faces' mean score
-reaches the package's strictest operating point, and each is the other's most similar one.
+reaches the package's strictest operating point, and each is the other's most similar subject.
 
-The rule errs in two directions, and both errors are stated. Lookalikes who are two people may be left out: each stated
-rate may then be too low, by no more than the share of pairs left out, so a rate below that share is not supported. A
-person enrolled three times is left out once only, so thresholds are rather too high.
+The rule errs in two directions. Lookalikes who are two people may be left out: each stated rate may then be too low, by
+at most the share of pairs left out, so rates below that share are not supported. And of a person enrolled three times,
+one pair remains, so thresholds may be too high.
 
-`deciding` says which points decide at each false match rate in a gallery that has its own: these, or the package's.
+`deciding` returns, for each false match rate, the threshold that decides: the gallery's own, or the package's.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from app.package.thresholds import Thresholds, extended, raised
 from app.types import Sizes, Vectors
 
 LEAST_SUBJECTS = 30
-"""Fewest subjects that are measured: with fewer groups a bootstrap's intervals are too narrow (Cameron, Gelbach and
+"""Minimum number of subjects: with fewer groups a bootstrap's intervals are too narrow (Cameron, Gelbach and
 Miller 2008, "Bootstrap-based improvements for inference with clustered errors": fewer than five to thirty)."""
 MOST_FACES = 10_000
-"""Most faces that are compared: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
+"""Maximum number of faces to compare: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
 MOST_OF_SUBJECT = 10
-"""Most faces of one subject that are compared, so that no subject outweighs the others."""
+"""Maximum faces of one subject to compare, so that no subject outweighs the others."""
 BLOCK = 128
 NAME = "gallery"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Two subjects who may be one person: the rows of their two most alike faces, and the score of these."""
+    """Two subjects who may be one person: the rows of their two most similar faces, and the score of these."""
 
     first: int
     second: int
@@ -49,7 +49,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class RateDifference:
-    """The FMR that this population has at a threshold of the package; None if it is too high to be measured exactly."""
+    """This population's FMR at a threshold of the package; None if it is too high to be measured exactly."""
 
     fmr: float
     threshold: float
@@ -58,7 +58,7 @@ class RateDifference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How a population was measured. If a sample was compared, the gallery has more subjects and faces than these."""
+    """How a population was measured. The numbers are those of the sample, if only a sample was compared."""
 
     subjects: int
     """Subjects that have faces with templates of the package."""
@@ -70,10 +70,9 @@ class Figures:
     left_out: int = 0
     """Pairs of faces left out with these subjects."""
     expected: float | None = None
-    """Number of pairs of subjects that would be as alike by chance, at the package's own rate; None without operating
-    points."""
+    """Expected number of such pairs by chance, at the package's rate; None without operating points."""
     missed: float = 0.0
-    """By how much each stated FMR is too low at most: if all subjects left out were different people."""
+    """How much too low each stated FMR is at most, if all left-out subjects are different people."""
     differences: tuple[RateDifference, ...] = ()
 
 
@@ -85,11 +84,11 @@ class Population:
     calibration: Calibration | None = None
     """None if the pairs support fewer than two rates."""
     suspicions: tuple[Suspicion, ...] = ()
-    """All suspicious pairs, the highest score first."""
+    """All suspicious pairs, highest score first."""
 
 
 def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Return which faces belong to a sample of about ``share`` of the subjects, by their keys alone: (N,)."""
+    """Return which faces are in a sample of about ``share`` of the subjects, chosen by their hashed keys: (N,) bool."""
     if share >= 1:
         return np.ones(len(subjects), np.bool_)
     mixed = subjects.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele et al. 2014)
@@ -100,12 +99,12 @@ def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
 
 
 def sample_share(sizes: Sizes) -> float:
-    """Return the share of the subjects to compare, so that about MOST_FACES faces are."""
+    """Return the share of the subjects to compare, for about MOST_FACES faces."""
     return MOST_FACES / max(1, sum(min(faces, MOST_OF_SUBJECT) * subjects for faces, subjects in sizes.items()))
 
 
 def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> NDArray[np.int64]:
-    """Return the rows of a block, whose subjects' keys are (N,), to compare; ``taken`` counts each subject's so far."""
+    """Return which rows of a block to compare. ``subjects``: its faces' keys (N,); ``taken``: faces so far by key."""
     rows = []
     chosen = np.flatnonzero(sampled(subjects, share))
     for row, subject in zip(chosen.tolist(), subjects[chosen].tolist(), strict=True):
@@ -123,7 +122,7 @@ def measure_population(
     measured_on: str,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> Population:
-    """Measure the operating points of (N, D) unit ``vectors`` of ``subjects`` (N,), any numbers.
+    """Measure the operating points of (N, D) unit ``vectors`` of ``subjects`` (N,), their keys.
 
     ``progress`` is called between short steps with the rows compared in each.
     """
@@ -132,7 +131,7 @@ def measure_population(
     if people < LEAST_SUBJECTS:
         return Population(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
-    # Without operating points: the score that only photos of one moment reach.
+    # Without operating points, use a score that only photos of the same moment reach.
     above = points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
     suspicious = _suspicious(vectors, who, above, progress)
     keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
@@ -163,7 +162,7 @@ def measure_population(
 
 
 def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:
-    """Return the rows of each two people whose mean score is ``above`` or more and each other's highest."""
+    """Return pairs of people whose mean score is at least ``above`` and the highest of both, by their faces' rows."""
     means = points.mean_vectors(vectors, who)
     nearest, highest = np.empty(len(means), np.int64), np.empty(len(means), np.float32)
     for start in range(0, len(means), BLOCK):
@@ -189,9 +188,9 @@ def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[
 
 
 FLOOR_FACTOR = 10**0.5
-"""A gallery's threshold is never laxer than the package's at this many times the FMR, unless an admin allows it. Half a
-decade is the distance of the measured rates. The two populations that SFace was measured on (CelebA and LFW) differ by
-a factor of 1.7 to 2.9 at one threshold: a larger difference is more likely an error in the gallery than another
+"""A gallery's threshold is never laxer than the package's at the FMR times this factor, unless an admin allows it.
+Measured rates are half a decade apart. The two populations that SFace was measured on (CelebA and LFW) differ by a
+factor of 1.7 to 2.9 at the same threshold, so a larger difference is more likely an error in the gallery than another
 population."""
 
 
@@ -208,12 +207,12 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
 
 
 def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thresholds:
-    """Return the thresholds that decide: the gallery's ``own``, raised to the floor, where its pairs support the rate.
+    """Return the thresholds that decide: where its pairs support the rate, the gallery's ``own``, raised to the floor.
 
-    Below the gallery's lowest rate, the package's thresholds decide, with their rates multiplied by a ratio: the rate
-    found in the gallery over the one that the package states, both at the gallery's last threshold. Populations differ
-    by about the same factor at all rates (docs/explanation/accuracy.md). If the gallery's threshold lies above all of
-    the package's, lower rates are not supported.
+    Below the gallery's lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
+    over the package's rate, both at the gallery's last threshold, since populations differ by about the same factor at
+    all rates (docs/explanation/accuracy.md). If the gallery's threshold is above all of the package's, lower rates are
+    not supported.
     """
     floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in own.points]
     pairs = zip(own.points, floors, strict=True)

@@ -26,7 +26,7 @@ router = Router("galleries")
 
 CALIBRATION = f"{GALLERY}/calibration"
 LOOK_S = 60.0
-"""Seconds between looks for stale calibrations."""
+"""Seconds between checks for stale calibrations."""
 
 
 class GalleryPoint(Wire):
@@ -53,7 +53,7 @@ class SuspiciousFace(Wire):
 
 
 class SuspiciousPair(Wire):
-    """Two subjects who may be one person, by their most alike faces."""
+    """Two subjects who may be one person, with their most similar faces."""
 
     first: SuspiciousFace
     second: SuspiciousFace
@@ -106,9 +106,9 @@ class GalleryCalibration(Wire):
 def calibrate_gallery(calibrator: Calibrator, jobs: JobStore, grant: Grant, gallery: GalleryId) -> GalleryCalibration:
     """Measure a gallery's own operating points.
 
-    Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
-    support, beside the package's. Subjects who may be one person are left out and listed. Decisions change only where
-    the gallery's `calibration` is `gallery`.
+    Starts a job that compares faces of different subjects, and finds the threshold at each false match rate that their
+    pairs support. Subjects who may be one person are left out and listed. Decisions change only where the gallery's
+    `calibration` is `gallery`.
     """
     return _answer(jobs, calibrator.begin(gallery, who=grant.key_id))
 
@@ -117,7 +117,7 @@ def calibrate_gallery(calibrator: Calibrator, jobs: JobStore, grant: Grant, gall
 def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) -> GalleryCalibration:
     """Show a gallery's own operating points.
 
-    With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
+    With intervals, the package's points, how far the gallery differs from these, and subjects who may be one person.
     """
     return _answer(jobs, calibrator.find(gallery))
 

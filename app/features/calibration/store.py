@@ -1,4 +1,4 @@
-"""Galleries' own calibrations in SQL: rates and thresholds, no templates, and suspicious pairs by their faces' keys."""
+"""Galleries' own calibrations in SQL: rates, thresholds, and suspicious pairs by their faces' keys; no templates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
 
 STALE_SHARE = 0.2
-"""Share of the faces at the last measurement that may change until it is measured again."""
+"""A gallery is measured again after changes of this share of the faces at the last measurement."""
 LISTED = 100
-"""Most suspicious pairs that are stored, the most alike ones; others are only counted."""
+"""Maximum number of suspicious pairs to store, the most similar ones; others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Measured:
     package: str
     measured_at: str
     changes: int
-    """The number of the gallery's last change when it was measured."""
+    """The number of the gallery's last change before the measurement."""
     figures: Figures
     calibration: Calibration | None
 
@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the gallery should be measured, given that its calibration decides."""
+        """Return whether a gallery whose own calibration decides should be measured again."""
         return self.measured is None or self.measured.package != self.package or self.changed > STALE_SHARE
 
 
@@ -82,7 +82,7 @@ _FIGURES = TypeAdapter(Figures)
 class Calibrations:
     """Keeps galleries' calibrations. Safe to share between threads.
 
-    Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
+    Every call may raise what `Database` raises, and NotFound ``gallery_not_found``.
     """
 
     def __init__(self, store: Store) -> None:
@@ -90,7 +90,7 @@ class Calibrations:
         self._known = Cache[int, Measured | None](store.database.version)
 
     def find(self, gallery: Gallery) -> Measured | None:
-        """Return the gallery's calibration, None before the first one. Cached like the gallery itself."""
+        """Return the gallery's calibration, or None if it has none yet. Cached like the gallery itself."""
         return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
 
     def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:

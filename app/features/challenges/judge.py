@@ -1,7 +1,7 @@
-"""A challenge: steps that a person follows in front of a camera, with one frame for each. It needs no liveness model.
+"""Judge a challenge: one frame for each step that a person follows in front of a camera. It needs no liveness model.
 
-It stops most photos that are held up, and steps in the wrong order. It does not stop a film of the right steps,
-replayed or generated, nor photos of all the poses (docs/how-to/liveness.md).
+It stops most photos that are held up to the camera, and steps in the wrong order. It does not stop a film of the right
+steps, replayed or generated, nor photos of all the poses (docs/how-to/liveness.md).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from app.types import Pixels
 FIRST: Step = "ahead"
 MOVES: tuple[Step, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0
-"""Most degrees of yaw of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
+"""Maximum yaw, in degrees, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
 TURN_LEAST = 18.0
-"""Fewest degrees of yaw between the first frame and a turned head. The landmarks of the 661 of the 1,000 who look
-ahead, moved as on a print of life size, change their yaw by 7 degrees at most on a flat print that is tilted by up to
-60 degrees at 20 cm, and by 12 on one that is bent to a radius of 10 cm and tilted by up to 45 degrees at 30 cm."""
+"""Minimum difference of yaw, in degrees, between the first frame and a turned head. It is more than a print can fake:
+the landmarks of the 661 of the 1,000 who look ahead, on a life-size print, change their yaw by at most 7 degrees if it
+is flat and tilted by up to 60 degrees at 20 cm, and by 12 if it is bent to a radius of 10 cm and tilted by 45 at 30
+cm."""
 NEARER_LEAST = 1.25
-"""Least factor by which a face that came nearer is larger: from 60 cm to 48 cm before the camera. Chosen, not
-measured."""
+"""Minimum growth of a face that comes nearer: from 60 cm to 48 cm before the camera. Chosen, not measured."""
 TILT_MOST = 30.0
-"""Most degrees of roll of a head that is held upright."""
+"""Maximum roll, in degrees, of an upright head."""
 REASONS = {
     "no_face": "no face was found",
     "tilted": "the head is not held upright",
@@ -44,7 +44,7 @@ REASONS = {
     "not_nearer": "the face is not much larger than in the first frame",
     "other_person": "this is not surely the person of the first frame",
 }
-"""Why a step failed, in words."""
+"""The reasons why a step failed, in words."""
 
 
 def draw_steps() -> tuple[Step, ...]:
@@ -68,7 +68,7 @@ class ChallengeJudge:
     """Checks the frames of a challenge. Safe to share between threads; keeps nothing of the frames."""
 
     def __init__(self, reader: Reader, embedders: Embedders, galleries: Galleries, fmr: float) -> None:
-        """``fmr``: the false match rate of the operating point from which on two frames show one person."""
+        """``fmr``: the false match rate at which two frames count as one person."""
         self._reader = reader
         self._embedders = embedders
         self._galleries = galleries
@@ -112,8 +112,7 @@ class ChallengeJudge:
 
 
 def why_not(step: Step, face: Seen, first: Seen) -> str | None:
-    """Return why a face does not show the step, a key of `REASONS`; None if it does. ``first`` is the face in the first
-    frame."""
+    """Return why a face does not show the step, a key of `REASONS`, or None. ``first``: the face in the first frame."""
     turned = face.yaw - first.yaw
     if step in {"left", "right"}:
         return None if (turned if step == "right" else -turned) >= TURN_LEAST else "not_turned"

@@ -91,8 +91,8 @@ def create_challenge(
     """Ask a person to follow steps.
 
     The server picks their order. Show them one after the other, take a frame of each, and send all frames with `answer`
-    within two minutes. This stops a photo that is held up. It does not stop a film of the right steps, replayed or
-    generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+    within two minutes. This stops a photo held up to the camera. It does not stop a film of the right steps, replayed
+    or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
     """
     subject = None if asked.subject is None else clean_id(asked.subject, "subject")
     bound = Bound(grant.key_id, gallery.id, asked.operation, subject)
@@ -123,7 +123,7 @@ def answer_challenge(
 
     Each frame must show its step, and all of them the same person; `challenge_failed` names the first that fails. The
     operation decides at the server's error rates, and judges liveness as the gallery asks. No frame is kept. The
-    challenge is used up whether it is met or not.
+    challenge is used up even if it fails.
     """
     frames, token = sent.images, sent.params.challenge
     bound, steps = challenges.read(token, grant.key_id, gallery.id)
@@ -137,12 +137,12 @@ def answer_challenge(
     except Overloaded:
         challenges.release(token)
         raise
-    # Repeat only this if the gallery changed meanwhile: the challenge is used up, so the request can't be repeated.
+    # If the gallery changed meanwhile, repeat only this: the challenge is used up, so the client can't repeat it.
     return again_if_overtaken(lambda: _carry_out(operations, store.gallery(gallery.id), grant, bound, frames[0]))
 
 
 def _authorize(grant: Grant, bound: Bound) -> None:
-    """Raise InvalidInput ``missing_scope`` if the key may not carry the challenge's operation out."""
+    """Raise InvalidInput ``missing_scope`` if the key may not call the challenge's operation."""
     if bound.operation == "enroll":
         grant.require(Scope.ENROLL)
 

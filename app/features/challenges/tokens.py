@@ -1,4 +1,4 @@
-"""Tokens of challenges: sealed, bound to a request, and used once, whichever server takes them."""
+"""Tokens of challenges: sealed, bound to a request, and used once among all servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from app.features.one_time import SeenSignatures
 from app.timestamps import SKEW_S, utc_text
 
 CHALLENGE_VALID_S = 120.0
-"""Seconds that a challenge is valid: fewer than used signatures are remembered (`one_time.KEPT_S`)."""
+"""Seconds that a challenge is valid; used ones are remembered for longer (`one_time.KEPT_S`)."""
 PURPOSE = b"challenge"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Binds a challenge to the key's id, the gallery, an operation, and the subject's id where it has one."""
+    """Binds a challenge to the key's id, the gallery, an operation, and the subject's id if the operation has one."""
 
     key: str
     gallery: str
@@ -34,7 +34,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A new challenge, as its token and in clear."""
+    """A new challenge: its token, and what the token seals."""
 
     token: str
     steps: tuple[Step, ...]
@@ -44,7 +44,7 @@ class Challenge:
 class Challenges:
     """Makes and spends tokens. Safe to share between threads.
 
-    `sealer` is the one of the server's secrets. `clock` returns seconds since 1970.
+    `sealer` seals with the server's secrets. `clock` returns seconds since 1970.
     """
 
     def __init__(self, sealer: Sealer, seen: SeenSignatures, clock: Callable[[], float] = time.time) -> None:
@@ -84,7 +84,7 @@ class Challenges:
 
 
 def _bytes(token: str) -> bytes:
-    # Raises for other characters; several texts may decode to the same bytes.
+    # Reject other characters, which would let several texts decode to the same bytes.
     return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
 
 

@@ -1,4 +1,4 @@
-"""galleries check, faces check: whether what is enrolled is in order."""
+"""`likeness galleries check`, `faces check`: check whether what is enrolled is in order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ AnyGallery: TypeAlias = Annotated[
 galleries, faces = typer.Typer(), typer.Typer()
 
 LEANS_MOST = 20.0
-"""Most degrees by which a face in an enrolled crop may lean. 129 of 131 crops that were aligned by made-up landmarks
-lean by more, and one of 435 others (LFW, turned in steps)."""
+"""Maximum degrees by which a face in an enrolled crop may lean. Of 131 crops that were aligned by wrong landmarks, 129
+lean by more; of 435 others, one (LFW, turned in steps)."""
 LOOKS = 2
-"""Crops that are examined at the same time."""
+"""Number of crops examined at the same time."""
 
 
 @command(galleries, "check", epilog="Example: likeness galleries check staff")
@@ -43,7 +43,7 @@ def check_galleries(session: Session, gallery: AnyGallery = None) -> None:
 def check_faces(session: Session, gallery: options.Gallery) -> None:
     """List enrolled faces whose kept crops show no upright face. Exit code 1: there are some.
 
-    Versions before 0.2.0 enrolled turned faces by landmarks that were made up; strangers turned alike match them.
+    Versions before 0.2.0 enrolled turned faces with wrong landmarks; strangers turned the same way match them.
     """
     client = session.client()
     enrolled = [
@@ -68,7 +68,7 @@ def check_faces(session: Session, gallery: options.Gallery) -> None:
 
 
 def _leaning(landmarks: Sequence[tuple[float, float]]) -> float:
-    """Return by how many degrees a face leans to either side, 0-180."""
+    """Return by how many degrees a face leans to the left or right, 0-180."""
     eye, other_eye, _, mouth, other_mouth = landmarks
     across, down = ((mouth[i] + other_mouth[i] - eye[i] - other_eye[i]) for i in (0, 1))
     return abs(math.degrees(math.atan2(across, down)))

@@ -42,8 +42,8 @@ class CheckReport:
 
 
 def check_index(galleries: Galleries, gallery: Gallery) -> CheckReport:
-    """Compare every face in the database with the index. This process's changes to the gallery wait meanwhile,
-    searches don't."""
+    """Compare every face in the database with the index. Meanwhile this process's changes to the gallery wait, but
+    searches go on."""
     with galleries.indexes.inspecting(gallery.index_specs) as index:
         difference, indexed = index.compare()
     counts = galleries.store.counts(gallery, expired=True)

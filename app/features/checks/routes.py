@@ -33,8 +33,8 @@ class GalleryCheck(Wire):
 def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
     """Check a gallery.
 
-    Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
-    the one that they were made with?
+    Compares the database with the search index: do both hold the same faces with the same vectors? Also checks that the
+    model package is the one that made the vectors.
     """
     report = GalleryCheck.model_validate(check_index(galleries, gallery))
     if changed := _changed_package(embedders, gallery):
@@ -43,7 +43,7 @@ def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) 
 
 
 def _changed_package(embedders: Embedders, gallery: Gallery) -> str | None:
-    """Return what is wrong if the gallery's templates were made with another model than its package has now."""
+    """Return a problem if another model than the package's present one made the gallery's templates."""
     try:
         embedders.thresholds(gallery.embedder)
     except PackageUnavailable as error:

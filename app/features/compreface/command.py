@@ -1,8 +1,8 @@
-"""import-compreface: the photos of a CompreFace database, enrolled here.
+"""`likeness import-compreface`: enroll the photos of a CompreFace database.
 
-They are read from what `pg_dump` writes: plain SQL with COPY blocks, its default, also gzipped, of CompreFace 0.6 and
-later (tables `model`, `subject`, `embedding` and `img` of its migrations up to 0.2.7). A dump is read line by line,
-twice, because the photos stand between the tables that say whose they are. In memory are ids, names and one photo.
+It reads what `pg_dump` writes by default, plain SQL with COPY blocks, also gzipped, of CompreFace 0.6 and later
+(tables `model`, `subject`, `embedding` and `img` of its migrations up to 0.2.7). A dump is read twice, line by line,
+because the photos come between the tables that say whose they are. Only ids, names and one photo are in memory.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
 
 
 MAX_LINE = 256 * 1024 * 1024
-"""Bytes of one row. CompreFace accepts photos of 5 MB, which are 10 MB as hexadecimal digits."""
+"""Maximum bytes of a row. CompreFace accepts photos of 5 MB, which are 10 MB as hexadecimal digits."""
 TABLES = ("model", "subject", "embedding", "img")
 _COPY = re.compile(rb'COPY (?:"?public"?\.)?"?(\w+)"? \(([^)]*)\) FROM stdin;\r?\n')
 _END = (b"\\.\n", b"\\.\r\n", b"\\.")
@@ -153,7 +153,7 @@ class Dump:
     subjects: Mapping[str, str]
     """Names by id."""
     owners: Mapping[str, tuple[str, ...]]
-    """Subject ids by photo id: one each, unless the database was edited by hand."""
+    """Subject ids by photo id: one per photo, unless the database was edited by hand."""
     without_photo: Mapping[str, int]
     """Number of examples without a stored photo, by name of the subject; 0 for a subject without examples."""
 
@@ -227,7 +227,7 @@ def _due(path: Path, row: Mapping[str, str | None], column: str) -> str:
 
 
 def _bytea(text: str | None) -> bytes | None:
-    """Decode PostgreSQL's hexadecimal form; None where it isn't one."""
+    """Decode PostgreSQL's hexadecimal form of bytes; return None for any other text."""
     if text is None or not text.startswith("\\x"):
         return None
     try:
@@ -239,7 +239,7 @@ def _bytea(text: str | None) -> bytes | None:
 def _rows(
     path: Path, tables: Sequence[str], seen: set[str] | None = None
 ) -> Iterator[tuple[str, Mapping[str, str | None]]]:
-    """Yield the rows of these tables, each with its table; every table of the dump is added to ``seen``."""
+    """Yield the rows of these tables, each with its table's name; add every table of the dump to ``seen``."""
     with _opened(path) as file:
         lines = _lines(path, file)
         for line in lines:

@@ -1,4 +1,4 @@
-"""Recognize, verify and detect: photos and embeddings in; faces in CompreFace's form and similarities out."""
+"""Recognize, verify and detect from photos or embeddings; answer in CompreFace's form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
 STRANGER = {"subject": "unknown", "similarity": 0.0}
-"""Answered where the nearest subject's score is below the floor: neither its name nor its similarity is told."""
+"""The answer if the nearest subject's score is below the floor, which hides its name and its similarity."""
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -130,8 +130,8 @@ def recognize_embeddings(
 ) -> Json:
     """Find the subjects that embeddings may show.
 
-    Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
-    is answered, because enough exact ones show the enrolled templates.
+    Needs the scope `templates`. Similarities are rounded down to steps, and left out below the most lenient operating
+    point, because enough exact ones would reveal the enrolled templates.
     """
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.open()
     sizes = home.galleries.sizes(gallery) if is_stored(gallery) else {}
@@ -187,7 +187,7 @@ def verify_face_embeddings(
     """Compare embeddings with an image.
 
     Needs the scope `templates`. Similarities are rounded down to steps, and are 0 below the most lenient operating
-    point, because enough exact ones show the enrolled template.
+    point, because enough exact ones would reveal the enrolled template.
     """
     wanted = face_id_of(face_id)
     home.entry.target = wanted
@@ -198,7 +198,7 @@ def verify_face_embeddings(
 
 
 def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list[float]]:
-    """Return the request's embeddings, which the key's rate of vectors admits."""
+    """Return the request's embeddings, after counting them against the key's rate of vectors."""
     if not asked.embeddings:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
     _admit_vectors(guard, grant, len(asked.embeddings))
@@ -208,7 +208,7 @@ def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list
 def _answered(
     operations: Operations, gallery: Gallery, package: str, *, exact: bool, sizes: Sizes | None = None
 ) -> AnsweredSimilarity:
-    """Return how scores are answered: of one face, or of subjects of these ``sizes``."""
+    """Return the scale that turns scores into similarities, for one face or for subjects of these ``sizes``."""
     return AnsweredSimilarity.of(operations.thresholds_in(gallery, package), exact=exact, sizes=sizes)
 
 
@@ -222,9 +222,9 @@ def _rank(
     *,
     one_photo: bool = False,
 ) -> list[list[Json]]:
-    """Return the nearest subjects of each template, with their similarities; STRANGER where none is answered.
+    """Return each template's nearest subjects with their similarities, or STRANGER if there are none.
 
-    Clients read the first one without looking whether there is any: in CompreFace there is, unless nobody is enrolled.
+    Clients read the first one unchecked: CompreFace always answers one, unless nobody is enrolled.
     """
     if not sizes:
         return [[] for _ in templates]
@@ -241,7 +241,7 @@ def _rank(
 
 
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
-    """Return the embeddings, (D,) floats each, with their similarities to the template, the highest first."""
+    """Return the embeddings, (D,) floats each, with their similarities to the template, highest first."""
     dimension = len(first.vector)
     results = [
         {
@@ -254,7 +254,7 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
 
 
 def _with_versions(answer: Json, components: Components, params: FaceParams, faces: Sequence[Face]) -> Json:
-    """Add the plugins' versions if they are asked for; the calculator's is the package of the faces' templates."""
+    """Add the plugins' versions if they are wanted; the calculator's is the package of the faces' templates."""
     if not params.status:
         return answer
     versions = {"detector": next(model.id for model in components.models() if model.loaded and model.task == "detect")}
@@ -272,7 +272,7 @@ def compared_faces(photo: Photo, params: FaceParams) -> list[Face]:
 
 
 def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
-    """Return the faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
+    """Return at most ``limit`` faces (0: all) with a score of at least ``det_prob_threshold``, largest first.
 
     Raises NoFace if there is none: no CompreFace call answers with an empty list.
     """
@@ -285,7 +285,7 @@ def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit:
 
 
 def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
-    """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
+    """Return a face in CompreFace's form with the requested plugins; ``embedded``: whether the calculator ran."""
     answer: Json = {"box": {"probability": round_down(probability_of(face.score))} | corners(face, photo)}
     landmarks = face.landmarks
     if params.wants("landmarks") and landmarks is not None:
@@ -309,9 +309,9 @@ def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
 
 
 def _admit_vectors(guard: Guard, grant: Grant, count: int) -> None:
-    """Count vectors that the key's holder wants scored.
+    """Count vectors against the key's rate.
 
-    Raises InvalidInput (``invalid_request``) for more than the rate ever allows at once, and Overloaded
+    Raises InvalidInput (``invalid_request``) for more than the rate can allow at once, and Overloaded
     (``rate_limited``).
     """
     rate = guard.vector_rate

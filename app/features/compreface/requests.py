@@ -20,14 +20,14 @@ FILE = ImageFields(("file",))
 SOURCE_AND_TARGET = ImageFields(("source_image", "target_image"))
 MAX_PREDICTIONS = 1000
 MAX_PAGE = 2000
-"""Faces on one page; larger sizes count as this one, as in CompreFace."""
+"""Maximum faces on one page; larger sizes are lowered to it, as in CompreFace."""
 Json: TypeAlias = dict[str, Any]
 Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 
 
 class Params(BaseModel):
-    """Unknown fields are ignored, as in CompreFace."""
+    """Parameters of a call. Unknown ones are ignored, as in CompreFace."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -101,7 +101,7 @@ class FaceIdList(RootModel[list[str]]):
 
 
 class Photos(Sent[Given]):
-    """The images of a body, and the parameters: the form's, overridden by the query's; those in JSON don't count."""
+    """The images of a body, and the parameters: the form's, overridden by the query's; those in JSON are ignored."""
 
     @classmethod
     def parse(cls, raw: Body, wanted: ImageFields, limits: BodyLimits, query: Given) -> Self:

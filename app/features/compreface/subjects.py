@@ -1,6 +1,6 @@
-"""`/api/v1/recognition/subjects` and `/faces`: CompreFace's subject is a subject here, and its name the id.
+"""`/api/v1/recognition/subjects` and `/faces`: CompreFace's subject is a subject here, and its name is the id.
 
-CompreFace's image is a face here, and the UUID of the face's id its `image_id`.
+CompreFace's image is a face here, and its `image_id` is the face's id as a UUID.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def rename_subject(
 ) -> Json:
     """Rename a subject.
 
-    If there is a subject with the new name, the two become one.
+    If a subject has the new name already, the two become one.
     """
     name = checked_name(asked.subject)
     home.entry.target = fit_id(name)
@@ -178,7 +178,7 @@ def add_face(
 def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query()]) -> Json:
     """Delete all images of a subject.
 
-    The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
+    Deletes the subject too; without `subject`, deletes all subjects. For an unknown subject, 0 images are deleted.
     """
     subject = query.subject
     if subject is not None and not subject.strip():
@@ -218,7 +218,7 @@ def delete_face(home: CollectionDep, face_id: str) -> Json:
 def show_image(home: CollectionDep, face_id: str) -> Response:
     """Download an image.
 
-    The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.
+    The image is the aligned crop, since photos are not stored; it is empty if no crop is, as in CompreFace.
     """
     wanted = face_id_of(face_id)
     home.entry.target = wanted
@@ -230,7 +230,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 
 
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
-    """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
+    """Delete the faces that exist, whoever's they are, and return their ids and subjects."""
     gallery = home.open()
     stored = find_faces(home.store, gallery, face_ids)
     if not stored:

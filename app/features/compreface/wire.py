@@ -1,8 +1,8 @@
-"""CompreFace's wire format: its errors, which are a status and `{"message", "code"}` with a numeric code.
+"""CompreFace's wire format. Its errors are a status and `{"message", "code"}` with a numeric code.
 
-Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error for
-which CompreFace has no number follows RULES, by its status and what the table of codes says it is about; else it keeps
-our status, with the number 0, CompreFace's "undefined".
+Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). RULES choose
+one for errors without a counterpart, by status and subject matter; any other error keeps our status, with the number 0,
+CompreFace's "undefined".
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NAMED: Mapping[str, Kind] = MappingProxyType(
         "method_not_allowed": Kind(404, UNDEFINED),
     }
 )
-"""Our error codes for which CompreFace has a number of its own."""
+"""Our error codes for which CompreFace has a number."""
 RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
     {
         (400, About.REQUEST): Kind(400, UNDEFINED),
@@ -86,7 +86,7 @@ RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
         (422, About.REQUEST): Kind(400, VALIDATION),
     }
 )
-"""All other errors, by their status and by what the table of codes says they are about."""
+"""The kinds of all other errors, by status and by the subject matter in the table of codes."""
 
 
 def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
@@ -113,7 +113,7 @@ MANY = attrgetter("request_bytes")
 
 
 class CompreFace(WireFormat):
-    """Everything below `/api/v1/`. An unknown path there needs a key, and is then not found."""
+    """Everything below `/api/v1/`. An unknown path is answered with 404 only to callers with a key."""
 
     name = "CompreFace"
     security = ("api_key",)
@@ -133,7 +133,7 @@ COMPREFACE = CompreFace()
 
 
 class CompreFaceRoute(OperationRoute):
-    """A path with and without a slash at its end, which Spring takes alike."""
+    """A path that is served with and without a slash at its end, as Spring does."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path: str = scope["path"]

@@ -1,4 +1,4 @@
-"""corrections: whom a photo does not show."""
+"""`likeness corrections`: record whom a photo does not show."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Correcting:
     """Makes corrections from photos. Safe to share between threads."""
 
     def __init__(self, core: Components, days: float) -> None:
-        """Make corrections that expire after ``days``, unless the call says otherwise."""
+        """``days``: after how many days corrections expire, unless the call says otherwise."""
         self._core = core
         self._days = days
 

@@ -58,7 +58,7 @@ class CorrectionList(Wire):
 def list_corrections(store: Store, gallery: Gallery, subject: SubjectId) -> CorrectionList:
     """List a subject's corrections.
 
-    Those that have not expired, oldest first.
+    Lists those that have not expired, oldest first.
     """
     listed = corrected.corrections_of(store, gallery, subject)
     return CorrectionList.of(corrections=listed)

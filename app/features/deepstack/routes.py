@@ -1,6 +1,6 @@
 """DeepStack's face operations: its `userid` is a subject's id here, its `confidence` a similarity.
 
-Who is named is decided as `identify` decides; `min_confidence` can only make that stricter.
+Subjects are named as `identify` decides; `min_confidence` can only make that stricter.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def detect(operations: Operations, sent: Form[DeepStackParams]) -> Json:
 
 @router.operation("POST", f"{FACE}/recognize", scope=Scope.RECOGNIZE, name="identify", body=DeepStackPhoto, images=ONE)
 def recognize(home: CollectionDep, guard: Guard, grant: Grant, sent: Form[DeepStackParams]) -> Json:
-    """Find the subjects that the faces of a photo show; any other face is `unknown`."""
+    """Find the subjects that a photo shows; a face that matches nobody is `unknown`."""
     gallery, operations = home.open(), home.operations
     if not is_stored(gallery):
         photo = operations.detect(sent.images[0])
@@ -138,7 +138,7 @@ def match(operations: Operations, sent: Form[DeepStackParams]) -> Json:
     "POST", f"{FACE}/register", scope=Scope.ENROLL, name="enroll", changes=True, body=DeepStackPhotos, images=MANY
 )
 def register(home: CollectionDep, sent: Form[DeepStackParams]) -> Json:
-    """Enroll photos of a subject, beside those it has. Photos without one clear face are left out."""
+    """Enroll more photos of a subject. Photos without one clear face are left out."""
     user = _required(sent.params.userid)
     home.entry.subject = fit_id(user)
     gallery = home.open_or_create()

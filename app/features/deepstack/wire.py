@@ -30,12 +30,12 @@ MESSAGES = {
     "wrong_key": "Incorrect api key",
     "missing_key": "Incorrect api key",
 }
-"""DeepStack's messages for our codes that are errors of its own; for others our message says more."""
+"""DeepStack's messages for our codes that it has, too; for others our message says more."""
 KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
-"""Our statuses that are kept, and the one that replaces others below 500: its clients know 400, 403 and 500."""
+"""Our statuses that are kept, and the one that replaces others below 500: DeepStack's clients know 400, 403 and 500."""
 SERVER_ERROR = 500
 UNPROVEN_S = 10.0
-"""Seconds within which a body that holds its own key must arrive: 6 Mbit/s for the largest photo."""
+"""Seconds within which a body that contains the key must arrive: 6 Mbit/s for the largest photo."""
 
 
 class DeepStack(WireFormat):
@@ -59,7 +59,7 @@ class DeepStack(WireFormat):
         return path.startswith(PREFIX)
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the key allows, which comes in a header, as the address's password, or in the form.
+        """Return what the key allows. It comes in a header, as the password of HTTP Basic, or in the form.
 
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
         """
@@ -96,8 +96,8 @@ def _form_key(body: Body) -> str | None:
 
 
 def _password(headers: Headers) -> str | None:
-    """Return the password of HTTP Basic, unless a page of another site may have had a browser send it: a browser names
-    the site in `Origin` with every such request."""
+    """Return the password of HTTP Basic. It is ignored if the request has an `Origin`: a page of another site may have
+    made the browser send it."""
     scheme, _, rest = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic" or "origin" in headers:
         return None

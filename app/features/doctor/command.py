@@ -34,8 +34,7 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was checked: its state, and what to do if it is not ok; ``check`` is by default the check that
-    runs."""
+    """The result of a check: a state, and what to do if it is not ok. ``check``: by default the running one's name."""
 
     verdict: Outcome
     found: str
@@ -62,8 +61,8 @@ CHECKS = {
     "workers": "environment",
     "clock": "environment",
 }
-"""Names of the checks, and the module of each one's function `check_NAME`, imported at its turn: a broken package is a
-finding, too."""
+"""Names of the checks, and the module of each one's function `check_NAME`. It is imported when the check runs, so that
+a broken package is a finding."""
 
 
 EXAMPLES = (
@@ -96,8 +95,8 @@ def doctor(upgrade_from: UpgradeFrom = None, as_json: options.AsJson = False) ->
 
 
 def walk_upgrade(since: str) -> Iterator[CheckResult]:
-    """Yield what an upgrade from the version ``since`` asks for. Raises BadParameter for another kind of version."""
-    upgrade = import_module("app.features.doctor.upgrade")  # imported at its turn, as the checks are
+    """Yield what to do when upgrading from the version ``since``. Raises BadParameter if that isn't a version."""
+    upgrade = import_module("app.features.doctor.upgrade")  # imported when it runs, as the checks are
     if refused := list(upgrade.removed(os.environ)):
         yield from refused  # the settings can't be read while these are set
         return
@@ -108,7 +107,7 @@ def walk_upgrade(since: str) -> Iterator[CheckResult]:
 
 
 def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[CheckResult]:
-    """Yield the findings of every check, or of ``only`` some, in the order in which to repair things.
+    """Yield the findings of every check, or of ``only`` these, in the order in which to repair things.
 
     A check that raises is a finding, too.
     """

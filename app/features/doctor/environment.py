@@ -27,15 +27,15 @@ from app.version import _PROJECT, DISTRIBUTION, VERSION
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
-"""Bytes of free disk below which the check fails, and below which it warns."""
+"""Bytes of free disk space below which the check fails, and below which it warns."""
 LEAST_FILES = 1024
-"""Fewest open files that the limit should allow: one per connection, and those of the database."""
+"""Minimum limit of open files: one per connection, and those of the database."""
 RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
-"""A clock that shows an earlier time is wrong."""
+"""A clock that shows an earlier time than this release is wrong."""
 SOON = timedelta(days=14)
 """A certificate that ends within this time is a warning."""
 SERVER_USES = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
-"""Uses of which a certificate that lists its uses must have one: browsers and clients refuse a server otherwise."""
+"""A certificate that lists uses must have one of these, or browsers and clients reject the server."""
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
@@ -48,7 +48,7 @@ def check_python(_: Settings) -> Iterator[CheckResult]:
 
 
 def check_packages(_: Settings) -> Iterator[CheckResult]:
-    """Check that the required packages are installed, in the versions that were tested."""
+    """Check that the required packages are installed, in the tested versions."""
     pins = PROJECT / "constraints.txt"  # a wheel doesn't contain it
     pairs = (line.strip().partition("==") for line in (pins.read_text().splitlines() if pins.is_file() else ()))
     pinned = {_plain(name): version for name, sign, version in pairs if sign}
@@ -80,7 +80,7 @@ def _plain(name: str) -> str:
 def _importable(module: str) -> bool:
     try:
         __import__(module)
-    except Exception:  # noqa: BLE001 - a shared library that is missing may raise anything
+    except Exception:  # noqa: BLE001 - a missing shared library may raise anything
         return False
     return True
 
@@ -119,7 +119,7 @@ def check_tls(settings: Settings) -> Iterator[CheckResult]:
         return
     from app.server.http import tls_context  # noqa: PLC0415 - needs the engines, which `check_packages` looks for
 
-    tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
+    tls_context(settings.tls_cert, settings.tls_key)  # raises if certificate and key can't be used
     try:
         certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
         usages = [
@@ -127,7 +127,7 @@ def check_tls(settings: Settings) -> Iterator[CheckResult]:
             for extension in certificate.extensions
             if isinstance(extension.value, x509.ExtendedKeyUsage)
         ]
-    except ValueError:  # not a failure: OpenSSL, and so the server, reads more kinds of PEM
+    except ValueError:  # not a failure: OpenSSL, which the server uses, reads more kinds of PEM
         message = f"{settings.tls_cert}: until when it is valid can't be read"
         yield CheckResult("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
         return
@@ -156,13 +156,13 @@ def check_limits(_: Settings) -> Iterator[CheckResult]:
 
 
 def check_workers(settings: Settings) -> Iterator[CheckResult]:
-    """Check what keeps photo workers from files and network. A process of its own tries it, since it loses both."""
+    """Check what keeps photo workers from files and network, in a subprocess, since it loses both."""
     if settings.photo_workers == 0 or sys.platform != "linux":
         yield CheckResult("ok", "the server's own process reads photos")
         return
     command = [sys.executable, "-c", "from app.workers.sandbox import enter; print(*enter())"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - this one
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - itself
     if held := done.stdout.split():
         yield CheckResult("ok", f"photo workers are held by {' and '.join(held)}")
     else:
@@ -181,16 +181,15 @@ def check_clock(_: Settings) -> Iterator[CheckResult]:
 
 
 TIMEX_BYTES = 512
-"""Room for `struct timex`, 208 bytes on 64-bit Linux, with what later kernels may add."""
+"""Space for `struct timex`: 208 bytes on 64-bit Linux, and additions of later kernels."""
 TIME_ERROR = 5
-"""adjtimex(2): the clock is not synchronised."""
+"""The result of adjtimex(2) if the clock is not synchronised."""
 LISTENING = "0A"
-"""TCP_LISTEN in /proc/net/tcp."""
+"""The state TCP_LISTEN in /proc/net/tcp."""
 
 
 def is_synchronised() -> bool | None:
-    """Return whether the clock is synchronised; None where the kernel can't be asked. A `struct timex` of zeros changes
-    nothing."""
+    """Return whether the clock is synchronised, None if the kernel doesn't say. A zeroed `struct timex` only reads."""
     if sys.platform != "linux":
         return None
     buffer = ctypes.create_string_buffer(TIMEX_BYTES)
@@ -214,13 +213,13 @@ def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
         with suppress(OSError):  # another user's process, or one that has ended
             handles = (process / "fd").iterdir() if process.name.isdecimal() else ()
             if any(str(handle.readlink()) in sockets for handle in handles):
-                # the program without its arguments, which may hold secrets
+                # without the process's arguments, which may hold secrets
                 return f"process {process.name} ({(process / 'comm').read_text().strip()})"
     return None
 
 
 def requirements() -> list[str]:
-    """Return what serving requires, as pip writes it, with the extras' requirements marked by ``extra ==``."""
+    """Return the server's requirements in pip's format; those of extras have a marker ``extra ==``."""
     try:
         return metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

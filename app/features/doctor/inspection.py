@@ -1,4 +1,4 @@
-"""Inspection of a database without changes: whether it exists, its version, whether it is writable and whole."""
+"""Inspect a database without changing it: whether it exists, its version, whether it is writable and whole."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A package that a number of ``galleries`` use or are re-embedded to; ``example`` is the id of one."""
+    """A package that ``galleries`` (a number) use or are re-embedded to; ``example`` is the id of one of them."""
 
     package: str
     dimension: int
     galleries: int
     example: str
     digest: str | None = None
-    """The model that its templates were made with (`Manifest.recipe_digest`), as far as it is known."""
+    """The model that made its templates (`Manifest.recipe_digest`), if known."""
 
 
 def inspect(data_dir: Path, url: str) -> Inspection:
@@ -69,7 +69,7 @@ def inspect(data_dir: Path, url: str) -> Inspection:
                 _read(connection, inspection)
                 connection.rollback()
                 inspection.writable = _takes_writes(connection)
-        except _FAILURES as error:  # the driver's text may hold the URL, password and all
+        except _FAILURES as error:  # the driver's text may hold the URL with its password
             inspection.problem = type(error.__cause__ or error).__name__
     return inspection
 

@@ -25,8 +25,7 @@ STATES = {
     ("liveness", True): "; it has operating points",
     ("liveness", False): "; it decides nothing before it is measured",
 }
-"""What is reported of a package, by its task and by whether it has golden vectors or, for liveness, operating
-points."""
+"""The report on a package, by its task and by whether it has golden vectors (or, for liveness, operating points)."""
 
 
 def check_models(settings: Settings) -> Iterator[CheckResult]:
@@ -64,7 +63,7 @@ def check_liveness(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
     from app.features.liveness.gate import choose_packages, find_calibration, liveness_point  # noqa: PLC0415 - a feature
-    from app.features.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
+    from app.features.liveness.scorer import open_liveness  # noqa: PLC0415 - a feature
 
     try:
         chosen = choose_packages(installed, settings.liveness)

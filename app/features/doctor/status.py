@@ -1,4 +1,4 @@
-"""status: the server, or what is in the data folder without one."""
+"""`likeness status`: show the running server, or what is in the data folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
     url, number, folder = client.url, about.version, str(settings.data_dir.absolute()) if settings else None
     try:
         ready = client.ready()
-    except ApiError:  # 503: starting, stopping, or without Milvus
+    except ApiError:  # 503: the server starts, stops, or can't reach Milvus
         return Status("not ready", server=url, version=number, data_folder=folder)
     models = client.models()
     return Status(
@@ -70,7 +70,7 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
 
 
 def _of_data_folder(settings: Settings) -> Status:
-    """Read what is there, without a server and without changing anything."""
+    """Read the data folder's state, without a server and without changing anything."""
     installed = scan_packages(settings.models_dir, settings.data_dir)
     database = inspect(settings.data_dir, settings.database)
     return Status(

@@ -17,7 +17,7 @@ from app.features.doctor.inspection import inspect
 from app.timestamps import utc_text
 
 CLOCK_OFF_S = 5.0
-"""Seconds between the database's clock and this machine's from which on there is a warning."""
+"""Difference between the database's clock and this machine's, in seconds, from which on there is a warning."""
 
 
 def check_data(settings: Settings) -> Iterator[CheckResult]:
@@ -135,7 +135,7 @@ def check_index(settings: Settings) -> Iterator[CheckResult]:
         message = "LIKENESS_INDEX names Milvus, and this installation does without it: no server starts"
         yield CheckResult("failed", message, "Put app/features/milvus back, or set LIKENESS_INDEX=faiss.")
         return
-    from app.features.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
+    from app.features.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature that few use
 
     try:
         address = parse_address(settings.index)

@@ -1,4 +1,4 @@
-"""The checklist of an upgrade, version by version: what this data folder needs, and what can't be looked up."""
+"""The checklist of an upgrade, version by version: what this data folder needs, and what has to be checked by hand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.package.folders import OWN_FOLDER, find_packages
 from app.version import VERSION
 
 SHOWN = 5
-"""Most galleries and keys that a finding names."""
+"""Maximum galleries and keys that a finding names."""
 REMOVED: Mapping[str, str] = {
     "LIKENESS_METRICS": "Unset it: /metrics always needs a key with the scope metrics or admin.",
     "LIKENESS_MAX_BODIES_BYTES": "Unset it: memory for bodies follows from LIKENESS_MEMORY_BYTES and the machine's.",
 }
-"""Settings that were removed, and what to do about each; the server does not start with them."""
+"""Removed settings, with which the server does not start, and what to do about each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def parse(version: str) -> tuple[int, ...]:
 
 
 def read_kept(settings: Settings) -> Kept:
-    """Return what the database holds, without changing it; an empty record where there is none, or with the problem."""
+    """Return what the database holds, without changing it. Without a database, all fields are empty."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem or database.revision is None:
         return Kept(problem=database.problem)
@@ -162,7 +162,7 @@ def _files(settings: Settings, _: Kept) -> Iterator[CheckResult]:
 
 
 def _by_hand(*lines: tuple[str, str]) -> Step:
-    """Return a step of what can't be looked up here: what changed, and what to do."""
+    """Return a step that the program can't check: what changed, and what to do."""
 
     def step(_: Settings, __: Kept) -> Iterator[CheckResult]:
         for found, remedy in lines:

@@ -1,4 +1,4 @@
-"""Checks receipts of erasures without a server."""
+"""Check receipts of erasures without a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.features.erasure.erasing import PURPOSE, subject_digest
 def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
     """Check the receipt's signature; return whether it was made with `public_key`.
 
-    Without `public_key`, return False if nobody has altered the receipt since it was signed with the key it names.
+    Without `public_key`, return False: the receipt is unaltered since it was signed with the key that it names.
     Raises Unusable ``signature_wrong``.
     """
     named = signatures.check_signed(receipt, PURPOSE)

@@ -1,4 +1,4 @@
-"""erase, receipts: what a gallery must no longer hold."""
+"""`likeness erase`, `receipts`: erase a person, and check the signed receipt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def erase(
         output.say(f"receipt {receipt.id}: tables {receipt.cleared.tables}, log {receipt.cleared.write_ahead_log}")
         for place in receipt.not_reached:
             output.say(f"  not reached: {place}")
-    if save is not None:  # after printing, so that the receipt is shown even if the disk is full
+    if save is not None:  # after printing, so that a full disk doesn't hide the receipt
         save.write_text(as_signed(receipt) + "\n", encoding="utf-8")
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 
@@ -99,7 +99,7 @@ def verify(
 
 
 def as_signed(receipt: answers.Receipt) -> str:
-    """Return the receipt as JSON with what the server sent and nothing more: its signature is over exactly that."""
+    """Return the receipt as JSON with exactly the fields that the server sent, which its signature covers."""
     return receipt.model_dump_json(exclude_unset=True)
 
 

@@ -1,4 +1,4 @@
-"""Erasure of subjects for good, on request or when they have expired, with signed receipts.
+"""Erase subjects for good, on request or when they have expired, with signed receipts.
 
 One transaction deletes the subject and writes a pending receipt. Then everything on disk that may still hold deleted
 data is cleared, and the receipt is completed and signed. If a server dies in between, another one (or the same after a
@@ -62,7 +62,7 @@ PENDING, DONE = "pending", "done"
 SCRUB_S = 10.0
 """Seconds to wait for SQLite's readers, which keep old pages in the write-ahead log."""
 PENDING_S = 60.0
-"""Seconds after which the server of a pending receipt counts as dead."""
+"""Seconds after which a pending receipt's server counts as dead."""
 SALT_BYTES = 16
 NOT_REACHED = (
     "backups, exports and other copies made before",
@@ -81,7 +81,7 @@ Least: TypeAlias = Callable[[str], float | None]
 """Returns the score from which on two faces may show one person, for templates of the package given by id; None without
 operating points."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
-"""Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
+"""Returns a context for the erasure of a subject, given gallery id and subject id, which writes the audit log."""
 
 
 class Erasures:
@@ -96,9 +96,9 @@ class Erasures:
         recorded: Recorded = lambda *_: nullcontext(),
         reached: Sequence[Reached] = (),
     ) -> None:
-        """`least` decides which corrections of other subjects may show the erased one; `recorded` wraps each erasure of
-        a subject that has expired; `reached` is what else an erasure deletes; it is read at each erasure, so features
-        may add to it."""
+        """``least``: the score from which on another subject's correction may show the erased one (`drop_like`).
+        ``recorded`` wraps each erasure of an expired subject. ``reached``: what else an erasure deletes; it is read at
+        each erasure, so features may add to it."""
         self._galleries, self._store = galleries, galleries.store
         self._database: Database = galleries.store.database
         self._least = least
@@ -122,7 +122,7 @@ class Erasures:
     ) -> str:
         """Delete the subject and return the id of a pending receipt, which `complete` completes.
 
-        With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.
+        With the reason ``expired``, a subject that hasn't expired isn't found. Raises what `erase` raises.
         """
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(self._store.gallery(gallery_id)) as change:
@@ -192,7 +192,7 @@ class Erasures:
         return erased
 
     def _expired(self) -> list[tuple[str, str]]:
-        """Return the gallery's and the subject's id of expired subjects, longest ago first."""
+        """Return the gallery id and subject id of each expired subject, earliest expiry first."""
         query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
         query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(EXPIRED_AT_ONCE)
         return [(gallery, subject) for gallery, subject in self._database.rows(query)]
@@ -215,8 +215,8 @@ class Erasures:
             return _document(connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == row.id)).one())
 
     def _scrub_index(self, gallery_id: str) -> bool:
-        """Remove copies of the index on disk that may hold erased faces. Return False if another server keeps them; it
-        removes them within a second or two."""
+        """Remove copies of the index on disk that may hold erased faces. Return False if they belong to another server,
+        which removes them within a second or two."""
         try:
             with self._galleries.indexes.inspecting(self._store.gallery(gallery_id).index_specs) as index:
                 return index.scrub()
@@ -298,7 +298,7 @@ def _document(row: Row[Any]) -> Document:
 def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> tuple[str, dict[str, int]]:
     """Delete the subject with everything that may mention it; return its id, and counts of what was deleted.
 
-    With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
+    With `expired_by`, a subject that expires later isn't found. Raises what `delete_subject` raises.
     """
     gallery, connection = change.gallery, change.connection
     subject = find_subject(connection, gallery, subject_id, expired=True)
@@ -310,7 +310,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
         for table in (CROPS, SECOND_TEMPLATES)
     )
     connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
+    # Stored answers, jobs' files (unreadable without their keys) and jobs' reports may mention anybody.
     connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
     jobs = JOBS.c.gallery_key == gallery.key
     connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))

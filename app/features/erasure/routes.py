@@ -111,7 +111,7 @@ def erase_subject(
 def list_receipts(erasures: Erasures, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
     """List the receipts of erasures.
 
-    All complete ones, in the order of the erasures, page by page. They are kept forever.
+    Lists all complete receipts, in the order of the erasures, page by page. They are kept forever.
     """
     page = erasures.receipts(query.cursor, query.limit)
     return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
@@ -128,7 +128,7 @@ def list_receipts(erasures: Erasures, query: Annotated[schemas.PageParams, Query
 def show_receipt(erasures: Erasures, receipt: ReceiptId) -> JSONResponse:
     """Show the receipt of an erasure.
 
-    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
+    The answer is the signed document. Save it as a file, and `likeness receipts verify` checks it without a server.
     """
     return JSONResponse(erasures.receipt(receipt))
 

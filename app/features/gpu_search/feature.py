@@ -1,9 +1,9 @@
-"""Copies of indexes' vectors in a GPU's memory, where FAISS or ONNX Runtime finds near rows; the CPU does the rest.
+"""Keep copies of indexes' vectors in a GPU's memory, where FAISS or ONNX Runtime finds near rows.
 
-FAISS's objects for a GPU belong to one thread: they are made, used and freed by their lane alone. Others hold keys.
+FAISS's objects for a GPU belong to one thread: only their lane makes, uses and frees them. Other threads hold keys.
 
-Tests use the same indexes on the CPU in place of the GPU. On an H200, FAISS's part was run, and of the product only its
-graph.
+Tests use the same indexes on the CPU in place of the GPU. FAISS's part ran on an H200; of `product`, only the graph
+did.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from app.search.quantised import MAX_LENGTH, NO_ROW, Near, rounding
 from app.types import Vectors
 
 LANES = 2
-"""Threads, so that a large gallery's pass doesn't stop all other galleries. Not measured yet."""
+"""Number of threads: with two, a large gallery's search doesn't stop all other galleries. Not measured yet."""
 TEMPORARY_BYTES = 256 * 1024 * 1024
-"""GPU memory that FAISS reserves for each lane's intermediate results, in place of 1.5 GB."""
+"""GPU memory that FAISS reserves for each lane's intermediate results; its default is 1.5 GB."""
 MAX_FETCH = 2_048
-"""Most rows that FAISS's GPU kernels can select for a probe."""
+"""Maximum rows that FAISS's GPU kernels can select for a probe."""
 EXTEND_FROM = 8_192
-"""Rows added since the GPU's copy was made from which on they are copied too; fewer are searched by the CPU."""
+"""New rows are copied to the GPU from this number on; fewer are searched by the CPU."""
 KEEPS_REMOVED_S = 60.0
-"""Seconds that removed faces may stay on a GPU. The copy is then made again in the background, once for all of them."""
+"""Seconds that removed faces may stay on a GPU. Then the copy is made again in the background, without all of them."""
 RETRY_S = 30.0
-"""Seconds during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
+"""Seconds during which the CPU searches after the GPU failed; then the GPU's memory may be free again."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _keys = count()
@@ -67,7 +67,7 @@ class Gpu:
         return next(self._next)
 
     def resources(self) -> Any:
-        """Return FAISS's resources for one lane, None where FAISS is not used; called on it."""
+        """Return FAISS's resources for one lane; None if FAISS is not used. Call it on that lane."""
         if self._search == "product":
             return None
         library: Any = faiss
@@ -76,7 +76,7 @@ class Gpu:
         return made
 
     def flat(self, resources: Any, dimension: int, *, half: bool) -> Any:
-        """Return an empty index by inner product, of float32 or, with `half`, float16; called on its lane."""
+        """Return an empty index by inner product, of float32 or, with `half`, float16. Call it on its lane."""
         if self._search == "product":
             return ProductIndex(dimension, half=half)
         library: Any = faiss
@@ -85,7 +85,7 @@ class Gpu:
         return library.GpuIndexFlatIP(resources, dimension, config)
 
     def tidy(self) -> None:
-        """Free what deleted indexes had on the GPU; called often."""
+        """Free the GPU's memory of deleted indexes. Call it often."""
         for lane in self._lanes:
             if lane.unused:
                 lane.run(lane.free_unused)
@@ -101,7 +101,7 @@ class Lane:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._thread = ThreadPoolExecutor(1, "gpu search")
-        self._resources: Any = None  # made when first used: they reserve memory, which only large galleries need
+        self._resources: Any = None  # made when first used, since they reserve memory that only large galleries need
         self._indexes: dict[int, Any] = {}
         self.unused: deque[int] = deque()
         """Keys of indexes that are no longer used."""
@@ -114,18 +114,18 @@ class Lane:
         return outcome
 
     def index(self, key: int, dimension: int, *, half: bool) -> Any:
-        """Return the FAISS index of this key, empty at first. To be called on this thread, and not kept."""
+        """Return the FAISS index of this key, empty at first. Call it on this thread, and don't keep the result."""
         if key not in self._indexes:
             self._resources = self._resources or self._gpu.resources()
             self._indexes[key] = self._gpu.flat(self._resources, dimension, half=half)
         return self._indexes[key]
 
     def drop(self, key: int) -> None:
-        """Have this thread free the index of this key. Takes no lock: garbage collection calls it at any moment."""
+        """Have this thread free the index of this key. Takes no lock: garbage collection may call it at any moment."""
         self.unused.append(key)
 
     def free_unused(self) -> None:
-        """Free the indexes that were dropped. To be called on this thread."""
+        """Free the dropped indexes. Call it on this thread."""
         while self.unused:
             self._indexes.pop(self.unused.popleft(), None)
 
@@ -138,7 +138,7 @@ class Lane:
         thread."""
         try:
             return work()
-        except RuntimeError as error:  # of FAISS, whatever the cause
+        except RuntimeError as error:  # FAISS raises it for any cause
             return GpuFailed(str(error))
         finally:
             self.free_unused()
@@ -149,20 +149,20 @@ class Lane:
 
 
 class GpuRows:
-    """A copy of rows on a GPU; all calls are made on its lane. Removed rows stay in it as they were."""
+    """A copy of rows on a GPU. Call it on its lane only. Removed rows stay in it."""
 
     def __init__(self, lane: Lane, rows: Rows, dimension: int, *, half: bool) -> None:
         self.rows, self.half = rows, half
         self.count = 0
         self.removed = rows.removed
-        """How many rows were removed when it was made."""
+        """Number of removed rows when the copy was made."""
         self.made_at = time.monotonic()
         self._lane, self._dimension = lane, dimension
         self._key = next(_keys)
         weakref.finalize(self, lane.drop, self._key)
 
     def extend(self, view: View) -> None:
-        """Add the rows that it lacks."""
+        """Add the rows of ``view`` that the copy lacks."""
         self._index().add(view.vectors[self.count :])
         self.count = view.count
 
@@ -176,7 +176,7 @@ class GpuRows:
         errors = np.full(len(probes), rounding(self._dimension))
         if self.half:
             lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-            # Twice the probe's and the row's: the score may be rounded too.
+            # The probe's error and the row's, both doubled, since the score may be rounded too.
             errors += (2 * np.maximum(lengths, MAX_LENGTH) + 2) * half_error(self._dimension)
         return Near(scores, rows, floors, errors)
 
@@ -185,8 +185,8 @@ class GpuRows:
 
 
 class GpuCopy:
-    """An index's rows on a GPU: copied when they are searched, extended by new ones, and copied anew without those that
-    were removed. They are float16 with `half`, else float32."""
+    """An index's rows on a GPU: copied when first searched, extended by new rows, and copied again to drop removed
+    ones. They are float16 with `half`, else float32."""
 
     def __init__(self, lane: Lane, dimension: int) -> None:
         self._lane, self._dimension = lane, dimension
@@ -196,8 +196,8 @@ class GpuCopy:
     def search(
         self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
     ) -> tuple[View, int, Near] | None:
-        """Search for the `fetch` nearest rows of each probe, (Q, D) float32. Return the rows that `read` gives now, how
-        many of them were searched, and what was found among these; None where the CPU has to search."""
+        """Search for the `fetch` nearest rows of each probe, (Q, D) float32. Return the rows that `read` returns, how
+        many of them were searched, and the nearest of these; None if the CPU has to search."""
         if time.monotonic() < self._again_at:
             return None
         try:
@@ -208,7 +208,7 @@ class GpuCopy:
             return None
 
     def tend(self, read: Callable[[], View], *, half: bool) -> None:
-        """Copy the rows anew if removed faces have been on the GPU for too long. Searches go on meanwhile."""
+        """Copy the rows again if removed faces have been on the GPU for too long. Searches go on meanwhile."""
         copy = self._rows
         if copy is None:
             return
@@ -228,7 +228,7 @@ class GpuCopy:
         copy = self._rows
         if anew or copy is None or copy.rows is not view.rows or copy.half != half:
             self._rows = copy = None
-            self._lane.free_unused()  # before the new copy: there may not be room for both
+            self._lane.free_unused()  # first, since the GPU may lack room for both copies
             copy = GpuRows(self._lane, view.rows, self._dimension, half=half)
         if not copy.count or view.count - copy.count >= EXTEND_FROM:
             copy.extend(view)
@@ -237,7 +237,7 @@ class GpuCopy:
 
 
 def find_gpu(search: GpuSearch) -> Gpu | None:
-    """Return the GPU; None, with a line in the log, if FAISS, or ONNX Runtime for ``product``, can't use one."""
+    """Return the GPU; None, with a line in the log, if FAISS (or ONNX Runtime, for ``product``) can't use one."""
     if search == "product":
         if resolve_device("auto") == "cuda":
             return Gpu(search)
@@ -250,7 +250,7 @@ def find_gpu(search: GpuSearch) -> Gpu | None:
 
 
 def half_error(dimension: int) -> float:
-    """Bound the distance between a vector and its float16 copy: 2^-11 of each number, 2^-25 of tiny ones."""
+    """Bound the distance between a unit vector and its float16 copy: a number is off by 2^-11 of itself, or 2^-25."""
     return MAX_LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
 
 

@@ -1,8 +1,8 @@
 """Near rows by one matrix product and TopK, run by ONNX Runtime: faster on a GPU than FAISS's own kernels.
 
-FAISS cuts the rows into 131,072 for 512 queries, however few there are: on an H200 it answers 29 queries a second over
-10 million rows of 512 numbers, a plain float16 product with TopK by torch 384, and the graph below 328. It runs on any
-of ONNX Runtime's providers, so the tests run it on the CPU.
+FAISS splits the work into blocks of 131,072 rows by 512 queries, even for one query. On an H200, over 10 million rows
+of 512 numbers, FAISS answers 29 queries a second, torch with a float16 product and TopK 384, and the graph below 328.
+It runs on any of ONNX Runtime's providers, so the tests run it on the CPU.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from app.inference.session import CPU, CUDA, ERRORS_ONLY
 from app.types import Vectors
 
 SEGMENT = 16_384
-"""Rows of a segment: TopK takes the best of each segment, then the best of all these. One run over a million rows would
-leave most of a card idle."""
+"""Rows of a segment: TopK takes the best of each segment, then the best of all segments. A single TopK over a million
+rows would leave most of a GPU idle."""
 PART_ROWS = 256 * SEGMENT
-"""Most rows of one run: with PROBES probes the scores take 512 MiB of float16 and 1 GiB of float32. Parts of a quarter
-answer 242 queries a second in place of 328, and with 64 at once 6,013 in place of 6,733 (10 million rows of 512 numbers
-in float16, H200)."""
+"""Maximum rows of one run: with PROBES probes the scores take 512 MiB as float16 and 1 GiB as float32. With a quarter
+of these rows it answers 242 queries a second in place of 328, and with 64 queries at once 6,013 in place of 6,733 (10
+million rows of 512 numbers in float16, H200)."""
 PART_NUMBERS = 3 * 2**29
-"""Most numbers of these rows, so that longer vectors have fewer rows: ONNX Runtime on CUDA fails at 2^31."""
+"""Maximum numbers in these rows, so that longer vectors have fewer rows: ONNX Runtime on CUDA fails at 2^31."""
 PROBES = 64
-"""Probes of one run."""
+"""Maximum probes of one run."""
 OPSET = 17
 
 
 class ProductIndex:
     """Vectors in a provider's memory, with the two methods of FAISS's flat indexes: `add` and `search`.
 
-    All methods raise RuntimeError, as FAISS's do, where the provider fails or its memory is full. Not safe to share
+    All methods raise RuntimeError, as FAISS's do, if the provider fails or its memory is full. Not safe to share
     between threads.
     """
 
@@ -47,7 +47,7 @@ class ProductIndex:
         """Number of rows."""
         self._type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
         self._place = "cuda" if provider == CUDA else "cpu"
-        self._parts: list[Any] = []  # each of `part_rows` rows, the last one of as many or fewer
+        self._parts: list[Any] = []  # `part_rows` rows each; the last one may have fewer
         self._store = _session(_store_graph(dimension, self._type), provider)
         self._whole, self._padded = (
             _session(_nearest_graph(dimension, self._type, padded=padded), provider) for padded in (False, True)
@@ -116,7 +116,7 @@ class ProductIndex:
                 binding.bind_output(name, "cpu" if on_cpu else self._place)
             session.run_with_iobinding(binding)
             return binding.copy_outputs_to_cpu() if on_cpu else list(binding.get_outputs())
-        except Exception as error:  # ONNX Runtime's errors share no class of their own
+        except Exception as error:  # ONNX Runtime's errors have no common class
             raise RuntimeError(str(error)) from error
 
 
@@ -131,7 +131,7 @@ def _session(graph: Any, provider: str) -> Any:
 
 
 def _store_graph(dimension: int, kind: int) -> Any:
-    """Build: rows held, (N, D), and new ones, (M, D) float32 -> all of them, (N + M, D)."""
+    """Build the graph that appends rows: held, (N, D), and new ones, (M, D) float32 -> all, (N + M, D)."""
     nodes = [
         helper.make_node("Cast", ["new"], ["cast"], to=kind),
         helper.make_node("Concat", ["held", "cast"], ["rows"], axis=0),
@@ -143,9 +143,9 @@ def _store_graph(dimension: int, kind: int) -> Any:
 
 
 def _nearest_graph(dimension: int, kind: int, *, padded: bool) -> Any:
-    """Build: rows held, (N, D), and probes, (Q, D) float32 -> scores, (Q, width) float32, and their places, int64.
+    """Build the search: rows, (N, D), and probes, (Q, D) float32 -> scores, (Q, width) float32, and their rows, int64.
 
-    With `padded`, the last segment is filled up with scores of minus infinity.
+    With `padded`, scores of minus infinity fill up the last segment.
     """
     nodes = [
         helper.make_node("Cast", ["probes"], ["cast"], to=kind),

@@ -1,4 +1,4 @@
-"""The requests of Immich's server to its machine learning: faces are found here, the rest is passed on
+"""Answer the requests of Immich's server to its machine learning: find faces here, and pass the rest on
 (docs/how-to/immich.md)."""
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ FACES = "facial-recognition"
 IMAGE = ImageFields(("image",))
 ENTRIES = "entries"
 MAX_ENTRIES = 64 * 1024
-"""Most bytes of the field `entries`."""
+"""Maximum bytes of the field `entries`."""
 DIMENSION = 512
-"""Numbers of an embedding in Immich's database, which takes no other length."""
+"""Length of an embedding in Immich's database, which takes no other."""
 LEAST_SCORE = 0.7
 """Immich's default of `minScore`."""
 OTHERS_S = 300.0
@@ -48,8 +48,7 @@ class Options(BaseModel):
 
 
 class Entry(BaseModel):
-    """A model of a task. The model that Immich names does not matter: faces are embedded with the server's default
-    package."""
+    """A model of a task. The model's name is ignored: faces are embedded with the server's default package."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -57,25 +56,24 @@ class Entry(BaseModel):
 
 
 class Entries(RootModel[dict[str, dict[str, Json]]]):
-    """The models of each task, by the task's name and theirs."""
+    """The models of each task, by the task's name and the model's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immich:
-    """Answers Immich's requests. ``networks``: addresses that need no key; ``others``: the URL that other tasks are
-    passed on to."""
+    """Answers Immich's requests. ``networks``: addresses that need no key; ``others``: the URL for other tasks."""
 
     core: Components
     networks: Networks
     others: str | None
 
     async def predict(self, body: Body, content_type: str) -> Response:
-        """Return the faces of a photo, or the others' answer to anything else, which gets the body as it came."""
+        """Return the faces of a photo; pass any other request on unchanged, and return that answer."""
         entries, answer = await self.core.workers.run(lambda: self._find(body))
         return answer or await self._hand_on(body, content_type, entries)
 
     def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
-        """Return the tasks, and the answer if finding faces is the only one."""
+        """Return the tasks, and the answer if the only task is to find faces."""
         wanted, image = self.core.parsing.run(lambda: self._parse(body), costly=len(body.data) >= COSTLY_BYTES)
         if image is None:
             return wanted, None
@@ -111,9 +109,9 @@ class Immich:
 
 @router.operation("GET", PING, scope=None, public=True, monitoring=True)
 async def ping(request: Request) -> Response:
-    """Tell whether the server takes photos.
+    """Answer whether the server takes photos.
 
-    503 before its models are ready and while it stops: Immich asks another of its servers meanwhile.
+    The answer is 503 before its models are ready and while it stops: Immich then uses another of its servers.
     """
     if request.app.state.status != "ok":
         raise LikenessError("The server is starting or stopping.", code="not_ready")
@@ -124,7 +122,7 @@ async def ping(request: Request) -> Response:
 async def predict(request: Request, components: Components, immich: Immich) -> Response:
     """Find the faces of a photo, each with its embedding.
 
-    The form has the photo as `image`, and `entries` names the models that are wanted.
+    The form has the photo as `image`, and the wanted models in `entries`.
     """
     limits = components.limits
     body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.take)
@@ -132,7 +130,8 @@ async def predict(request: Request, components: Components, immich: Immich) -> R
 
 
 def faces_of(operations: Operations, image: bytes, least: float) -> Json:
-    """Return Immich's answer for a photo: the faces that could be aligned and have at least this detector's score."""
+    """Return Immich's answer for a photo: the faces that could be aligned and have a detection score of ``least`` or
+    more."""
     photo, package = operations.embed(image)
     faces = []
     for face in photo.faces:
@@ -150,8 +149,8 @@ def faces_of(operations: Operations, image: bytes, least: float) -> Json:
 
 
 def padded(vector: Vector, package: str) -> Vector:
-    """Return the (D,) vector with zeros up to DIMENSION numbers, which change no cosine. Raises Unusable if it is
-    longer."""
+    """Return the (D,) vector padded with zeros to DIMENSION numbers, which changes no cosine. Raises Unusable if D is
+    larger."""
     if len(vector) > DIMENSION:
         raise Unusable(f"Immich stores {DIMENSION} numbers a face; {package} has {len(vector)}.")
     return np.pad(vector, (0, DIMENSION - len(vector)))

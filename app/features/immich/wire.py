@@ -20,8 +20,8 @@ from app.errors import LikenessError
 PING, PREDICT = "/ping", "/predict"
 Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 KEYLESS = Grant("immich.networks", frozenset({KeyScope.RECOGNIZE}), frozenset())
-"""What an address of the setting's networks may do without a key: recognise, without any gallery. No key's id can hold
-a dot."""
+"""The rights of an address in the setting's networks without a key: recognise, without any gallery. No real key's id
+can contain a dot."""
 
 
 class ImmichFormat(WireFormat):
@@ -35,7 +35,7 @@ class ImmichFormat(WireFormat):
         return scope["path"] in {PING, PREDICT}
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the key allows, or KEYLESS for an address that needs none."""
+        """Return what the key allows, or KEYLESS for an address that needs no key."""
         if given_key(Headers(scope=scope), scope["path"]) is None:
             networks: Networks = components.parts["immich"].networks
             if _is_in(address_of(scope), networks):

@@ -1,4 +1,4 @@
-"""keys: who may do what."""
+"""`likeness keys`: manage who may do what."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ InGalleries: TypeAlias = Annotated[
     typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=gallery_ids),
 ]
 KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
-"""Attempts with a new admin key at a server, which follows the key's file; and the pause before each, in seconds."""
+"""Attempts to use a new admin key, which the server takes from the key's file; and seconds before each."""
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 
 
@@ -137,8 +137,7 @@ def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
 
 
 def _takes_key(settings: Settings, url: str, key: str) -> bool:
-    """Return whether the server accepts the key, after a few attempts if it doesn't; True if it is stopped or just
-    starting."""
+    """Return whether the server accepts the key within a few attempts; True if no server runs or it is starting."""
     with own_client(settings, url, key) as client:
         for _ in range(KEY_ATTEMPTS):
             time.sleep(KEY_PAUSE_S)

@@ -1,4 +1,4 @@
-"""API keys: created, listed, rotated and revoked by unrestricted `admin` keys."""
+"""Create, list, rotate and revoke API keys, by unrestricted `admin` keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEY_ID_BYTES = 6
 def list_keys(keys: Keys, query: Annotated[PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
-    All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+    Lists all keys, revoked ones too, in the order of their creation, page by page; never their secrets.
     """
     page = issued_keys.list_keys(keys, query.cursor, query.limit)
     return schemas.KeyPage.of(page, keys=[_answer(key) for key in page.items])
@@ -77,7 +77,7 @@ def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCr
 def get_key(keys: Keys, key: KeyId) -> schemas.Key:
     """Show a key.
 
-    What the key allows, and whether it was revoked; never its secret.
+    Answers what the key allows and whether it was revoked; never its secret.
     """
     return _answer(issued_keys.read_key(keys, key))
 
@@ -89,7 +89,7 @@ def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
-    ones no longer. A key with `templates` is needed for one that has it.
+    ones stop working. Only a key with `templates` can rotate one that has it.
     """
     _require_templates(grant, issued_keys.read_key(keys, key).scopes)
     return _new_answer(issued_keys.rotate_key(keys, key, asked.grace_seconds))
@@ -124,7 +124,7 @@ def _new_answer(made: NewKey) -> schemas.NewKey:
 
 
 def _shown(key: Key) -> dict[str, object]:
-    """Return the fields that differ from the key's own."""
+    """Return the fields of the answer that differ from the record's."""
     return {
         "scopes": sorted(key.scopes),
         "galleries": None if key.galleries is None else sorted(key.galleries),

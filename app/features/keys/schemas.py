@@ -31,7 +31,7 @@ RateText: TypeAlias = Annotated[
 
 
 class KeyCreate(Params):
-    """An absent field has the server's default, or no limit."""
+    """The terms of a new key. An absent field has the server's default, or no limit."""
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"}
 

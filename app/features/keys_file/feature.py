@@ -11,9 +11,9 @@ from app.features.issued_keys import declare_keys
 
 
 def _start(core: Components, keys_file: Path | None) -> Part:
-    """Declare the keys that the file names, if there is one. Raises Unusable (``keys_file_invalid``)."""
+    """Declare the keys in the file, if there is one. Raises Unusable (``keys_file_invalid``)."""
     if keys_file is not None:
-        from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - brings a YAML reader, for few starts
+        from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - needs YAML, which few servers do
 
         declare_keys(core.keys, read_keys(keys_file, os.environ))
     return Part()

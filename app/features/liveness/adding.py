@@ -1,4 +1,4 @@
-"""Add an ONNX file as a liveness package: what the graph does not say is stated."""
+"""Add an ONNX file as a liveness package, with the facts that its graph lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.package.manifest import LivenessContract, Manifest, RewriteClassifier, 
 
 
 def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) -> Added:
-    """Add a liveness model's file; ``stated`` are the facts of its input. What fails leaves nothing behind.
+    """Add a liveness model's file; ``stated`` are the facts of its input. A failure leaves nothing behind.
 
     Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
     `open_liveness`.

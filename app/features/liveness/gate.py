@@ -1,4 +1,4 @@
-"""Liveness as a feature: gates that turn scores into verdicts, at an operating point named by its error rates."""
+"""Gates that turn liveness scores into verdicts, at an operating point named by its error rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LivenessThresholds:
-    """Thresholds of liveness: live from ``live_from`` on, a spoof below ``spoof_below``, uncertain between them."""
+    """Thresholds of liveness: ``live_from`` or more is live, below ``spoof_below`` a spoof, the rest uncertain."""
 
     live_from: float
     spoof_below: float
@@ -37,9 +37,8 @@ def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer:
 
     A rate of 1 in N needs N photos of each kind of attack, or of live people.
 
-    A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
-    the highest at which no more than ``bpcer`` of the live were refused. Where the second threshold is the higher one,
-    it alone decides, and both rates hold.
+    ``live_from`` is the lowest threshold that at most ``apcer`` of the attacks passed, ``spoof_below`` the highest that
+    at most ``bpcer`` of the live faces missed. If the second is the higher one, it decides alone, and both rates hold.
     """
     if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
         return None
@@ -64,7 +63,7 @@ def judge(score: float, box: Box, point: LivenessThresholds | None) -> Liveness:
 
 
 def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> list[Package]:
-    """Return the packages named, or the only one installed.
+    """Return the named packages, or the only installed one.
 
     Raises Unusable ``liveness_unavailable``, and ``package_unknown``, ``package_ambiguous`` for a name.
     """
@@ -90,7 +89,7 @@ def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
 class LivenessGates(Gates):
     """The gates of a service with liveness packages, opened when they are first needed. Safe to share between threads.
 
-    Operating points that are written while the server runs are used at once.
+    Operating points written while the server runs are used at once.
     """
 
     def __init__(
@@ -101,9 +100,9 @@ class LivenessGates(Gates):
         apcer: float,
         bpcer: float,
     ) -> None:
-        """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are those whose scores are
-        averaged; none of them means the only one installed. ``apcer`` and ``bpcer`` are the error rates to decide at.
-        A name that can't be used is a warning in the log: it may still be added while the server runs.
+        """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are the packages whose scores are
+        averaged; without names it is the only installed one. ``apcer`` and ``bpcer`` are the error rates to decide at.
+        A name that can't be used is logged as a warning: its package may be added while the server runs.
         """
         super().__init__()
         self._find, self._open_one, self._names = find, open_one, names

@@ -1,7 +1,6 @@
-"""Live, or a picture of a face: the score of each face from one or several models.
+"""Score whether a face is live or a picture, with one or several models.
 
-A score is the probability of being live as the models give it, their mean where there are several. It decides nothing
-here: `app.features.liveness.gate` does, at thresholds that were measured.
+A score is the models' mean probability of being live. `app.features.liveness.gate` decides, at measured thresholds.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from app.package.golden import check_crops
 from app.types import UNIT_TOLERANCE, Pixels
 
 QUEUE_LIMIT = 4096
-"""Cuts that may wait: more than the faces of one photo; the number of requests is bounded elsewhere."""
+"""Maximum cuts that may wait: more than the faces of one photo; the number of requests is limited elsewhere."""
 
 
 class LivenessSession:
-    """A liveness package, loaded: cuts around faces in, the probability that each is live out.
+    """A loaded liveness package, which turns cuts around faces into the probability that each is live.
 
     Raises Unusable: package_contract_broken where the graph is not what its manifest says.
     """
@@ -41,7 +40,7 @@ class LivenessSession:
             raise contract_broken(package.id, f"its task is {package.manifest.task}, not liveness")
         self.package, self.device = package, session.device
         self.cut = Cut(int(package.manifest.input.shape[1]), contract.cut)
-        """The cut around a face that the model is shown."""
+        """The cut around a face that the model takes."""
         self._session, self._live = session, contract.classes.index(contract.live)
         answers = run_two(package.id, session, check_crops(self.cut.side)[-2:])
         sums, count = answers.sum(axis=-1), len(contract.classes)
@@ -49,7 +48,7 @@ class LivenessSession:
             raise contract_broken(package.id, f"it answers {answers.shape} with sums {sums}, not probabilities")
 
     def scores(self, cuts: Sequence[Pixels]) -> list[float]:
-        """Return the probability of being live, 0-1, of each (S, S, 3) uint8 RGB cut; any number of them from 1."""
+        """Return the probability of being live, 0-1, of each (S, S, 3) uint8 RGB cut; at least one."""
         return [float(row[self._live]) for row in self._session.run(np.stack(cuts))[0]]
 
 
@@ -62,7 +61,7 @@ def open_liveness(package: Package, cache_dir: Path, device: Device = "auto") ->
 
 
 class Scorer:
-    """The liveness of faces by one or several open packages. Safe to share between threads."""
+    """Scores the liveness of faces with one or several open packages. Safe to share between threads."""
 
     def __init__(self, sessions: Sequence[LivenessSession]) -> None:
         self.packages = tuple(session.package for session in sessions)
@@ -81,7 +80,7 @@ class Scorer:
         ]
 
     def score(self, faces: Sequence[Sequence[Pixels]]) -> list[float]:
-        """Return the mean probability of being live, 0-1, of each face. A face has one picture, (S, S, 3) uint8 RGB,
+        """Return the mean probability of being live, 0-1, of each face. Each face has one picture, (S, S, 3) uint8 RGB,
         for each of ``cuts``.
 
         Raises Overloaded if a queue is full.
@@ -97,6 +96,6 @@ class Scorer:
         return [math.fsum(scores) / len(scores) for scores in zip(*by_package, strict=True)]
 
     def close(self) -> None:
-        """Finish what waits; later calls raise Overloaded."""
+        """Finish waiting requests; later calls raise Overloaded."""
         for batcher in self.batchers:
             batcher.close()

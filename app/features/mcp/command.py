@@ -1,4 +1,4 @@
-"""mcp: the service's operations as tools of the Model Context Protocol, for assistants on this machine, over stdio."""
+"""`likeness mcp`: the service's operations as tools of the Model Context Protocol, for local assistants over stdio."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Face recognition of people who are enrolled in galleries. `decision` is the answ
 score alone is none. A match is a reason to look, not a proof: say so, and name nobody whom the answer does not know.
 Photos are paths below the folder of photos."""
 PAGE = 100
-"""Subjects in one answer."""
+"""Maximum subjects in one answer."""
 
 
 @command(
@@ -39,7 +39,7 @@ def mcp(
 ) -> None:
     """Answer an assistant by the Model Context Protocol, over standard input and output. It only reads unless asked.
 
-    What it may do is what the key may: give it one with the scopes `read` and `recognize`, for one gallery.
+    It may do what its key may: give it a key with the scopes `read` and `recognize`, for one gallery.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - an extra
@@ -54,10 +54,10 @@ def mcp(
 def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
     """Add the tools that read, and with ``changes`` those that change something."""
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - an extra
-    from mcp_types import ToolAnnotations  # noqa: PLC0415 - the same
+    from mcp_types import ToolAnnotations  # noqa: PLC0415 - an extra
 
     def told(tool: Callable[..., Answer]) -> Callable[..., Answer]:
-        """Return the tool, with errors that say what to do in place of the SDK's, which hides them."""
+        """Return the tool with errors that say what to do; the SDK would hide them."""
 
         @wraps(tool)
         def call(*given: Any, **named: Any) -> Answer:
@@ -76,8 +76,7 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of an assistant, which reads their docstrings. ``folder`` has the photos that it may show to the
-    server."""
+    """The tools of an assistant, which reads their docstrings. It may send the photos in ``folder`` to the server."""
 
     client: Client
     folder: Path
@@ -118,12 +117,12 @@ class Tools:
         return {"deleted": person}
 
     def _shown(self, path: str) -> Path:
-        """Return a photo's path. Raises FileMissing if it isn't below the folder, or no file."""
+        """Return a photo's path. Raises FileMissing if it isn't a file below the folder."""
         root = self.folder.resolve()
         try:
             found = (root / path).resolve()
             if found.is_relative_to(root) and found.is_file():
                 return found
-        except (OSError, RuntimeError, ValueError):  # too long, a loop of links, with NUL
+        except (OSError, RuntimeError, ValueError):  # too long, a loop of links, or has a NUL
             pass
         raise FileMissing(f"There is no photo {path!r} in the folder of photos.")

@@ -1,7 +1,7 @@
-"""A small client of Milvus: collections of faces, each with the position in a change log up to which it holds it.
+"""A small client of Milvus: collections of faces, and for each how far into a change log it is complete.
 
-It handles integers and vectors only, and returns Milvus's rows and scores, from which `app.features.milvus.search`
-makes answers.
+It handles integers and vectors only, and returns Milvus's rows and scores; `app.features.milvus.search` makes answers
+from them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from app.search.types import FaceBlock, LogPosition
 from app.types import Vectors
 
 TIMEOUT_S = 10
-"""Seconds for one call including pymilvus's retries; an int, as some of its functions take nothing else."""
+"""Seconds for one call with pymilvus's retries; an int, since some of its functions take nothing else."""
 MAKE_TIMEOUT_S = 60
 """Seconds for a call that makes or loads a collection."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
-"""Milvus's largest limit of a search or query."""
+"""Milvus's maximum limit of a search or query."""
 BLOCK_BYTES = 8 * 1024 * 1024
-"""Bytes of vectors in one message; Milvus takes messages of up to 64 MiB."""
+"""Maximum bytes of vectors in one message; Milvus accepts messages of up to 64 MiB."""
 KEYS_AT_ONCE = 5_000
 MARK = -1
 """Key of the row that holds the collection's log position; faces' keys are positive."""
 NOT_FOUND, NOT_LOADED, NOT_FULLY_LOADED = 100, 101, 103
-"""Milvus's error codes for a collection that is missing or not ready to be searched."""
+"""Milvus's error codes for a collection that is missing or not ready for searches."""
 HNSW = {"M": 32, "efConstruction": 256}
 EF_MIN = 256
 _DATABASE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -45,19 +45,19 @@ class CollectionLost(Unusable):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a Milvus: ``uri`` as pymilvus takes it; ``name`` identifies it without secrets."""
+    """The address of a Milvus: ``uri`` is for pymilvus, ``name`` identifies it without secrets."""
 
     uri: str
     database: str
     kind: Literal["FLAT", "HNSW"]
     name: str
     is_file: bool = False
-    """milvus-lite, inside this process."""
+    """Whether it is milvus-lite, inside this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row that a search found; `score` is Milvus's own float32."""
+    """A row that a search found; `score` is Milvus's float32."""
 
     face: int
     subject: int
@@ -94,9 +94,9 @@ def parse_address(text: str) -> Address:
 class Milvus:
     """One connection, which reconnects by itself; safe to share between threads.
 
-    Every read is strongly consistent: it sees all that was written before it began, by any server.
-    Every call raises Unusable ``index_unavailable`` if Milvus can't be reached or refuses, within TIMEOUT_S (calls
-    that make a collection: MAKE_TIMEOUT_S); calls that name a collection also raise CollectionLost.
+    Every read is strongly consistent: it sees everything that any server wrote before it began.
+    Within TIMEOUT_S (MAKE_TIMEOUT_S if it makes a collection), every call raises Unusable ``index_unavailable`` if
+    Milvus can't be reached or refuses; calls that name a collection also raise CollectionLost.
     """
 
     def __init__(self, address: Address, token: str | None = None) -> None:
@@ -105,7 +105,7 @@ class Milvus:
             import pymilvus  # noqa: PLC0415 - an extra, and slow to import
 
             if address.is_file:
-                import milvus_lite  # noqa: F401, PLC0415 - pymilvus needs it then
+                import milvus_lite  # noqa: F401, PLC0415 - pymilvus needs it for files
         except ModuleNotFoundError as error:
             message = f"Milvus needs {error.name}: pip install 'likeness-server[milvus]', and milvus-lite for a file."
             raise Unusable(message, code="index_driver_missing") from error
@@ -128,7 +128,7 @@ class Milvus:
 
     @property
     def available(self) -> bool:
-        """Return whether Milvus answered the last `ping`. If not, all other calls fail at once."""
+        """Return whether Milvus answered the last `ping`. If it didn't, all other calls fail at once."""
         return self._available
 
     def ping(self, timeout_s: float) -> None:
@@ -142,7 +142,7 @@ class Milvus:
     # Collections
 
     def make(self, name: str, dimension: int) -> None:
-        """Make an empty collection, ready to be searched; one shard, so that a write becomes visible at once."""
+        """Make an empty collection, ready to be searched. It has one shard, so that a write becomes visible at once."""
         types = self._module.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("face", types.INT64, is_primary=True)
@@ -155,7 +155,7 @@ class Milvus:
         indexes.add_index("subject", index_type="INVERTED")
         form: dict[str, Any] = {"schema": schema, "num_shards": 1, "consistency_level": "Strong"}
         self._call(self._client.create_collection, name, **form, timeout=MAKE_TIMEOUT_S)
-        # There is nothing to index yet, so nothing to wait for.
+        # An empty collection is indexed at once, so don't wait.
         self._call(self._client.create_index, name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
         self._call(self._client.load_collection, name, timeout=MAKE_TIMEOUT_S)
 
@@ -175,7 +175,7 @@ class Milvus:
         self._call(self._client.drop_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
-        """Ask Milvus to also delete removed rows from its files, which it does some time later."""
+        """Ask Milvus to delete removed rows from its files, too, which it does some time later."""
         self._call(self._client.flush, name, timeout=self._timeout_s)
         self._call(self._client.compact, name, timeout=self._timeout_s)
 
@@ -190,7 +190,7 @@ class Milvus:
             self._upsert(name, [_row(*values) for values in zip(*columns, strict=True)])
 
     def remove(self, name: str, faces: Sequence[int]) -> None:
-        """Remove those of the faces that exist."""
+        """Remove the faces that exist."""
         for some in _in_pieces(faces):
             self._call(self._client.delete, name, ids=some, timeout=self._timeout_s)
 
@@ -200,14 +200,14 @@ class Milvus:
             self._call(self._client.delete, name, **options, timeout=self._timeout_s)
 
     def owners(self, name: str, faces: Sequence[int]) -> dict[int, int]:
-        """Return the subject of each of the faces that exists."""
+        """Return the subjects of the faces that exist."""
         rows = [row for some in _in_pieces(faces) for row in self._query(name, f"face in {some}", ["face", "subject"])]
         return {int(row["face"]): int(row["subject"]) for row in rows}
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
         """Yield faces with keys above `after`, up to `until`, in order of their keys, in blocks that fit a message.
 
-        Their qualities are 0: Milvus doesn't hold them."""
+        Their qualities are 0, since Milvus doesn't hold them."""
         upto = "" if until is None else f" and face <= {until}"
         rows = self._call(
             self._client.query_iterator,
@@ -230,9 +230,9 @@ class Milvus:
             rows.close()
 
     def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[Found]]:
-        """Return for each probe, (Q, D) float32, the `fetch` faces with the highest scores, or one more, best first.
+        """For each probe, (Q, D) float32, return the `fetch` faces with the highest scores, or one more, best first.
 
-        `fetch` is less than FETCH_MAX. Subjects in `without` are left out. There are fewer only if there are no others.
+        `fetch` is less than FETCH_MAX. Subjects in `without` are left out. Fewer are returned only if no others exist.
         """
         params = {"ef": max(EF_MIN, 2 * fetch)} if self._kind == "HNSW" else {}
         results = self._call(
@@ -265,7 +265,7 @@ class Milvus:
         row = _row(MARK, 0, np.zeros(dimension, np.float32)) | {"position": f"{position.number}:{position.stamp}"}
         self._upsert(name, [row])
 
-    # Inside
+    # Internals
 
     def _upsert(self, name: str, rows: list[dict[str, object]]) -> None:
         self._call(self._client.upsert, name, rows, timeout=self._timeout_s)
@@ -275,9 +275,9 @@ class Milvus:
         return list(self._call(self._client.query, name, **options, timeout=self._timeout_s))
 
     def _call(self, call: Callable[..., Any], *args: object, always: bool = False, **options: object) -> Any:
-        """Call Milvus and translate its errors; their text stays in the cause, for the log.
+        """Call Milvus and translate its errors; the cause keeps their text, for the log.
 
-        While Milvus doesn't answer, fail at once unless `always`: callers would queue up behind each other's timeouts.
+        While Milvus doesn't answer, fail at once unless `always` is set: callers would wait for each other's timeouts.
         """
         import grpc  # noqa: PLC0415 - comes with pymilvus
 

@@ -1,7 +1,7 @@
-"""The list, in SQL, of this database's collections in Milvus and what each is for.
+"""The list, in SQL, of this database's collections in Milvus, with the purpose of each.
 
 A collection is listed before it is made in Milvus and unlisted after it is dropped there. So none is forgotten if a
-server dies in between, and none of another database's is touched.
+server dies in between, and other databases' collections are never touched.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class Collections:
         return self._database.column(sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key))))
 
     def log_start(self, gallery: int) -> LogPosition | None:
-        """Return the first position from which a gallery's change log can be read; None if it is gone."""
+        """Return the first position from which a gallery's change log can be read; None if the gallery is gone."""
         query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery)
         rows = self._database.rows(query.order_by(CHANGES.c.number).limit(1))
         return LogPosition(*rows[0]) if rows else None
 
     def owners(self, faces: Sequence[int]) -> dict[int, int]:
-        """Return the subject of each of these faces that still exists."""
+        """Return the subjects of these faces, without those that no longer exist."""
         query = sa.select(FACES.c.key, FACES.c.subject_key)
         with self._database.read() as connection:
             return {row.key: row.subject_key for row in select_in(connection, query, FACES.c.key, faces)}

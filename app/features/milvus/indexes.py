@@ -1,14 +1,14 @@
 """Galleries' vectors in Milvus, shared by several servers over one database.
 
-The database is authoritative here too, and no server leads. The server that changes a gallery writes the change to
-Milvus before acknowledging it. A server may die in between, so each server checks a moment after a change that Milvus
-holds it, adds what is missing, and then marks in the collection how far in the change log that is true (`_settle`).
-This needs no order between servers: a face removed from the database never comes back and its key is never used again,
-so adding or removing twice changes nothing, and a server that wrote a face checks afterwards that it still exists and
+The database is authoritative, and no server leads. The server that changes a gallery writes the change to Milvus before
+acknowledging it. It may die in between, so each server checks a moment after a change that Milvus holds it, adds what
+is missing, and then marks in the collection up to which position of the change log it is complete (`_settle`).
+Servers may do this in any order: a face removed from the database never comes back and its key is never used again, so
+adding or removing twice changes nothing, and a server that wrote a face checks afterwards that it still exists and
 which subject has it (`_write`).
 
-A collection is replaced by building another one beside it and switching in the database. Which one is current is looked
-up at each search and after each change.
+To replace a collection, a server builds another one beside it and makes it the current one in the database. The current
+one is looked up at each search and after each change.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ from app.search.types import (
 from app.types import count_faces
 
 SETTLE_S = 2.0
-"""Seconds that a change is left to the server that made it, before others check that Milvus holds it."""
+"""Seconds after a change before other servers than its author check that Milvus holds it."""
 PING_S = 2.0
 PING_TIMEOUT_S = 2.0
 REPLACED_KEPT = timedelta(minutes=1)
-"""Time that a replaced collection is kept: searches that began before it was replaced have ended after it."""
+"""Time that a replaced collection is kept, for searches that began before the replacement."""
 ABANDONED = timedelta(hours=1)
-"""Time without a sign of life after which a collection's builder counts as dead; it gives one after each block of
-faces."""
+"""Time without a sign of life (one after each block of faces) until a collection's builder counts as dead."""
 SWITCHES = 5
 REBUILT = "Gallery key %d: its collection in Milvus is incomplete or unknown; its vectors are written again."
 _log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class MilvusBackend:
     """All galleries' collections in one Milvus, which any number of servers over the same database share."""
 
     kinds: tuple[IndexKind, ...] = ("fp32",)
-    """Only this kind: the operator sets Milvus's own index types."""
+    """There is only this kind: Milvus's own index types are for the operator to set."""
 
     def __init__(self, source: FaceSource, database: Database, milvus: Milvus) -> None:
         self._source = source
@@ -111,15 +110,15 @@ class MilvusIndex(GalleryIndex[Searcher]):
         super().__init__(spec, source)
         self._collections = collections
         self._milvus = milvus
-        self._position = LogPosition(-1, 0)  # up to here this process has checked that the collection holds the log
-        self._due: tuple[float, LogPosition] | None = None  # when to settle the log, and up to where
+        self._position = LogPosition(-1, 0)  # this process has checked that the collection holds the log up to here
+        self._due: tuple[float, LogPosition] | None = None  # when to settle the log, and up to which position
         self._settled: LogPosition | None = None
-        self._swept: LogPosition | None = None  # up to here removals were repeated
+        self._swept: LogPosition | None = None  # removals were repeated up to here
         self._sweep_until: LogPosition | None = None
         self._count = Count(source, spec)
 
     def held(self) -> Indexed:
-        """Return the last count of faces; they take no memory of this process."""
+        """Return the last count of faces; they take no memory in this process."""
         return Indexed(count_faces(self._count.known), 0)
 
     def renew(self, lost: Searcher) -> Searcher:
@@ -130,7 +129,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return self._catch_up()
 
     def follow(self, head: LogPosition) -> bool:
-        """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whoever wrote it."""
+        """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whichever server wrote it."""
         if self._settled == head or self._searchable is None:
             return True
         if self._due is None:
@@ -141,12 +140,12 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return self._settled == head
 
     def behind(self, head: LogPosition) -> int:
-        """Return how many changes this process hasn't checked yet; most likely Milvus holds them."""
+        """Return how many changes this process hasn't checked yet, though Milvus most likely holds them."""
         known = self._settled if self._settled and self._settled.number > self._position.number else self._position
         return max(0, head.number - known.number) if self._searchable else 0
 
     def compare(self) -> tuple[Difference, int]:
-        """Compare with the database; changes of other servers meanwhile don't count as differences."""
+        """Compare the collection with the database; concurrent changes of other servers don't count as differences."""
         with self._lock:
             try:
                 return self._compare(self._catch_up())
@@ -155,7 +154,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 return self._compare(self._catch_up())
 
     def scrub(self) -> bool:
-        """Ask Milvus to clear its files of what was removed, which it does some time later."""
+        """Ask Milvus to clear its files of removed faces, which it does some time later."""
         name = self._collections.current(self._spec.key)
         if name is not None:
             with suppress(Unusable):  # the next `save` asks again
@@ -163,7 +162,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return name is None
 
     def save(self) -> None:
-        """Repeat the moves and removals up to the last call, and have Milvus clear what was removed from its files.
+        """Repeat the moves and removals up to the last call, and have Milvus clear its files of removed faces.
 
         A server may have written a face that another one just moved or removed, and died before it checked.
         """
@@ -178,7 +177,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return  # the next search builds it again
         self._swept = until
 
-    # Without the lock, so that changes needn't wait: it may be done twice, or by several servers.
+    # Without the lock, so that changes needn't wait; settling twice, or by several servers, does no harm.
 
     def _settle(self, until: LogPosition) -> bool:
         """Make sure that Milvus holds the log (see `follow`); return False if it has to be tried again."""
@@ -208,7 +207,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return True
 
     def _settle_in(self, name: str, until: LogPosition) -> LogPosition | None:
-        """Write the log's changes to the collection; return the position up to which it then holds the log, None if
+        """Write the log's changes to the collection; return the position up to which it now holds the log, None if
         unknown."""
         since = self._milvus.position(name)
         if since is None:
@@ -226,7 +225,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return None
         return searcher
 
-    # All below is called with the lock held.
+    # Everything below is called with the lock held.
 
     def _before_change(self) -> None:
         """Raise if Milvus can't be used, before anything is written to the database."""
@@ -275,8 +274,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return self._build()
 
     def _open(self) -> Searcher:
-        """Use the current collection if the log continues it, else build a new one; none for a gallery that never had a
-        face: there may be thousands of those."""
+        """Use the current collection if the log continues it, else build a new one. A gallery that never had a face
+        gets none, since there may be thousands of those."""
         name = self._collections.current(self._spec.key)
         if name is None:
             return self._searcher_of(None) if self._head().number == 0 else self._build()
@@ -300,7 +299,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         reached = self._must_replay(name, position)
         self._milvus.mark(name, reached, self._spec.dimension)
         self._collections.switch(self._spec, name)
-        # What other servers wrote to the old one before the switch is already in the log.
+        # Changes that other servers wrote to the old one before the switch are already in the log.
         return self._use(name, self._must_replay(name, reached))
 
     def _head(self) -> LogPosition:
@@ -346,7 +345,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         self._remove(name, changes)
 
     def _write(self, name: str, block: FaceBlock) -> None:
-        """Add faces or replace them, until they are as the database has them."""
+        """Add or replace faces until they equal the database's."""
         while len(block.faces):
             self._milvus.add(name, block)
             written = dict(zip(block.faces.tolist(), block.subjects.tolist(), strict=True))

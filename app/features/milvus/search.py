@@ -1,7 +1,7 @@
-"""Searches in Milvus: it proposes subjects, whose faces are then read from the database and scored again.
+"""Search in Milvus: it proposes subjects, whose faces are then read from the database and scored again.
 
-`app.search.index` scores them, so an answer doesn't depend on where vectors are searched, and a face that Milvus still
-has, though it was deleted from the database, is never in an answer.
+`app.search.index` scores them, so an answer doesn't depend on where vectors are searched, and never has a face that
+was deleted from the database but not yet from Milvus.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
 COUNT_SHARE = 100
-"""Counting that takes longer than COUNT_CHEAP_S is repeated so rarely that it takes 1 / COUNT_SHARE of the time at
-most."""
+"""Counting that takes longer than COUNT_CHEAP_S is repeated so rarely that it takes 1 / COUNT_SHARE of the time."""
 
 
 class Searcher:
-    """Searches one collection; without a name, a gallery that never had a face."""
+    """Searches one collection. It has no name if the gallery never had a face."""
 
     quick = False
 
@@ -39,7 +38,7 @@ class Searcher:
         count: Count,
         renew: Callable[[Searcher], Searcher],
     ) -> None:
-        """`renew` returns what replaces this searcher when its collection is gone."""
+        """`renew` returns the searcher that replaces this one when its collection is gone."""
         self._spec = spec
         self._source = source
         self._milvus = milvus
@@ -52,7 +51,7 @@ class Searcher:
         return self._count.counted()
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
-        """Search as `Searchable.search` does; exact if Milvus searches exactly (FLAT)."""
+        """Search as `Searchable.search` does. The result is exact if Milvus searches exactly (FLAT)."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or self.name is None:
             return [[] for _ in probes]
@@ -132,7 +131,7 @@ class Count:
 
 
 def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float) -> tuple[set[int], float]:
-    """Return the `limit` best subjects by Milvus's scores, with those that float32 may have ranked wrongly, and the
+    """Return the `limit` best subjects by Milvus's scores, with those that rounding may have ranked too low, and the
     highest score that a face of any other subject can have."""
     subjects: set[int] = set()
     last = -np.inf
@@ -147,12 +146,12 @@ def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float)
 
 
 def _is_complete(best: Sequence[Match], floor: float, limit: int, rounding: float) -> bool:
-    """Return whether no face of the other subjects, which score `floor` at most, can be among the best."""
+    """Return whether no other subject, all of whose faces score at most `floor`, can be among the best."""
     return floor == -np.inf or (len(best) == limit and best[-1].score > floor + rounding)
 
 
 class Comparison:
-    """Compares a collection with the database's faces, given in order of their keys."""
+    """Compares a collection with the database's faces, which are given in the order of their keys."""
 
     def __init__(self, milvus: Milvus, name: str, dimension: int) -> None:
         self._milvus = milvus
@@ -175,7 +174,7 @@ class Comparison:
         self._last = int(block.faces[-1])
 
     def look_beyond(self) -> None:
-        """Compare what follows the database's last face."""
+        """Compare the faces that follow the database's last one."""
         for page in self._pages(None):
             self.extra += page.faces.tolist()
 

@@ -1,7 +1,7 @@
 """Adds model packages in jobs: `likeness models pull` and `likeness models add`, each in a process of its own.
 
-A package may be anybody's file. The server never opens it before the child has added it: the child has a limit of
-memory and of time, and is the first to be ended where the memory of a container runs out.
+A package may be anybody's file. The server doesn't open it before the child process has added it: the child has limits
+of memory and time, and is killed first if a container's memory runs out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ from app.wording import near
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0
-"""Seconds of one child process: downloads may take an hour, and checking a file 15 minutes."""
+"""Maximum seconds of one child process: a download may take an hour, and checking a file 15 minutes."""
 LIST_S: Final = 60.0
 LOOK_S: Final = 0.2
 """Seconds between checks whether the child has ended, or the job was cancelled."""
 UNPACKED: Final = ".model-"
-"""Beginning of the names of folders for uploads, in the data folder."""
+"""Prefix of the names of folders for uploads, in the data folder."""
 SAID_BYTES: Final = 1024**2
-"""Most bytes read of a child's output: a list of models takes some 10 kB."""
+"""Maximum bytes to read of a child's output: a list of models takes about 10 kB."""
 
 
 class ModelAdder:
-    """Lists the models that can be pulled, and creates and does the jobs that add packages. Safe to share between
-    threads."""
+    """Lists the models that can be pulled; creates and runs jobs that add packages. Safe to share between threads."""
 
     def __init__(self, core: Components, data_dir: Path, models_dir: Path) -> None:
         self._core = core
@@ -71,9 +70,9 @@ class ModelAdder:
             return self._known
 
     def begin_pull(self, params: Mapping[str, Any], who: str) -> Job:
-        """Create the job that pulls a model. Raises InvalidInput ``package_unknown`` for a name that there is not."""
+        """Create the job that pulls a model. Raises InvalidInput ``package_unknown`` for an unknown name."""
         name, installed = params["name"], self._core.embedders.packages().values()
-        if not any(package.manifest.name == name for package in installed):  # one that has no file yet may be pulled
+        if not any(package.manifest.name == name for package in installed):  # it may lack its file
             known = sorted(model["name"] for model in self.known())
             if name not in known:
                 nearest = near(name, known)
@@ -85,7 +84,8 @@ class ModelAdder:
     def receive(self, who: str) -> SealedWriter:
         """Begin to receive an upload; call `end_upload` after it.
 
-        Raises Overloaded while another one arrives, or one of the key waits for its job; Unusable ``upload_not_kept``.
+        Raises Overloaded while another upload arrives, or one of the same key waits for its job; Unusable
+        ``upload_not_kept``.
         """
         if self._core.jobs.unfinished(ADD, who) or not self._arriving.acquire(blocking=False):
             raise Why.UPLOADS.error()
@@ -97,7 +97,7 @@ class ModelAdder:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
     def end_upload(self) -> None:
-        """Note that the upload has arrived, or will not."""
+        """Note that the upload has arrived or was given up."""
         self._arriving.release()
 
     def begin_add(self, params: Mapping[str, Any], upload: SealedWriter, who: str) -> Job:
@@ -115,7 +115,7 @@ class ModelAdder:
             raise
 
     def pull(self, job: Running) -> None:
-        """Do a job of PULL. Raises Unusable with the codes of `likeness models pull`."""
+        """Run a job of kind PULL. Raises Unusable with the codes of `likeness models pull`."""
         words = ["pull", job.params["name"]]
         if job.params["accept_non_commercial"]:
             words.append("--accept-non-commercial")
@@ -124,7 +124,7 @@ class ModelAdder:
         self._do(job, words)
 
     def add(self, job: Running) -> None:
-        """Do a job of ADD. Raises Unusable with the codes of `likeness models add`."""
+        """Run a job of kind ADD. Raises Unusable with the codes of `likeness models add`."""
         with tempfile.TemporaryDirectory(prefix=UNPACKED, dir=self._data_dir) as folder:
             file = Path(folder) / "upload"
             with file.open("wb") as written:
@@ -137,9 +137,7 @@ class ModelAdder:
                 words.append("--non-commercial")
             try:
                 self._do(job, words, folder)
-            except (
-                Unusable
-            ) as error:  # the message must name the file as its sender does, not where the server keeps it
+            except Unusable as error:  # the message must have the sender's name for the file, not the server's path
                 message = re.sub(re.escape(folder) + r"/(?:tmp\w+/)?", "", error.message)
                 raise Unusable(message, code=error.code) from None
 
@@ -158,17 +156,17 @@ class ModelAdder:
         ends: Callable[[], bool] = lambda: False,
         temporary: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the lines of JSON that `likeness models` prints for these words; fewer if it ``ends`` early.
+        """Return the lines of JSON that `likeness models` prints with these arguments; fewer if it ``ends`` early.
 
         It unpacks into the folder ``temporary``, which stays if it is killed. Raises Unusable with the command's code,
-        ``model_too_slow`` after so many ``seconds``, ``model_check_failed`` if the process died.
+        ``model_too_slow`` after ``seconds``, ``model_check_failed`` if the process died.
         """
         command = [sys.executable, "-m", "app", "models", *words, "--json"]
         path = os.pathsep.join(filter(None, sys.path))
         environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | self._environment
         environment |= {"TMPDIR": temporary} if temporary else {}
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
-            child = subprocess.Popen(  # noqa: S603 - this interpreter; the words are no options but those given above
+            child = subprocess.Popen(  # noqa: S603 - runs this interpreter; no argument can be taken for an option
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -181,7 +179,7 @@ class ModelAdder:
                 code = _wait(child, time.monotonic() + seconds, ends)
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)  # and what the child has started
+                    os.killpg(child.pid, signal.SIGKILL)  # also the child's own children
                 child.wait()
             if code == 0:
                 return _lines(said)

@@ -1,4 +1,4 @@
-"""Removes model packages that were added here, unless something still needs them."""
+"""Remove model packages that were added here, unless something still needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.files import DRAFT
 from app.package.folders import OWN_FOLDER, Package, select
 
 PREPARED = "models"
-"""Name of the data folder's folder of downloaded and prepared files."""
+"""Name of the folder of downloaded and prepared files, in the data folder."""
 
 
 class ModelRemover:
@@ -35,8 +35,8 @@ class ModelRemover:
         """Remove the package called ``name`` or ``name@version``, with its downloaded and prepared files; return its
         id.
 
-        Operating points that were measured here stay: the same package may be added again. A gallery that another
-        process makes with it at this very moment answers ``package_unavailable`` until it is added again.
+        Operating points that were measured here stay, since the same package may be added again. If another process
+        creates a gallery with it at this moment, the gallery answers ``package_unavailable`` until it is added again.
 
         Raises NotFound ``package_not_found``; Conflict ``package_in_use``, ``package_shipped``; InvalidInput
         ``package_ambiguous``; Unusable if the folder can't be changed.
@@ -47,7 +47,7 @@ class ModelRemover:
             with _alone(self._added):
                 gone = package.folder.with_name(f".{package.folder.name}{DRAFT}")
                 shutil.rmtree(gone, ignore_errors=True)
-                # Not found from here on; if this is killed, making the next package deletes the rest.
+                # The package is gone from here on. If the process is killed, adding the next package deletes the rest.
                 package.folder.rename(gone)
                 try:
                     self._check_free(package)  # again: a gallery may have been made meanwhile
@@ -90,7 +90,7 @@ class ModelRemover:
         if package.id in self._core.gates.devices:
             raise _in_use(package, "it judges liveness here", reason="liveness")
         if self._is_another(package):
-            return  # galleries have templates of another model of its id, with which they can't be compared
+            return  # the galleries' templates are of another model with the same id, so they can't use this package
         users, moves = self._galleries_of(package)
         if users:
             why = f"galleries have templates of it: {', '.join(users)}"
@@ -100,12 +100,12 @@ class ModelRemover:
             raise _in_use(package, why, reason="reembedding", galleries=moves)
 
     def _is_another(self, package: Package) -> bool:
-        """Return whether templates stored under the package's id are another model's (`store.bind_package`)."""
+        """Return whether another model made the templates stored under the package's id (`store.bind_package`)."""
         bound = self._core.store.database.column(sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id))
         return bool(bound) and package.manifest.recipe_digest not in bound
 
     def _galleries_of(self, package: Package) -> tuple[list[str], list[str]]:
-        """Return the ids of the galleries with its templates, and of those on their way to it or from it."""
+        """Return the ids of the galleries with its templates, and of those being re-embedded to or from it."""
         using = sa.select(GALLERIES.c.id).where(GALLERIES.c.embedder == package.id)
         moving = sa.select(GALLERIES.c.id).join(REEMBEDDINGS, REEMBEDDINGS.c.gallery_key == GALLERIES.c.key)
         moving = moving.where((REEMBEDDINGS.c.source == package.id) | (REEMBEDDINGS.c.target == package.id))
@@ -115,9 +115,9 @@ class ModelRemover:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder as `app.models.packages.new_folder` does, so that nobody makes a package in it meanwhile.
+    """Lock the folder as `app.models.packages.new_folder` does, so that no package is made in it meanwhile.
 
-    Raises OSError, BlockingIOError if somebody makes one now.
+    Raises OSError; BlockingIOError if a package is being made.
     """
     parent = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""Adding model packages, those that can be pulled by name and files that are uploaded; and removing them."""
+"""Pull model packages by name, add uploaded ones, and remove them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PullParams(Params):
 
 
 class NewModelParams(Params):
-    """The facts that an ONNX file lacks: a name, its input and its licence. The archive of a package has them."""
+    """The facts that an ONNX file lacks: a name, its input and its licence. A package's archive contains them."""
 
     name: str | None = Field(default=None, pattern=_NAME, max_length=100, description="ONNX: name of the new package.")
     preset: Preset | None = Field(
@@ -90,7 +90,7 @@ class NewModelParams(Params):
 def list_pullable(model_adder: ModelAdder, components: Components) -> PullableModels:
     """List the models that can be pulled.
 
-    The models that this version knows by name: licence, what was measured, size, and where their files are.
+    Lists the models that this version knows by name, with licence, measurements, size, and where their files are.
     """
     installed = {model.id.partition("@")[0] for model in components.models()}
     known = [model | {"installed": model["name"] in installed} for model in map(dict, model_adder.known())]
@@ -110,8 +110,8 @@ def list_pullable(model_adder: ModelAdder, components: Components) -> PullableMo
 def pull_model(model_adder: ModelAdder, grant: Grant, wanted: PullParams) -> schemas.Job:
     """Pull a model.
 
-    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A server without a way
-    to the network says in the job's `error` which files to bring. Galleries choose it as their `embedder`.
+    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If the server can't
+    reach the network, the job's `error` says which files to bring. Galleries choose the package as their `embedder`.
     """
     return jobs.answer(model_adder.begin_pull(wanted.model_dump(), grant.key_id))
 
@@ -138,8 +138,8 @@ async def add_model(
     """Add a model.
 
     Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its folder
-    with `manifest.json` and the file that this names. Answers with the job that checks it, in a process of its own with
-    a limit of memory and time, and adds it. An archive's operating points are taken as they are.
+    with `manifest.json` and the file that this names. Answers with the job that checks and adds it, in a process with
+    limits of memory and time. An archive's operating points are accepted unchecked.
     """
     file = await workers.run(lambda: model_adder.receive(grant.key_id))
     try:
@@ -162,9 +162,9 @@ async def add_model(
 def remove_model(model_remover: ModelRemover, package: PackageName) -> None:
     """Remove a model.
 
-    Deletes a package that was added here, with its downloaded and prepared files. One that galleries have templates of,
-    that a gallery moves to or can go back to, or that the server runs with is refused. Operating points that were
-    measured here stay, and count again if the same package is added again.
+    Deletes a package that was added here, with its downloaded and prepared files. A package is kept if galleries have
+    templates of it, a gallery moves to it or can go back to it, or the server uses it. Operating points measured here
+    stay, and count again if the same package is added again.
     """
     model_remover.remove(package)
 

@@ -29,18 +29,18 @@ from app.timestamps import utc_now
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COUNTS_S = 15.0
-"""Seconds that counts of rows are reused: counting is work for the database."""
+"""Seconds that row counts are reused, since counting is work for the database."""
 COUNTING_S = 2.0
 """Seconds that a request waits for a new count."""
 
 Sizes: TypeAlias = Mapping[int, int]
-"""The number of batches of each size."""
+"""The number of batches by size."""
 _log = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much all galleries hold together."""
+    """The totals over all galleries."""
 
     galleries: int
     subjects: int
@@ -171,8 +171,8 @@ class ComponentsCollector(Collector):
 
 
 class _CachedCounts:
-    """Caches counts of rows. Counting runs in a thread of its own, so that a database that does not answer does not
-    delay the other metrics for long."""
+    """Caches row counts. A separate thread counts, so that a database that doesn't answer delays the other metrics only
+    briefly."""
 
     def __init__(self, count: Callable[[], Totals]) -> None:
         self._count = count
@@ -199,7 +199,7 @@ class _CachedCounts:
     def _refresh(self) -> None:
         try:
             counts = self._count()
-        except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics say that there was no answer
+        except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics show that the database didn't answer
             _log.warning("Rows could not be counted", extra={"fields": {"error": type(error).__name__}})
             counts = None
         with self._lock:
@@ -219,7 +219,7 @@ def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
 
 
 def count_totals(database: Database) -> Totals:
-    """Count everything that has not expired: some 50 ms for a million faces."""
+    """Count everything that has not expired. It takes about 50 ms for a million faces."""
     with database.read() as connection:
         counts = [sa.select(sa.func.count()).select_from(table) for table in (GALLERIES, SUBJECTS, FACES)]
         galleries, *stored = (connection.execute(count).scalar_one() for count in counts)

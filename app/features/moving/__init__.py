@@ -1,1 +1,1 @@
-"""Faces given to another subject of their gallery, and two subjects made one."""
+"""Move faces to another subject of their gallery, and merge two subjects."""

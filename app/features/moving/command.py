@@ -1,4 +1,4 @@
-"""people merge, faces move: who is who."""
+"""`likeness people merge`, `faces move`: correct who is who."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def merge(
 ) -> None:
     """Give all faces of a person to another one and delete the first, in one step.
 
-    The other one keeps its name, metadata and consent, and takes those it lacks; the earlier expiry counts. `faces
+    The other one keeps its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. `faces
     move --create` undoes it.
     """
     if into == subject:

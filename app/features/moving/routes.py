@@ -33,7 +33,7 @@ class SubjectMerge(Params):
 
 
 class MergedSubject(Wire):
-    """The subject that two became, and what `.../faces/move` needs to undo it."""
+    """The subject that two became, and the faces that `.../faces/move` needs to undo it."""
 
     subject: Subject
     merged: str = Field(description="The id of the subject that is gone.")
@@ -64,9 +64,9 @@ def merge_subject(
 ) -> MergedSubject:
     """Merge a subject into another one.
 
-    The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other keeps its
-    name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated within a day,
-    the request changes nothing and gets the same answer. To undo it, move `faces` back.
+    In one step, the other subject gets all faces, which keep their ids, and the first one is deleted. The other keeps
+    its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. Repeated within a day, the
+    request changes nothing and gets the same answer. To undo it, move `faces` back.
     """
     entry.target = fit_id(asked.into)
     with galleries.change(gallery) as change:
@@ -86,8 +86,8 @@ def move_face(
 ) -> schemas.StoredFace:
     """Move a face to another subject.
 
-    The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new subject.
-    The old subject stays, even without any face.
+    The face keeps its id, template, quality and crop. After the answer, searches find it under its new subject.
+    The old subject stays, even if it has no face left.
     """
     known = store.face(gallery, face_id, subject)
     target = store.subject(gallery, asked.subject).id
@@ -107,7 +107,7 @@ def move_faces(
 ) -> schemas.Subject:
     """Move several faces to another subject.
 
-    All or none; otherwise as moving one. Answers with the new subject.
+    Moves all or none, as moving one does. Answers with the new subject.
     """
     entry.target = fit_id(asked.subject)
     source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")

@@ -1,4 +1,4 @@
-"""reembed: a gallery's move to another model package."""
+"""`likeness reembed`: move a gallery to another model package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(
     accept_non_commercial: options.AcceptNonCommercial = False,
     wait: Wait = False,
 ) -> None:
-    """Embed every face with another package, then switch to it. Called again, it continues a stopped move."""
+    """Embed every face with another package, then switch to it. Repeat the command to continue a stopped move."""
     move = session.client().reembed(
         gallery,
         embedder,
@@ -57,7 +57,7 @@ def rollback(session: Session, gallery: options.Gallery) -> None:
 
 @command(reembed, epilog="Example: likeness reembed finish staff --wait")
 def finish(session: Session, gallery: options.Gallery, wait: Wait = False) -> None:
-    """Delete the templates of the previous package. This ends the time in which a rollback is possible."""
+    """Delete the templates of the previous package. After this, no rollback is possible."""
     _say_move(session, session.client().finish_reembedding(gallery), wait=wait)
 
 

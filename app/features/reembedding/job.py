@@ -1,4 +1,4 @@
-"""Re-embedding as a job: a gallery moves to another model package while it is in use, from its stored crops."""
+"""Re-embed a gallery as a job: its stored crops are embedded with another model package while it is in use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from app.types import Pixels, Template
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
-"""The job's two tasks: adding the target's templates, and at the end removing those of the other package."""
+"""The job's two tasks: add the target's templates, and in the end remove those of the other package."""
 BATCH = 32
-"""Faces per transaction: a quarter of a second's work for a CPU, which is how long other writers may wait."""
+"""Faces per transaction: a quarter of a second's work for a CPU, for which other writers may have to wait."""
 CLEAR_BATCH = 500
 _log = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class Reembedder:
         accept_non_commercial: bool = False,
         who: str | None = None,
     ) -> Reembedding:
-        """Begin to re-embed the gallery, or continue if that has stopped; the job switches at its end.
+        """Begin to re-embed the gallery, or continue a stopped re-embedding; the job switches at its end.
 
-        Raises InvalidInput and Unusable as `Embedders.choose_for_gallery` does; Conflict as `Reembeddings.begin` says.
+        Raises what `Embedders.choose_for_gallery` and `Reembeddings.begin` raise.
         """
         gallery = self._store.gallery(gallery_id)
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
@@ -99,7 +99,7 @@ class Reembedder:
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def finish_due(self) -> None:
-        """Finish the re-embeddings that can no longer be rolled back, and restart clearing that has stopped."""
+        """Finish the re-embeddings whose time for a rollback is over, and restart stopped clearing jobs."""
         now = utc_now()
         for move in self._reembeddings.all():
             try:

@@ -28,7 +28,7 @@ NOT_SWITCHED = (*NO_MOVE, "reembedding_not_switched")
 
 REEMBED = f"{GALLERY}/reembed"
 LOOK_S = 60.0
-"""Seconds between looks for moves that can no longer be rolled back."""
+"""Seconds between checks for moves that can no longer be rolled back."""
 
 
 class ReembedStart(Params):
@@ -93,8 +93,8 @@ def reembed(
     """Move the gallery to another model package.
 
     Starts a job that embeds every face's stored crop with the other package and then switches the gallery to it in one
-    step. The gallery answers requests throughout. Calling it again for the same package resumes a stopped move, or
-    switches again after a rollback.
+    step. The gallery answers requests throughout. Call it again for the same package to resume a stopped move, or to
+    switch again after a rollback.
     """
     return _answer(jobs, reembedder.begin(gallery, **asked.model_dump(), who=grant.key_id))
 
@@ -103,7 +103,7 @@ def reembed(
 def get_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> Reembedding:
     """Show the gallery's move.
 
-    From which package to which, how far it is, and until when a rollback is possible.
+    Answers from which package to which the gallery moves, the progress, and until when a rollback is possible.
     """
     return _answer(jobs, reembedder.find(gallery))
 
@@ -135,7 +135,7 @@ def roll_back_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: Galle
 def finish_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gallery: GalleryId) -> Reembedding:
     """Finish the gallery's move.
 
-    Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The
+    Deletes the source package's templates, and the faces that have no others. After this, no rollback is possible. The
     server does this by itself after `keep_until`.
     """
     return _answer(jobs, reembedder.finish(gallery, who=grant.key_id))

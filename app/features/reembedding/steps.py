@@ -1,4 +1,4 @@
-"""The steps of a gallery's way from one model package to another, in SQL.
+"""The steps that move a gallery from one model package to another, in SQL.
 
 begin → add (some faces at a time) → complete → switch → (rollback → switch …) → finish or cancel → clear (some faces at
 a time) → forget. Each step is one transaction that locks the gallery's row. Enrollments lock it too, so each new face
@@ -34,7 +34,7 @@ target is the gallery's package, and a rollback is possible. ``ending``: the oth
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """A gallery on its way from the package `source` to `target`; ``missing`` faces have no template of the target."""
+    """A gallery's move from the package `source` to `target`; ``missing`` faces have no template of the target."""
 
     gallery: str
     source: str
@@ -51,12 +51,12 @@ class Reembedding:
     started_at: str
     switched_at: str | None
     keep_until: str | None
-    """When a switched gallery is finished automatically, as a time in UTC; None before the switch."""
+    """The time, in UTC, when a switched gallery is finished automatically; None before the switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCrop:
-    """A face and its crop as JPEG, or None without one."""
+    """A face and its crop as JPEG, or None if it has none."""
 
     key: int
     face_id: str
@@ -66,7 +66,7 @@ class StoredCrop:
 class Reembeddings:
     """Carries out the steps of re-embeddings in SQL. Safe to share between threads.
 
-    Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
+    Every call may raise what `Database` raises, and NotFound ``gallery_not_found``.
     """
 
     def __init__(self, store: Store) -> None:
@@ -84,10 +84,10 @@ class Reembeddings:
     def begin(
         self, gallery: Gallery, target: str, dimension: int, *, without_crop: WithoutCrop, keep_days: float
     ) -> Reembedding:
-        """Begin a re-embedding, or continue one for this target that has stopped.
+        """Begin a re-embedding, or continue a stopped one to the same target.
 
-        Raises Conflict ``package_unchanged``; ``reembedding_exists`` if one to another target isn't finished, or this
-        one has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
+        Raises Conflict ``package_unchanged``; ``reembedding_exists`` if one to another target isn't finished, or the
+        one to this target has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
         """
         with self._database.write() as connection:
             own = lock_gallery(connection, gallery).index_spec
@@ -122,7 +122,7 @@ class Reembeddings:
     def assign(self, connection: Connection, gallery: Gallery, job_id: str, step: str) -> None:
         """Store the id of the job that does this step of the re-embedding.
 
-        Raises UnderWay if another one does; NotFound ``reembedding_not_found``.
+        Raises UnderWay if another job does; NotFound ``reembedding_not_found``.
         """
         check_free(connection, _found(connection, gallery).job, step=step)
         _update(connection, gallery, job=job_id)
@@ -133,7 +133,7 @@ class Reembeddings:
             return _count(connection, gallery, target)
 
     def crops(self, gallery: Gallery, target: str, after: int, limit: int) -> list[StoredCrop]:
-        """Return the next faces, in the order of their keys, that have no template of the target.
+        """Return the next faces without a template of the target, in the order of their keys.
 
         Raises Unusable ``sealed_unreadable``.
         """
@@ -182,8 +182,8 @@ class Reembeddings:
         """Mark the re-embedding as ready: all faces have both templates, except those without a crop and ``unreadable``
         damaged crops.
 
-        Raises Conflict ``crops_missing`` if there are such exceptions that must not be dropped,
-        ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
+        Raises Conflict ``crops_missing`` if there are such exceptions but they must not be dropped,
+        ``reembedding_incomplete`` if other faces lack a template; NotFound ``reembedding_not_found``.
         """
         with self._step(gallery) as (connection, move):
             if move.state != "embedding":
@@ -197,7 +197,7 @@ class Reembeddings:
             return _update(connection, gallery, state="ready", missing=left)
 
     def switch(self, gallery: Gallery) -> Reembedding:
-        """Make the target the gallery's package, unless it is already.
+        """Make the target the gallery's package, unless it is that already.
 
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
@@ -222,7 +222,7 @@ class Reembeddings:
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
-        """End the time in which a rollback is possible; `clear` has to follow. Raises as `rollback` does."""
+        """End the time in which a rollback is possible; `clear` has to follow. Raises what `rollback` raises."""
         with self._step(gallery) as (connection, move):
             if move.state not in {"switched", "ending"}:
                 raise _not_switched(move)
@@ -242,8 +242,8 @@ class Reembeddings:
     def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
         """Remove the other package's templates of the next faces, in the order of their keys.
 
-        Return the faces' keys, none at the end or if another job has cleared all, and the ids of those without a
-        template of the gallery's own package: the caller has to delete them.
+        Return the faces' keys (none at the end, or if another job has cleared all) and the ids of faces without a
+        template of the gallery's own package, which the caller has to delete.
         """
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
@@ -265,7 +265,7 @@ class Reembeddings:
         return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
-        """Delete the record if everything is cleared; return False if faces are left. Another job may have done it."""
+        """Delete the record if everything is cleared, or another job has done so; return False if faces are left."""
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
             move = _find(connection, gallery)
@@ -327,7 +327,7 @@ def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: 
 
 
 def _count(connection: Connection, gallery: Gallery, target: str, *, without_crop: bool = False) -> int:
-    """Count the faces without a template of the target, or only those of them without a crop."""
+    """Count the faces without a template of the target, or only those that have no crop either."""
     faces = join_templates(FACES, target)
     query = sa.select(sa.func.count()).select_from(faces)
     query = query.where((FACES.c.gallery_key == gallery.key) & template_column(target).is_(None))

@@ -1,4 +1,4 @@
-"""Our values in the shapes of Rekognition. Members that this service does not compute are left out."""
+"""Convert our values to Rekognition's shapes. Members that this service does not compute are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.types import Box, Detection, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
-"""Stands for an AWS account's number in resource names."""
+"""Used as the AWS account's number in resource names."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
 """Rekognition's names of the landmarks, in our order; left and right as the viewer of the photo sees them."""
 STEPS = 10_000
@@ -50,12 +50,12 @@ def face_id_from(face_id: str) -> str:
 
 
 def percent(share: float) -> float:
-    """Return a share (0 to 1) in percent (0 to 100), rounded down so that rounding lifts nothing over a threshold."""
+    """Return a share (0 to 1) in percent (0 to 100), rounded down so that rounding never lifts it over a threshold."""
     return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 
 def bounding_box(box: Box, width: int, height: int) -> Shape:
-    """Return a box in shares of the photo. Our coordinates refer to pixel centres, Rekognition's to pixel edges."""
+    """Return a box in fractions of the photo. Our coordinates refer to pixel centres, Rekognition's to pixel edges."""
     return {
         "Left": (box.x + 0.5) / width,
         "Top": (box.y + 0.5) / height,
@@ -68,8 +68,8 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     """Return a `FaceDetail`, which is also a `ComparedFace`.
 
     Brightness is the mean grey value of the face's middle in percent. Sharpness is this service's: at 0 a face is too
-    blurred to be recognized, above 100 more would not help. A face that could not be aligned has no landmarks, quality
-    and pose.
+    blurred to be recognized, above 100 more sharpness does not help. A face that could not be aligned has no landmarks,
+    quality or pose.
     """
     detail: Shape = {
         "BoundingBox": bounding_box(face.box, photo.width, photo.height),
@@ -87,7 +87,7 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     detail["Quality"] = {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)}
     pose = pose_of(face.landmarks)
     if pose is not None:
-        # Rekognition's signs, from the examples in its documentation: clockwise, to the photo's right, upwards.
+        # Rekognition's positive directions, by its documentation's examples: clockwise, to the photo's right, upwards.
         angles = {"Roll": -pose.roll, "Yaw": -pose.yaw, "Pitch": pose.pitch}
         detail["Pose"] = {name: round(angle, 2) for name, angle in angles.items()}
     return detail
@@ -98,7 +98,7 @@ def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
 
 
 def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
-    """Return a `Face`, with its origin if that is known."""
+    """Return a `Face`, with its origin if known."""
     shape: Shape = {"FaceId": face_id_to(face.face_id)}
     if face.origin is not None:
         shape |= _origin(face.origin, face.box)

@@ -1,4 +1,4 @@
-"""One request, and what several operations need of it."""
+"""One request, and the steps that several operations share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Rekognition's limit for images in bytes; the server's own applies too."""
+"""Rekognition's limit for images in bytes; the server's own limit applies, too."""
 FACE_SIMILARITY = 0.8
 """Rekognition's default threshold of searches and comparisons."""
 LEVELS = {
@@ -38,8 +38,8 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, and the parts of the server that it uses. ``name`` is the operation's; ``region``, for which the
-    client signed, is a part of resource names."""
+    """A request, and the parts of the server that it uses. ``name`` is the operation's; ``region`` is the one that the
+    client signed for, a part of resource names."""
 
     components: Components
     grant: Grant
@@ -91,14 +91,14 @@ class Call:
         return data
 
     def similarity_asked(self, threshold: float | None) -> float:
-        """Return a request's threshold, in percent, as a similarity (0 to 1). Without one, it is the higher of
-        Rekognition's default and that of the server's FMR: a client that asks for none gets no laxer decision than by
+        """Return a request's threshold, in percent, as a similarity (0 to 1). By default it is the higher of
+        Rekognition's default and the similarity at the server's FMR, so that the decision is no laxer than that of
         `identify`."""
         return max(FACE_SIMILARITY, of_fmr(self.operations.defaults.fmr)) if threshold is None else threshold / 100
 
     def answered(self, gallery: Gallery, threshold: float | None, users: Sizes | None = None) -> AnsweredSimilarity:
-        """Return how scores are answered: those of the gallery's faces, or of its ``users``, given by their numbers of
-        faces.
+        """Return how scores are answered, for the gallery's faces or for its ``users``, which are given by their
+        numbers of faces.
 
         ``threshold``: the request's, in percent (`similarity_asked`).
         """
@@ -108,11 +108,11 @@ class Call:
         )
 
     def count_faces(self, count: int) -> None:
-        """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""
+        """Count each face that was compared with enrolled ones as a request (`Guard.count_faces`)."""
         self.components.guard.count_faces(self.grant, count)
 
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
-        """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
+        """Return the enrolled face to search with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:
             return self.store.face(gallery, face_id)
         except FaceNotFound:
@@ -120,7 +120,7 @@ class Call:
 
 
 def good_enough(photo: Photo, quality: str) -> list[Face]:
-    """Return the photo's faces that can be compared and pass a quality filter, the largest first."""
+    """Return the photo's faces that can be compared and pass a quality filter, largest first."""
     minimum = LEVELS[quality].minimum
     return [face for face in largest_first(photo.faces) if face.template is not None and face.quality.score >= minimum]
 

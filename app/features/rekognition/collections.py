@@ -1,4 +1,4 @@
-"""Collections, which are galleries here, and the faces that are indexed in them.
+"""Operations on collections, which are galleries here, and on the faces that are indexed in them.
 
 A face belongs to an unnamed subject until it is associated with a user.
 """
@@ -68,7 +68,7 @@ def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 MOST_INDEXED = 100
 SAME_BOX = 0.5
-"""Pixels by which two boxes may differ that count as one face of the same photo."""
+"""Maximum difference, in pixels, of two boxes of the same photo that count as one face."""
 
 
 def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
@@ -151,7 +151,7 @@ def _same(known: list[StoredFace], box: Box) -> StoredFace | None:
 
 
 def _image_id(gallery: Gallery, image: bytes, external_id: str | None) -> str:
-    """Return an id for a photo and its external id: always the same within a gallery, another in each gallery."""
+    """Return an id for a photo and its external id: the same each time, but different in each gallery."""
     digest = hashlib.sha256(f"{gallery.key}/{gallery.created_at}/{external_id or ''}\0".encode())
     digest.update(image)
     return digest.hexdigest()[:32]

@@ -1,7 +1,7 @@
 """Errors in Rekognition's form: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
 
-The errors of its own model have status 400, its two faults 500; the names that all AWS services share are from "Common
-errors".
+The errors of Rekognition's model have status 400, its two faults 500. The names that all AWS services share are from
+"Common errors".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACCESS_DENIED = "AccessDeniedException"
 THROUGHPUT = "ProvisionedThroughputExceededException"
 THROTTLING = "ThrottlingException"
 INTERNAL = "InternalServerError"
-MISSING_TOKEN = "MissingAuthenticationTokenException"  # noqa: S105 (the same)
+MISSING_TOKEN = "MissingAuthenticationTokenException"  # noqa: S105 (the name of an error)
 INCOMPLETE = "IncompleteSignatureException"
 INVALID_SIGNATURE = "InvalidSignatureException"
 EXPIRED = "RequestExpired"
@@ -41,7 +41,7 @@ FAULTS = frozenset({THROTTLING, INTERNAL})
 
 
 class Refused(InvalidInput):
-    """An error with a name and message of Rekognition's own; ``code`` is this service's."""
+    """An error with Rekognition's name and message; ``code`` is this service's."""
 
     def __init__(self, name: str, message: str, *, code: str = "invalid_request", **details: object) -> None:
         super().__init__(message, code=code, **details)
@@ -80,7 +80,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "liveness_not_measured": NOT_READY,
     }
 )
-"""Rekognition's names of our error codes. Other codes follow BY_ABOUT, by what they are about, and the rest their
+"""Rekognition's names for our error codes. Other codes are named by their subject matter (BY_ABOUT), the rest by their
 status."""
 BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 

@@ -1,4 +1,4 @@
-"""Detects faces, compares them, and searches for faces and users in a collection."""
+"""Detect faces, compare them, and search for faces and users in a collection."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ PAGE = 1000
 def match_faces(
     call: Call, gallery: Gallery, probe: Template, threshold: float | None, limit: int, *, leave_out: str | None = None
 ) -> list[Shape]:
-    """Return the `limit` faces most like the probe, without the face `leave_out`. The result is exact.
+    """Return the `limit` faces that are most similar to the probe, without the face `leave_out`. The result is exact.
 
-    The index ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of
-    which is among the best; so all faces of those subjects are compared.
+    The index ranks subjects by their best face. The best `limit` faces belong to the best `limit` subjects, so all
+    faces of these subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
     (ranking,) = call.galleries.search(gallery, [probe], limit + 1)
@@ -119,7 +119,7 @@ def match_users(
     *,
     leave_out: str | None = None,
 ) -> list[Shape]:
-    """Return the `limit` users who are most like any of the probes, without the user `leave_out`."""
+    """Return the `limit` users who are most similar to any of the probes, without the user `leave_out`."""
     similarity = call.answered(gallery, threshold, _sizes_of_users(call, gallery))
     best: dict[str, float] = {}
     for probe in probes:
@@ -135,7 +135,7 @@ def match_users(
 
 
 def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
-    """Return the users' numbers of faces: those of all subjects except the unnamed ones, which have one face each."""
+    """Return the numbers of faces of the users: of all subjects except the unnamed ones, which have one face each."""
     sizes = dict(call.galleries.sizes(gallery))
     unnamed = sum(sizes.values()) - count_people(call.store, gallery)
     return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
@@ -160,7 +160,7 @@ def _users(
 
 
 def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
-    """Yield score and id of each face of a subject; an unnamed subject has one face."""
+    """Yield score and id of each face of a subject."""
     if user_of(candidate.subject) is None:
         yield candidate.score, candidate.face_id
         return

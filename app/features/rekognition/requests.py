@@ -1,6 +1,6 @@
 """Rekognition's requests as pydantic models, with the names, limits and patterns of its API reference.
 
-Unknown fields are ignored, as in Rekognition; types are JSON's, and no text is converted to another type.
+Unknown fields are ignored, as in Rekognition. Types are strict: text is not converted to another type.
 """
 
 from __future__ import annotations

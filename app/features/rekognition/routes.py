@@ -1,4 +1,4 @@
-"""Rekognition's operations, declared once, and `POST /`, the path of all of them: `X-Amz-Target` names each."""
+"""Rekognition's operations, and their only path, `POST /`: the header `X-Amz-Target` names the operation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Target:
 def _target(
     name: str, scope: Scope, work: Callable[..., Shape], *, changes: bool = False, unrestricted: bool = False
 ) -> Target:
-    """Return an operation whose request has the model, and the images, that ``work`` takes."""
+    """Return an operation; the annotations of ``work`` give its request's model and images."""
     model = inspect.signature(work, eval_str=True).parameters["wanted"].annotation
     images = tuple(name for name, field in model.model_fields.items() if field.annotation is requests.ImageSource)
     operation = Operation(
@@ -91,7 +91,7 @@ def find_target(target: str) -> Target | None:
 
 
 def document() -> dict[str, Any]:
-    """Return what the OpenAPI document says of the one path beyond its summary and description."""
+    """Return the OpenAPI document's part about the one path, except its summary and description."""
     header = {
         "name": "X-Amz-Target",
         "in": "header",
@@ -111,7 +111,7 @@ _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 
 class TargetRoute(OperationRoute):
-    """A route whose operations are named by a header; its own declaration stands for an unknown one."""
+    """A route whose operations are named by a header; its own declaration is used for an unknown one."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -159,7 +159,7 @@ async def call(
         answer = await components.workers.run(work)
     except LikenessError as error:
         if used and answer_of(error).name in _TRY_AGAIN:
-            # Clients retry, perhaps within the same second, and then sign alike.
+            # Clients may retry within the same second, which gives the same signature.
             await components.workers.run(lambda: seen_signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)

@@ -1,8 +1,8 @@
-"""AWS Signature Version 4: reads and verifies signatures.
+"""Read and verify signatures of AWS Signature Version 4.
 
 A request is written in a canonical form, hashed, and signed with a key derived from the secret, the day, the region and
 the service (AWS General Reference, "Create a signed AWS API request"). This works on the request's bytes as they were
-sent: nothing is decoded and encoded again, unless the canonical form requires it.
+sent: nothing is decoded and encoded again unless the canonical form requires it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 TERMINATOR = "aws4_request"
 SERVICE = "rekognition"
 SKEW_S = 300
-"""Seconds by which the client's clock and ours may differ."""
+"""Maximum seconds by which the client's clock and ours may differ."""
 EXPIRED_S = 900
-"""Age in seconds from which on the error is that the request has expired, not its signature, as at AWS."""
+"""Age in seconds from which on the request, not its signature, is reported as expired, as AWS does."""
 MAX_SIGNED_HEADERS = 64
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
@@ -53,7 +53,7 @@ class SignedRequest:
         return cls(method, path, query, by_name)
 
     def header(self, name: str) -> str:
-        """Return a header's values joined by commas; empty without any."""
+        """Return a header's values joined by commas; empty if there are none."""
         return b",".join(_trimmed(value) for value in self.headers.get(name, ())).decode("latin-1")
 
 
@@ -76,10 +76,10 @@ class Claim:
 
 
 def read_claim(request: SignedRequest, now: float) -> Claim:
-    """Read a request's claim, and compare its clock with ``now``, in seconds since 1970.
+    """Read a request's claim, and compare its time with ``now``, in seconds since 1970.
 
     Raises Refused: MissingAuthenticationTokenException, IncompleteSignatureException, InvalidSignatureException,
-    RequestExpired, UnrecognizedClientException (for a session token, which no key of ours has).
+    RequestExpired, UnrecognizedClientException (for a session token, which our keys don't have).
     """
     fields = _authorization(request.header("authorization"))
     access_key, date, region = _credential(fields["Credential"])
@@ -113,7 +113,7 @@ def is_signed_with(key: bytes, claim: Claim, request: SignedRequest, body_hash: 
 
 
 def check_body(request: SignedRequest, body_hash: str) -> None:
-    """Check the body's hash that the request states; `UNSIGNED-PAYLOAD` is not accepted.
+    """Check the body against the hash that the request states; `UNSIGNED-PAYLOAD` is not accepted.
 
     Raises Refused (InvalidSignatureException).
     """
@@ -137,7 +137,7 @@ def canonical_request(request: SignedRequest, signed_headers: Iterable[str], bod
 
 
 def canonical_query(query: bytes) -> bytes:
-    """Return the query in canonical form: percent-encoded anew, and sorted."""
+    """Return the query in canonical form: percent-encoded again, and sorted."""
     pairs = []
     for pair in query.split(b"&") if query else ():
         name, _, value = pair.partition(b"=")

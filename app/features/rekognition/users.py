@@ -159,7 +159,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
     for face in ids:
         refusal = _refusal(face, stored, user.id)
         if refusal is None and face in stored and user_of(stored[face].subject) is None and user.face_count:
-            call.grant.require(Scope.RECOGNIZE)  # the answer tells who it is
+            call.grant.require(Scope.RECOGNIZE)  # the answer says who it is
             compared += 1
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:

@@ -1,7 +1,7 @@
 """Rekognition's wire format: requests are signed, no signature is used twice, and errors have a type.
 
-Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access; whether the
-secret is still valid is checked each time (`Keys.recall`, `Keys.check`).
+Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access. Each time,
+the secret is checked to be still valid (`Keys.recall`, `Keys.check`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_HEADER = "x-amz-target"
 CONTENT_HASH = "x-amz-content-sha256"
-"""Header with the body's hash; it is signed, as all headers of AWS must be."""
+"""Header with the body's hash; it is signed, as all of AWS's headers must be."""
 MAX_JSON = 256 * 1024
-"""Most bytes of a body without images: enough for 4,096 face ids."""
+"""Maximum bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
-"""Most bytes of a body that is hashed in the event loop; larger ones are hashed in a thread."""
+"""Maximum bytes of a body to hash in the event loop; larger ones are hashed in a thread."""
 UNPROVEN_S = 10.0
-"""Seconds within which a body must arrive as long as no signature of this key and address was valid: 6 Mbit/s for the
-largest photo."""
+"""Seconds within which a body must arrive if this key has sent no valid signature from this address yet: 6 Mbit/s for
+the largest photo."""
 CLAIM = "rekognition_claim"
 MAX_CACHED = 10_000
 Key = TypeVar("Key")
@@ -90,11 +90,11 @@ class SignatureChecker:
         self._proven: _Cache[tuple[str, str], str] = _Cache()
 
     def is_proven(self, claim: Claim, address: str) -> str | None:
-        """Return the id of the claim's key if a signature of it from this address was valid before."""
+        """Return the id of the claim's key if the key has sent a valid signature from this address before."""
         return self._proven.get((claim.access_key, address))
 
     def prove(self, claim: Claim, address: str, key_id: str) -> None:
-        """Note that the key has signed a request from this address."""
+        """Note that the key has sent a valid signature from this address."""
         self._proven.put((claim.access_key, address), key_id)
 
     async def require_key(self, claim: Claim, address: str) -> None:
@@ -104,7 +104,7 @@ class SignatureChecker:
             await self._guard.attempt(lambda: self._tokens(claim), address)
 
     async def grant(self, claim: Claim, request: SignedRequest, body_hash: str, address: str) -> Grant:
-        """Return what the key that signed the request allows; the database is read unless its signing key is cached.
+        """Return what the key that signed the request allows. Reads the database unless the signing key is cached.
 
         Raises Refused: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
         ``revoked_key``; Overloaded.
@@ -149,18 +149,18 @@ def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: Signe
 
 REPEAT_S = 2.0
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
-"""AWS's clients name a call and count its attempts here, some without signing it."""
+"""In these headers AWS's clients name a call and number its attempts; some don't sign them."""
 MAX_ATTEMPT = 100
 
 
 def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
     """Note the use of a signature.
 
-    A signature of a changing operation is used once. SigV4 counts whole seconds, so a client that sends the same
-    request twice within a second signs both alike: it gets ThrottlingException, tries again and signs anew. A client
-    that signs headers which number its attempts never signs two alike, and gets InvalidSignatureException. A request
-    that changes nothing may be repeated for REPEAT_S after the signature's first use, with other ATTEMPT_HEADERS or
-    none: whoever recorded it has the answer already.
+    A signature of a changing operation is accepted once. SigV4 counts whole seconds, so the same request sent twice
+    within a second has the same signature: the client gets ThrottlingException, and signs its next attempt anew. A
+    client whose signed headers number its attempts never repeats a signature, so it gets InvalidSignatureException. A
+    request that only reads may be repeated for REPEAT_S after the first use, with other ATTEMPT_HEADERS or none: an
+    eavesdropper who repeats it has the answer already.
 
     Raises Refused (InvalidSignatureException, ThrottlingException).
     """
@@ -177,8 +177,8 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
 
 
 class Rekognition(WireFormat):
-    """`POST /`. The signature covers the body's hash: where a header states that, the signature is checked before the
-    body is read, elsewhere after it."""
+    """`POST /`. The signature covers the body's hash. If a header states the hash, the signature is checked before the
+    body is read, otherwise after it."""
 
     name = "Amazon Rekognition"
     security = ("aws_sigv4",)

@@ -1,1 +1,1 @@
-"""Reviews of galleries: what in them is probably wrong, and how well they tell people apart."""
+"""Reviews of galleries: find what is probably wrong in them, and measure how well they tell people apart."""

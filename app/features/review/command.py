@@ -1,4 +1,4 @@
-"""galleries review, findings, dismiss: what is probably wrong in a gallery."""
+"""`likeness galleries review`, `findings`, `dismiss`: find what is probably wrong in a gallery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def review(
     gallery: options.Gallery,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
 ) -> None:
-    """Look for what is probably wrong in a gallery: a job. With --wait, exit code 1: there are findings."""
+    """Start a job that looks for what is probably wrong in a gallery. With --wait, exit code 1: there are findings."""
     client = session.client()
     job = client.start_review(gallery)
     if wait:
@@ -62,7 +62,7 @@ def dismiss(
     finding: Annotated[str, typer.Argument(help="The finding's id.")],
     undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
 ) -> None:
-    """Call a finding right: later reviews don't ask again unless other faces are its evidence."""
+    """Mark a finding as right: later reviews don't list it again unless the evidence is other faces."""
     client = session.client()
     (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
     session.say_done(finding, "reopened" if undo else "right, not asked again")
@@ -111,7 +111,7 @@ def _say_findings(last: answers.Review, findings: list[answers.Finding]) -> None
 
 
 def _remedies(gallery: str, finding: answers.Finding) -> list[str]:
-    """Return the commands that put a finding right, the likeliest first, and the one that calls it right."""
+    """Return the commands that mend a finding, the likeliest first, and the one that dismisses it."""
     lines = []
     for action in finding.actions:
         face, to = action.face_id or "", action.to or ""

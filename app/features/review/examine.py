@@ -1,4 +1,4 @@
-"""Examines one subject of a gallery: applies the rules to its faces, and makes findings of what they say."""
+"""Examine one subject of a gallery: apply the rules to its faces, and make findings of the results."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
 LEAST_GROUP = 2
-"""Fewest good faces of a group that is taken for another person: a single face may only be odd. Good, since profiles of
-a person are like each other and unlike the front."""
+"""Minimum good faces of a group that counts as another person, since a single face may just be odd. Only good faces
+count, since a person's profiles resemble each other, but not the front view."""
 MOST_FACES = 256
-"""Faces of a subject that are compared with another subject's: those of the highest quality."""
+"""Maximum faces of a subject to compare with another subject's: those of the highest quality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
     """For each of N faces, the best face of each of the K nearest other subjects, best first.
 
-    (N, K) each, padded with -inf and -1.
+    Arrays are (N, K), padded with -inf and -1.
     """
 
     scores: Scores
@@ -47,7 +47,7 @@ def nearest_of(rows: Sequence[Sequence[Match]], width: int) -> Nearest:
 class Examiner:
     """Examines subjects at one gallery's operating points.
 
-    ``fmr_of`` returns the rate at which strangers reach a score, ``read`` the faces of subjects by key.
+    ``fmr_of`` returns the rate at which strangers reach a score; ``read`` returns the faces of subjects, by key.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Examiner:
 
     @property
     def least(self) -> float:
-        """Return the lowest score with another subject that may lead to a finding."""
+        """Return the lowest score with another subject that can lead to a finding."""
         return self._points.identify.uncertain
 
     def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> tuple[list[Draft], Counts]:
-        """Examine a subject by its faces, ``block``, and the other subjects that each face is most like, ``nearest``.
+        """Examine a subject by its faces, ``block``, and the other subjects that resemble each face most, ``nearest``.
 
-        `wrong` are the recorded wrong probes of this subject and of these others, by the subject's key. Return the
-        findings about the subject, and its row for `app.features.review.separation`.
+        `wrong`: the recorded wrong probes of all these subjects, by the subject's key. Return the findings about the
+        subject, and its row for `app.features.review.separation`.
         """
         uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
         own = rules.compare_own(block.vectors, np.ones(len(block.faces), bool))
@@ -108,7 +108,7 @@ class Examiner:
         return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
 
     def _find_misplaced(self, nearest: Nearest, own: Own) -> Mask:
-        """Return which faces are misplaced. A face that resembles a misplaced one may itself be where it belongs."""
+        """Return which faces are misplaced. A face that resembles a misplaced one may itself be in the right place."""
         misplaced = rules.find_misplaced(own, nearest.scores[:, 0], self._points)
         if misplaced.any():
             others = self._read(np.unique(nearest.subjects[misplaced, 0]).tolist())
@@ -118,13 +118,13 @@ class Examiner:
         return misplaced
 
     def _is_at_home(self, block: FaceBlock, face: int) -> bool:
-        """Return whether the face matches another face of its subject, or is the only one."""
+        """Return whether the face matches another face of its subject, or is its only one."""
         row = block.faces == face
         scores = block.vectors[~row] @ block.vectors[row].T
         return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
 
     def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask, wrong: Mapping[int, Vectors]) -> dict[int, Draft]:
-        """Return the findings that another subject may be this person, by the other's key; `kept` faces count."""
+        """Return findings that another subject may be the same person, by its key; only `kept` faces count."""
         close = nearest.scores[kept] >= self._points.identify.threshold
         candidates = np.unique(nearest.subjects[kept][close]).tolist()
         if not candidates:
@@ -158,7 +158,7 @@ class Examiner:
         return Draft("same_person", strength, *faces, evidence)
 
     def _two_people(self, block: FaceBlock) -> list[Draft]:
-        """Return a finding for each group of faces that looks like somebody else than the subject's largest group."""
+        """Return a finding for each group of faces that looks like another person than the subject's largest group."""
         good = block.qualities >= rules.GOOD
         groups = [rows for rows in rules.find_groups(block.vectors, self._points) if good[rows].sum() >= LEAST_GROUP]
         drafts = []
@@ -183,7 +183,7 @@ class Examiner:
         beyond: float,
         other: int | None = None,
     ) -> Draft:
-        """Return a finding about a face that looks like somebody else; its strength is the score beyond `beyond`."""
+        """Return a finding about a face that looks like another person; its strength is the score minus `beyond`."""
         score, own_score = float(score), float(own.best[row])
         evidence = Evidence(
             score=score,
@@ -196,7 +196,7 @@ class Examiner:
 
 
 def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
-    """Return the outliers' rows; of two that are each other's nearest, only the one of lower quality."""
+    """Return the outliers' rows; of two that are each other's nearest, only the row of lower quality."""
     rows = np.flatnonzero(outliers)
     mutual = outliers[own.at[rows]] & (own.at[own.at[rows]] == rows)
     rank = np.lexsort((block.faces, block.qualities)).argsort()
@@ -204,7 +204,7 @@ def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
 
 
 def _best(block: FaceBlock, kept: Mask) -> FaceBlock:
-    """Return the `kept` faces, or the MOST_FACES of the highest quality among them."""
+    """Return the `kept` faces, at most MOST_FACES of the highest quality."""
     rows = np.flatnonzero(kept)
     if len(rows) > MOST_FACES:
         order = np.lexsort((block.faces[rows], -block.qualities[rows]))

@@ -1,4 +1,4 @@
-"""A review as a job: some subjects at a time, each of their faces searched for in the whole gallery."""
+"""Review a gallery as a job: take a few subjects at a time, and search for each of their faces in the whole gallery."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from app.types import Sizes, Vector, Vectors
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000
 FACES_AT_ONCE = 2_000
-"""Faces between checkpoints, unless a single subject has more: some seconds of work in a large gallery."""
+"""Faces between checkpoints, unless a single subject has more: a few seconds of work in a large gallery."""
 PROBES_AT_ONCE = 256
-"""Faces that are searched for in one pass."""
+"""Number of faces searched for in one pass."""
 OTHERS = 3
-"""Other subjects that each face is compared with: a person may be enrolled more than twice."""
+"""Number of other subjects that each face is compared with, since a person may be enrolled more than twice."""
 
 
 class Reviewer:
@@ -51,7 +51,7 @@ class Reviewer:
         *,
         defaults: Defaults,
     ) -> None:
-        """``thresholds`` returns a gallery's operating points; ``defaults`` name those that decide."""
+        """``thresholds`` returns a gallery's operating points; ``defaults`` names the points that decide."""
         self.reviews = reviews
         self._galleries, self._store = galleries, galleries.store
         self._jobs = jobs
@@ -131,7 +131,7 @@ class Reviewer:
     def _examine(
         self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
     ) -> list[tuple[list[Draft], Counts]]:
-        """Examine these subjects, by key; stop where the job is cancelled."""
+        """Examine these subjects, by key; stop if the job is cancelled."""
         blocks = list(self._read(gallery, subjects).values())
         if not blocks:
             return []
@@ -148,8 +148,8 @@ class Reviewer:
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 
     def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
-        """Return the best matches of each probe that score `least` or more: enough to include its own subject and
-        OTHERS that are reviewed, since unnamed faces may come before these."""
+        """Return each probe's best matches that score `least` or more: enough to include its own subject and OTHERS
+        that are reviewed, since unnamed faces may rank higher."""
 
         def search(places: Sequence[int], wanted: int) -> list[tuple[list[Match], int]]:
             rows = index.search(probes[places], wanted)
@@ -163,7 +163,7 @@ class Reviewer:
         return [row for row, _ in widened(search, is_short, len(probes), OTHERS + 1)]
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
-        """Return the faces of the subjects that have any, by the subject's key."""
+        """Return the faces of the subjects, by the subject's key; subjects without faces are left out."""
         block = self._store.change_reader.faces_of(gallery.index_spec, subjects)
         if block is None:
             return {}

@@ -12,10 +12,10 @@ from app.recognition.decisions import IdentifyPoint, VerifyPoint
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The numbers behind a finding; scores are cosines. None where they don't apply."""
+    """The numbers behind a finding; scores are cosines, None if they don't apply."""
 
     score: float | None = None
-    """The score of the two faces; for a misplaced or poor face, with the other subject's; for a corrected one, with the
+    """The score of the two faces; for a misplaced or poor face with the other subject's, for a corrected one with the
     probe."""
     own_score: float | None = None
     """The face's best score with its subject's other faces."""
@@ -26,13 +26,13 @@ class Evidence:
     fmr: float | None = None
     """The rate at which two strangers score `score` or more; None outside the measured range."""
     group: tuple[str, ...] | None = None
-    """For two people in one subject: the ids of the faces of one of them, which include ``other``."""
+    """For two people in one subject: the ids of the faces of one of them, including ``other``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, as a
-    difference of scores."""
+    """A finding before it is stored; faces are given by their keys. `strength` is how far its score exceeds the rule's
+    threshold."""
 
     kind: FindingKind
     strength: float
@@ -45,8 +45,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The extent of a finished review, and how well the gallery tells people apart; rates are None where subjects are
-    too few."""
+    """The extent of a finished review, and how well the gallery tells people apart; rates are None if there are too
+    few subjects."""
 
     package: str
     subjects: int
@@ -55,7 +55,7 @@ class Summary:
     verify: VerifyPoint
     """The operating point at which FNMR was counted."""
     identify: IdentifyPoint
-    """The operating point at which FPIR was counted; its ``fpir`` is what the package's measurement promises."""
+    """The operating point at which FPIR was counted; its ``fpir`` is the rate that the package states."""
     fnmr: MeasuredRate | None
     fpir: MeasuredRate | None
 

@@ -1,4 +1,4 @@
-"""What is probably wrong in a gallery."""
+"""Find what is probably wrong in a gallery."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ FINDING = f"{REVIEW}/{{finding}}"
 def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     """Review a gallery.
 
-    Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
-    twice, faces of somebody else, poor faces; and measures how well the gallery tells its people apart. If a review is
-    under way already, its job is the answer.
+    Starts a job that compares every face with the whole gallery and lists what is probably wrong: people enrolled
+    twice, faces of another person, poor faces. It also measures how well the gallery tells its people apart. If a
+    review is running already, the answer is its job.
     """
     return answer(reviewer.begin(gallery, who=grant.key_id))
 
@@ -63,8 +63,8 @@ def get_review(
 ) -> schemas.Review:
     """List a review's findings.
 
-    Those of the last finished review that were not called right, the strongest first, page by page. A finding
-    disappears when a face of it is moved or deleted.
+    Lists the last finished review's findings that were not dismissed, strongest first, page by page. A finding
+    disappears when one of its faces is moved or deleted.
     """
     home, reviews = store.gallery(gallery), reviewer.reviews
     reviewed = reviews.find(home)
@@ -86,16 +86,16 @@ def get_review(
 def dismiss_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> None:
     """Call a finding right.
 
-    It leaves the list, and later reviews don't ask again unless other faces are its evidence.
+    The finding leaves the list, and later reviews don't list it again unless the evidence is other faces.
     """
     reviewer.reviews.dismiss(gallery, finding)
 
 
 @router.operation("DELETE", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
 def reopen_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> None:
-    """Take back that a finding is right.
+    """Reopen a finding.
 
-    It is in the list again, and later reviews ask about it.
+    The finding is in the list again, and later reviews list it too.
     """
     reviewer.reviews.dismiss(gallery, finding, dismissed=False)
 

@@ -1,4 +1,4 @@
-"""The rules of a review: from scores between a gallery's faces to findings. Pure functions over arrays.
+"""The rules of a review, which find problems from scores between a gallery's faces. Pure functions over arrays.
 
 Every score is compared with the gallery's own operating points, so the rules hold for any model package. Their
 constants were chosen on one half of LFW's people and reported on the other (docs/how-to/keep-a-gallery-right.md).
@@ -17,38 +17,37 @@ from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.types import UNKNOWN_QUALITY, Vectors
 
 ROWS_AT_ONCE = 1_024
-"""Faces of one subject that are compared at once with all of its faces."""
+"""Number of a subject's faces compared at once with all of its faces."""
 MATCHING_SHARE = 0.5
 """Two subjects may be one person if more than this share of either's faces matches a face of the other."""
 GOOD = QualityLevel.MEDIUM.minimum
-"""Quality that a face should have, as enrollment asks for by default. That a poorer face matches no other is no
-finding."""
+"""Quality that a face should have, enrollment's default. If a poorer face matches no other, that is not a finding."""
 STRANGERS_FMR = 1e-2
-"""False match rate below whose threshold a face looks like none of its subject's other faces."""
+"""A score below the threshold at this FMR means that a face doesn't look like its subject's other faces."""
 Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The thresholds of a gallery: those at which it verifies, and identifies among its subjects."""
+    """The thresholds of a gallery, for verifying a subject and for identifying among all of them."""
 
     verify: VerifyPoint
     identify: IdentifyPoint
     strangers: Callable[[int], float]
-    """Returns the threshold at STRANGERS_FMR against a subject of so many faces, or at the nearest measured rate."""
+    """Returns the threshold at STRANGERS_FMR, or at the nearest measured rate, by a subject's number of faces."""
     linked: float
     """The threshold at `LINKED_FMR`, or at the nearest measured rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Each face's best scores with the subject's other faces, (N,) each; -inf where there are too few."""
+    """Each face's best scores with the subject's other faces, (N,) each; -inf if there are too few."""
 
     best: Scores
     second: Scores
     at: NDArray[np.int64]
-    """The row of the face with the best score; -1 without any."""
+    """The row of the face with the best score; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Alike:
 
 
 def compare_own(vectors: Vectors, among: Mask) -> Own:
-    """Compare each face of a subject, (N, D) unit float32, with the others of its faces that are `among`."""
+    """Compare each face of a subject, (N, D) unit float32, with the subject's other faces that are in `among`."""
     count = len(vectors)
     best, second = np.full(count, -np.inf), np.full(count, -np.inf)
     at = np.full(count, -1, np.int64)
@@ -83,16 +82,16 @@ def compare_own(vectors: Vectors, among: Mask) -> Own:
 
 
 def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
-    """Return each face's best score, (N,), with a subject's recorded wrong probes, (M, D); -inf without any."""
+    """Return each face's best score, (N,), with a subject's recorded wrong probes, (M, D); -inf if there are none."""
     if wrong is None:
         return np.full(len(vectors), -np.inf)
     return np.asarray((vectors @ wrong.T).max(axis=1), np.float64)
 
 
 def find_corrected(own: Own, wrong: Scores, points: Points) -> Mask:
-    """Return which faces match a probe that was recorded as not their subject, more than they match its other faces.
+    """Return which faces match a recorded wrong probe of their subject better than its other faces.
 
-    `wrong` is (N,), from `nearest_wrong`; the answer is (N,) bool.
+    `wrong` is (N,), from `nearest_wrong`; the result is (N,) bool.
     """
     return np.asarray((wrong >= points.verify.threshold) & (wrong > own.best))
 
@@ -105,15 +104,15 @@ def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
 
 
 def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
-    """Return which faces, (N,) bool, are good enough to match and look like none of their subject's other faces;
-    `qualities` is (N,), 0-100; `strangers` is `Points.strangers` for this number of faces. A face of unknown quality is
-    none: it may be turned away."""
+    """Return which faces, (N,) bool, are good enough to match but look like none of their subject's other faces;
+    `qualities` is (N,), 0-100; `strangers` is `Points.strangers` for this number of faces. A face of unknown quality
+    is never an outlier: it may be turned away."""
     good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
     return np.asarray(np.isfinite(own.best) & (own.best < strangers) & good)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
-    """Split a subject's faces, (N, D) unit float32, by single linkage: two faces of different groups score below
+    """Group a subject's faces, (N, D) unit float32, by single linkage: two faces of different groups score below
     `points.linked`. Return the rows of each group, the largest first."""
     group = np.full(len(vectors), -1, np.int64)
     for first in range(len(vectors)):
@@ -147,8 +146,8 @@ def compare_subjects(
     not_first: Vectors | None = None,
     not_second: Vectors | None = None,
 ) -> Alike:
-    """Compare all faces of two subjects, (N, D) and (M, D) unit float32. A face that is more like a wrong probe of the
-    other subject, one of `not_first` or `not_second`, matches nothing."""
+    """Compare all faces of two subjects, (N, D) and (M, D) unit float32. A face that resembles a wrong probe of the
+    other subject (`not_first`, `not_second`) more than that subject matches nothing."""
     scores = (first @ second.T).astype(np.float64)  # (N, M)
     of_first = nearest_wrong(first, not_second) > scores.max(axis=1)
     of_second = nearest_wrong(second, not_first) > scores.max(axis=0)

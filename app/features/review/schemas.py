@@ -36,7 +36,7 @@ class FindingFace(Wire):
 
 
 class FindingEvidence(Wire):
-    """The numbers behind a finding; null where they don't apply. Keys without `admin` get coarse scores, and null below
+    """The numbers behind a finding, null if they don't apply. Keys without `admin` get coarse scores, and null below
     every operating point."""
 
     score: float | None = Field(
@@ -52,8 +52,8 @@ class FindingEvidence(Wire):
 
 
 class FindingAction(Wire):
-    """A way to mend it: merge `subject` into the subject `to`, part its `faces` from it by moving them to a new subject
-    `to`, move its face to `to`, delete the face, or enroll a better photo of the subject."""
+    """A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject `to`,
+    move its face to `to`, delete the face, or enroll a better photo of the subject."""
 
     do: Literal["merge", "part", "move", "delete", "enroll"]
     subject: str

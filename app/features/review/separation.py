@@ -1,9 +1,9 @@
-"""How well a gallery tells its people apart, estimated from its own faces, with intervals resampled by subject.
+"""Estimate from a gallery's faces how well it tells its people apart, with intervals resampled by subject.
 
-Every face serves as a probe twice: against the other faces of its subject (a miss adds to the FNMR), and with its
-subject left out, as the face of a stranger (a match with anybody adds to the FPIR). Counts are added up a few subjects
-at a time, and only ROUNDS resampled sums are kept: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating
-non-parametric bootstrap samples using Poisson frequencies"), in which each subject counts a Poisson(1) number of times.
+Every face is a probe twice: against the other faces of its subject (a miss adds to the FNMR), and as a stranger's face,
+with its subject left out (a match with anybody adds to the FPIR). Counts are added up a few subjects at a time, and
+only ROUNDS resampled sums are kept: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating non-parametric bootstrap
+samples using Poisson frequencies"), in which each subject counts a Poisson(1) number of times.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from app.models.calibration.intervals import percentile_interval, wilson
 
 ROUNDS = 400
-"""Number of resampled sums: each end of the 95 % interval is then the tenth from its end."""
+"""Number of resampled sums: the 95 % interval is then from the tenth lowest to the tenth highest."""
 LEAST_SUBJECTS = 30
-"""Fewest subjects: with fewer, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
+"""Minimum subjects: with fewer, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
 COLUMNS = 4
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """An error rate with its 95 % interval, and the numbers of faces and subjects it was measured on."""
+    """An error rate with its 95 % interval, and the numbers of faces and subjects that it was measured on."""
 
     value: float
     low: float
@@ -45,10 +45,10 @@ class Separation:
     """Adds up counts, and estimates rates from them."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Begin with the counts in `saved`, which `save` returned, if given."""
+        """Continue from the counts in `saved`, which `save` returned, if given."""
         self._sums = np.zeros(COLUMNS, np.int64)
         self._resampled = np.zeros((ROUNDS, COLUMNS), np.int64)
-        self._subjects = np.zeros(2, np.int64)  # subjects with mated faces, subjects with any
+        self._subjects = np.zeros(2, np.int64)  # the numbers of subjects with mated faces, and of subjects with faces
         if saved:
             self._sums = np.array(saved["sums"], np.int64)
             self._resampled = np.array(saved["resampled"], np.int64)
@@ -88,6 +88,6 @@ class Separation:
         value = float(self._sums[errors] / self._sums[trials])
         drawn = self._resampled[self._resampled[:, trials] > 0]
         interval = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
-        if value in {0.0, 1.0}:  # every round says the same, though other subjects might not
+        if value in {0.0, 1.0}:  # all rounds agree, so they can't say how far other subjects would differ
             interval = wilson(round(value * subjects), subjects)
         return MeasuredRate(value, interval.low, interval.high, int(self._sums[trials]), subjects)

@@ -1,4 +1,4 @@
-"""Reviews in SQL. Every public call is one transaction, and may raise what `Database` does."""
+"""Reviews in SQL. Every public call is one transaction, and may raise what `Database` raises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.timestamps import utc_now
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
-"""Characters of a subject's id with which the id suggested for a new subject begins."""
+"""Number of a subject id's first characters that the id suggested for a new subject begins with."""
 
 
 class Reviews:
@@ -42,7 +42,7 @@ class Reviews:
         self._database = database
 
     def begin(self, connection: Connection, gallery: Gallery, job: str) -> None:
-        """Note that this job reviews the gallery now; findings of reviews that never ended are deleted.
+        """Note that this job now reviews the gallery; delete the findings of unfinished reviews.
 
         Raises UnderWay if another job does.
         """
@@ -89,8 +89,7 @@ class Reviews:
         return read_page(self._database, query, FINDINGS.c.place, _finding, listing=listing, cursor=cursor, limit=limit)
 
     def dismiss(self, gallery: Gallery, finding_id: str, *, dismissed: bool = True) -> None:
-        """Note that a person called a finding right, so that reviews don't ask again; with `dismissed` False, that they
-        do.
+        """Dismiss a finding, so that reviews don't list it again; with `dismissed` False, reopen it.
 
         Raises NotFound ``finding_not_found``.
         """
@@ -104,7 +103,7 @@ class Reviews:
                 forget(connection, gallery, dismissal)
             connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
 
-    # The rest is for the job.
+    # The methods below are for the job.
 
     def subjects(self, gallery: Gallery, after: int, limit: int, faces: int) -> list[tuple[int, int]]:
         """Return the keys of the next subjects, in order, and how many faces of each are reviewed.
@@ -120,7 +119,7 @@ class Reviews:
         return sizes[: max(1, sum(end <= faces for end in ends))]
 
     def reviewed(self, subjects: Collection[int]) -> set[int]:
-        """Return those of the subjects that exist and are reviewed; see `subjects`."""
+        """Return which of the subjects exist and are reviewed; see `subjects`."""
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at)
         with self._database.read() as connection:
             rows = select_in(connection, query, SUBJECTS.c.key, subjects)
@@ -132,7 +131,7 @@ class Reviews:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
             query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
-            # Until the end of the transaction none is deleted.
+            # The lock keeps them from being deleted until the transaction ends.
             held = query.order_by(FACES.c.key).with_for_update(read=True, key_share=True)
             ids = {row.key: row.face_id for row in select_in(connection, held, FACES.c.key, keys)}
             values = [
@@ -159,7 +158,7 @@ class Reviews:
     def publish(self, gallery: Gallery, review: str, summary: Summary, note: Callable[[Connection, int], None]) -> None:
         """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
 
-        `note` takes their number, and writes in the same transaction.
+        `note` takes the number of findings, and writes in the same transaction.
         """
         own = _of(gallery) & (FINDINGS.c.review == review)
         order = sa.func.row_number().over(order_by=(FINDINGS.c.strength.desc(), FINDINGS.c.key))
@@ -246,7 +245,7 @@ def _face(row: Row[Any], prefix: str) -> FindingFace:
 
 
 def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Sequence[str]) -> list[FindingAction]:
-    """Return what can be done, the likeliest first."""
+    """Return the possible actions, the likeliest first."""
     delete = FindingAction(do="delete", subject=face.subject, face_id=face.face_id, to=None)
     if kind == "no_good_face":
         return [FindingAction(do="enroll", subject=face.subject, face_id=None, to=None)]

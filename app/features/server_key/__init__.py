@@ -1,1 +1,1 @@
-"""The key that the server signs with, as everybody may see it."""
+"""The public part of the key that the server signs with."""

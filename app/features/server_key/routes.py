@@ -29,7 +29,7 @@ class ServerKey(Wire):
 async def show_server_key(signer: Signer) -> ServerKey:
     """Show the server's public key.
 
-    Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
+    Keep it to check documents that this server has signed. All servers of one database have the same key.
     """
     return ServerKey(
         key_id=signer.key_id,

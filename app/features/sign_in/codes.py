@@ -1,9 +1,9 @@
 """Codes and invitations, which sign a browser in once, and sessions of browsers that stay signed in.
 
 Each is a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
-the server's secrets, so that neither the database nor the server's files alone show a key. All servers of a database
-share them. What makes or spends one is a single commit, with its entry of the audit log: people wait for it. No cache
-keeps anything of them, so these commits leave the caches as they are.
+the server's secrets, so that neither the database nor the server's files alone reveal a key. All servers of a database
+share them. Since people wait for it, a text is made or spent in a single commit with its audit entry. No cache depends
+on these rows, so the commits leave the caches as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREATED, OK = 201, 200
 """HTTP statuses."""
 ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
-"""Seconds for which a session's key is reused without looking it up; so an ended session works no longer than that."""
+"""Seconds for which a session's key is reused without a look-up; an ended session works for at most as long."""
 CACHE_SIZE = 1_000
 DAY_S = 86_400.0
 
@@ -46,10 +46,10 @@ class SignIn:
 
 
 class SignIns:
-    """Makes texts that stand for keys, and finds the key of one. Safe to share between threads.
+    """Makes texts that stand for keys, and finds the key of a text. Safe to share between threads.
 
-    Every call may raise what `Database` does. `sealer` is the one of the server's secrets, the same for all servers of
-    the database. `clock` returns seconds since 1970.
+    Every call may raise what `Database` raises. `sealer` seals with the server's secrets, which all servers of the
+    database share. `clock` returns seconds since 1970.
     """
 
     kind: ClassVar[str]
@@ -64,7 +64,7 @@ class SignIns:
         self._clock = clock
 
     def make(self, key: str, entry: AuditEntry | None = None) -> SignIn:
-        """Return a new one, which stands for the key; it is committed with the entry of the audit log."""
+        """Return a new text that stands for the key; it is committed with the audit entry."""
         name, secret, now = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES), self._clock()
         purpose = self._purpose(name)
         sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
@@ -77,11 +77,11 @@ class SignIns:
         return SignIn(f"{self.prefix}{name}_{secret}", utc_text(now + self.valid_s))
 
     def prune(self) -> None:
-        """Delete what has expired. The scheduler calls it."""
+        """Delete the expired texts. The scheduler calls it."""
         self._delete(~self._valid())
 
     def _open(self, text: str) -> str | None:
-        """Return the key that the text stands for; None if there is none."""
+        """Return the key that the text stands for, or None."""
         name, _, secret = text.removeprefix(self.prefix).partition("_")
         query = sa.select(SIGN_INS.c.digest, SIGN_INS.c.sealed).where(
             self._mine(), SIGN_INS.c.id == name, self._valid()
@@ -97,7 +97,7 @@ class SignIns:
             return None
 
     def _delete(self, *which: sa.ColumnElement[bool], entry: AuditEntry | None = None) -> bool:
-        """Delete those, with the entry of the audit log; return False, and change nothing, if there are none."""
+        """Delete the matching rows with the audit entry; if there are none, change nothing and return False."""
         query = sa.delete(SIGN_INS).where(self._mine(), *which).returning(SIGN_INS.c.id)
         with self._database.write(cached=False) as connection:
             if not connection.execute(query).all():
@@ -114,7 +114,7 @@ class SignIns:
         return SIGN_INS.c.kind == self.kind
 
     def _valid(self) -> sa.ColumnElement[bool]:
-        """Return SQL for what is still valid; setting the clock back makes nothing last longer."""
+        """Return SQL for the rows that are still valid; setting the clock back does not extend them."""
         now = self._clock()
         return SIGN_INS.c.made_at.between(now - self.valid_s, now + SKEW_S)
 
@@ -142,7 +142,7 @@ class SignInCodes(SignIns):
     def spend(self, code: str, entry: AuditEntry | None = None) -> str:
         """Return the key that the code stands for, and delete the code: of simultaneous calls one succeeds.
 
-        The deletion is committed with the entry of the audit log. Raises InvalidInput ``wrong_sign_in_code``.
+        The deletion is committed with the audit entry. Raises InvalidInput ``wrong_sign_in_code``.
         """
         key = self.key(code)
         if not self._delete(self._named(code), self._valid(), entry=entry):
@@ -172,7 +172,7 @@ class Sessions(SignIns):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make sessions that last for ``days``; 0: nobody stays signed in."""
+        """Make sessions that last for ``days``; with 0, nobody stays signed in."""
         super().__init__(database, sealer, days * DAY_S, clock)
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -203,7 +203,7 @@ class Sessions(SignIns):
         return key
 
     def end(self, session: str) -> None:
-        """End a session, in this process at once, in others within CACHE_S seconds."""
+        """End a session: in this process at once, in others within CACHE_S seconds."""
         with self._lock:
             self._cache.pop(digest_of(session), None)
         if self._open(session) is not None:

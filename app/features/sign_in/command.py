@@ -1,4 +1,4 @@
-"""keys link: a link that signs a browser in."""
+"""`likeness keys link`: print a link that signs a browser in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def link(
         typer.Option(help="Address that the link names. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),
     ] = None,
 ) -> None:
-    """Print a link that signs a browser in to the page of a running server: once, within a minute."""
+    """Print a link that signs a browser in to a running server's page. It works once, within a minute."""
     running = find_server(session.server, session.key)
     if running is None:
         require_data(load_settings())

@@ -43,7 +43,7 @@ class SignInCodeParams(Params):
 
 
 class SignInCode(Wire):
-    """A code that signs a browser in with the request's key: once, until it expires."""
+    """A code that signs a browser in once with the request's key, until it expires."""
 
     code: str = Field(description="The page's address with `#code=` and this is the link.")
     expires_at: datetime
@@ -67,15 +67,14 @@ class SignedIn(OwnKey):
 
 
 class ByCode(OwnFormat):
-    """Takes a sign-in code in the place of a key."""
+    """Takes a sign-in code in place of a key."""
 
     takes_keys = False
 
     async def authenticate(
         self, scope: RequestScope, receive: Receive, components: Components
     ) -> tuple[Grant, Receive]:
-        """Return what the key of the code allows, which is spent later. A wrong code counts as a wrong key of the
-        address."""
+        """Return what the code's key allows. The code is spent later. A wrong one counts like a wrong key."""
         code, address = given_key(Headers(scope=scope), scope["path"]), address_of(scope)
         if code is None:
             raise missing_key()
@@ -100,9 +99,9 @@ def create_sign_in_code(
 ) -> SignInCode:
     """Make a sign-in code.
 
-    The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
-    within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its history is of
-    no use afterwards.
+    The page's address with `#code=` and the code appended is a link that signs in once with the request's own key,
+    within a minute, or within a day if it is meant for somebody else. Afterwards the link in a browser's history is
+    useless.
     """
     made = (invitations if query.valid == "day" else codes).make(request.scope["key"], entry)
     return SignInCode.of(made, code=made.text)
@@ -120,11 +119,11 @@ def create_sign_in_code(
 def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Components, store: Store) -> SignedIn:
     """Exchange a sign-in code for its key.
 
-    Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
+    Send the code in place of a key. It works once; a wrong code counts as a wrong key of the address.
     """
     code = request.scope["key"]
     page = list_galleries(store, grant, PageParams(limit=MAX_PAGE)) if grant.has(Scope.READ) else None
-    secret = _codes_of(code, components).spend(code, entry)  # last: the code is gone after it
+    secret = _codes_of(code, components).spend(code, entry)  # last, since it uses the code up
     return SignedIn(**dict(own_key(grant)), secret=secret, gallery_page=page)
 
 
@@ -141,9 +140,9 @@ def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Compo
 def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Response:
     """Stay signed in.
 
-    Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the header
-    `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with its key, or by
-    signing out.
+    Gives the browser a session of the request's own key, in a cookie that scripts can't read. With it and the header
+    `x-likeness-session`, the page's requests need no key. The session ends after `LIKENESS_SESSION_DAYS`, with its key,
+    or by signing out.
     """
     made = sessions.make(request.scope["key"], entry)
     return _keeping(request, respond(Session.of(made), 201), made.text, int(sessions.valid_s))
@@ -153,7 +152,7 @@ def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Re
 def end_session(request: Request, sessions: Sessions) -> Response:
     """Sign out.
 
-    Ends the session that the request came with, and has the browser forget it.
+    Ends the request's session, and makes the browser forget it.
     """
     if session := request.scope.get("session"):
         sessions.end(session)
@@ -161,7 +160,7 @@ def end_session(request: Request, sessions: Sessions) -> Response:
 
 
 def _keeping(request: Request, response: Response, session: str, seconds: int) -> Response:
-    """Set the cookie that has the browser keep the session for these seconds."""
+    """Set the cookie that makes the browser keep the session for these seconds."""
     response.headers["set-cookie"] = session_cookie(session, seconds, secure=request.url.scheme == "https")
     return response
 
@@ -169,7 +168,7 @@ def _keeping(request: Request, response: Response, session: str, seconds: int) -
 def session_of(headers: Headers) -> str | None:
     """Return the browser's session, if the request is the page's own.
 
-    A cookie alone is not enough, since other sites' pages may have a browser send it: they can neither set the header
+    A cookie alone is not enough, since pages of other sites can make a browser send it. They can neither set the header
     nor claim the same origin.
     """
     if SESSION_HEADER not in headers or headers.get("sec-fetch-site", SAME_ORIGIN) != SAME_ORIGIN:
@@ -178,7 +177,7 @@ def session_of(headers: Headers) -> str | None:
 
 
 def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
-    """Return the header that has a browser keep the session, which no script can read; 0 seconds: forget it."""
+    """Return the header that stores the session in a browser, unreadable by scripts; with 0 seconds, it deletes it."""
     text = f"{SESSION_COOKIE}={session}; Max-Age={max_age_s}; Path=/v1; HttpOnly; SameSite=Strict"
     return f"{text}; Secure" if secure else text
 

@@ -1,4 +1,4 @@
-"""vault: what is encrypted in the database. No server is needed, and servers keep running.
+"""`likeness vault`: change what is encrypted in the database. No server is needed, and servers keep running.
 
 What is slow to import is imported at the top: every command here needs it.
 """
@@ -30,7 +30,7 @@ from app.server.storage import SNAPSHOT_FOLDER
 vault = typer.Typer(no_args_is_help=True, epilog="Example: likeness vault status")
 
 SCRUB_S = 60.0
-"""Seconds that emptying the write-ahead log may take."""
+"""Maximum seconds to empty the write-ahead log."""
 
 
 @vault.command(epilog="Example: likeness vault status")

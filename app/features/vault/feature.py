@@ -1,4 +1,4 @@
-"""What a server seals at its start; `command` does the rest."""
+"""Seal the keys of jobs' files when a server starts; `command` does the rest."""
 
 from app.api.components import Components
 from app.api.feature import Feature, Part

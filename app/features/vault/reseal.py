@@ -1,4 +1,4 @@
-"""Rewrites sealed columns with another key, or plain, while servers use the database.
+"""Rewrite sealed columns with another key, or plain, while servers use the database.
 
 Each batch is a short transaction. The work can be stopped and continued, since every blob names its key. A blob that
 was changed or deleted meanwhile is skipped. The content stays the same, so indexes need no change.

@@ -1,4 +1,4 @@
-"""The page's form of webhooks, which `watching` sends to: they are listed, made, resumed and deleted there."""
+"""The page's form of `watching`'s webhooks, where people list, make, resume and delete them."""
 
 from pathlib import Path
 

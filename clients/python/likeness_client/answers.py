@@ -276,9 +276,8 @@ class Finding(Answer):
 
 
 class FindingAction(Answer):
-    """A way to mend it: merge `subject` into the subject `to`, part its `faces` from it by moving them
-    to a new subject `to`, move its face to `to`, delete the face, or enroll a better photo of the
-    subject."""
+    """A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new
+    subject `to`, move its face to `to`, delete the face, or enroll a better photo of the subject."""
 
     do: str
     subject: str
@@ -288,8 +287,8 @@ class FindingAction(Answer):
 
 
 class FindingEvidence(Answer):
-    """The numbers behind a finding; null where they don't apply. Keys without `admin` get coarse
-    scores, and null below every operating point."""
+    """The numbers behind a finding, null if they don't apply. Keys without `admin` get coarse scores,
+    and null below every operating point."""
 
     score: float | None
     own_score: float | None
@@ -559,7 +558,7 @@ class LivenessRate(Answer):
 
 
 class MergedSubject(Answer):
-    """The subject that two became, and what `.../faces/move` needs to undo it."""
+    """The subject that two became, and the faces that `.../faces/move` needs to undo it."""
 
     subject: Subject
     merged: str
@@ -648,7 +647,7 @@ class OwnKey(Answer):
 
 
 class PhotoGroups(Answer):
-    """The groups of faces that a grouping has found: none before its job has ended."""
+    """The groups of faces that a grouping has found: none until its job has ended."""
 
     job: Job
     groups: list[list[GroupedFace]]
@@ -849,7 +848,7 @@ class SightingPage(Answer):
 
 
 class SignInCode(Answer):
-    """A code that signs a browser in with the request's key: once, until it expires."""
+    """A code that signs a browser in once with the request's key, until it expires."""
 
     code: str
     expires_at: datetime
@@ -947,7 +946,7 @@ class SuspiciousFace(Answer):
 
 
 class SuspiciousPair(Answer):
-    """Two subjects who may be one person, by their most alike faces."""
+    """Two subjects who may be one person, with their most similar faces."""
 
     first: SuspiciousFace
     second: SuspiciousFace

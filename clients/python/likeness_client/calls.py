@@ -481,8 +481,8 @@ def add_model(
 
     Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model
     package: its folder with `manifest.json` and the file that this names. Answers with the job that
-    checks it, in a process of its own with a limit of memory and time, and adds it. An archive's
-    operating points are taken as they are."""
+    checks and adds it, in a process with limits of memory and time. An archive's operating points
+    are accepted unchecked."""
     return call(
         "POST",
         "/v1/models",
@@ -495,7 +495,8 @@ def add_model(
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
     """List the keys.
 
-    All keys, revoked ones too, in the order of their creation, page by page; never their secrets."""
+    Lists all keys, revoked ones too, in the order of their creation, page by page; never their
+    secrets."""
     return call("GET", "/v1/keys", answers.KeyPage, params=given(limit=limit, cursor=cursor))
 
 
@@ -525,7 +526,7 @@ def create_key(
 def key(key: str) -> Call[answers.Key]:
     """Show a key.
 
-    What the key allows, and whether it was revoked; never its secret."""
+    Answers what the key allows and whether it was revoked; never its secret."""
     return call("GET", "/v1/keys/{key}", answers.Key, key=key)
 
 
@@ -541,15 +542,15 @@ def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.Ne
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for
-    `grace_seconds` more, older ones no longer. A key with `templates` is needed for one that has
-    it."""
+    `grace_seconds` more, older ones stop working. Only a key with `templates` can rotate one that
+    has it."""
     return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
 
 
 def server_key() -> Call[answers.ServerKey]:
     """Show the server's public key.
 
-    Keep it, to check anywhere what this server has signed. All servers of one database have the
+    Keep it to check documents that this server has signed. All servers of one database have the
     same key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
 
@@ -557,17 +558,17 @@ def server_key() -> Call[answers.ServerKey]:
 def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:
     """Make a sign-in code.
 
-    The page's address with `#code=` and the code behind it is a link that signs in with the
-    request's own key: once, within a minute, or within a day if it is to be sent to somebody. What
-    a browser keeps of it in its history is of no use afterwards."""
+    The page's address with `#code=` and the code appended is a link that signs in once with the
+    request's own key, within a minute, or within a day if it is meant for somebody else. Afterwards
+    the link in a browser's history is useless."""
     return call("POST", "/v1/sign-in-codes", answers.SignInCode, params=given(valid=valid))
 
 
 def begin_session() -> Call[answers.Session]:
     """Stay signed in.
 
-    Has the browser keep a session of the request's own key: a cookie that no script can read. With
-    it and the header `x-likeness-session`, requests of the page need no key. It ends after
+    Gives the browser a session of the request's own key, in a cookie that scripts can't read. With
+    it and the header `x-likeness-session`, the page's requests need no key. The session ends after
     `LIKENESS_SESSION_DAYS`, with its key, or by signing out."""
     return call("POST", "/v1/session", answers.Session)
 
@@ -575,7 +576,7 @@ def begin_session() -> Call[answers.Session]:
 def end_session() -> Call[None]:
     """Sign out.
 
-    Ends the session that the request came with, and has the browser forget it."""
+    Ends the request's session, and makes the browser forget it."""
     return call("DELETE", "/v1/session", NoneType)
 
 
@@ -634,22 +635,22 @@ def erase_subject(gallery: str, subject: str, *, rewrite: bool | None = None) ->
 def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.ReceiptPage]:
     """List the receipts of erasures.
 
-    All complete ones, in the order of the erasures, page by page. They are kept forever."""
+    Lists all complete receipts, in the order of the erasures, page by page. They are kept forever."""
     return call("GET", "/v1/receipts", answers.ReceiptPage, params=given(limit=limit, cursor=cursor))
 
 
 def receipt(receipt: str) -> Call[answers.Receipt]:
     """Show the receipt of an erasure.
 
-    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks
-    it without a server."""
+    The answer is the signed document. Save it as a file, and `likeness receipts verify` checks it
+    without a server."""
     return call("GET", "/v1/receipts/{receipt}", answers.Receipt, receipt=receipt)
 
 
 def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
     """List a subject's corrections.
 
-    Those that have not expired, oldest first."""
+    Lists those that have not expired, oldest first."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects/{subject}/corrections",
@@ -703,10 +704,10 @@ def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]
 def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedSubject]:
     """Merge a subject into another one.
 
-    The other subject gets all faces, which keep their ids, and the first is deleted, in one step.
-    The other keeps its name, metadata and consent, and takes those it lacks; the earlier of two
-    expiries counts. Repeated within a day, the request changes nothing and gets the same answer. To
-    undo it, move `faces` back."""
+    In one step, the other subject gets all faces, which keep their ids, and the first one is
+    deleted. The other keeps its name, metadata and consent, and takes any that it lacks; the
+    earlier expiry counts. Repeated within a day, the request changes nothing and gets the same
+    answer. To undo it, move `faces` back."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/merge",
@@ -720,8 +721,8 @@ def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedS
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[answers.StoredFace]:
     """Move a face to another subject.
 
-    The face keeps its id, template, quality and crop. When the answer comes, searches find it under
-    its new subject. The old subject stays, even without any face."""
+    The face keeps its id, template, quality and crop. After the answer, searches find it under its
+    new subject. The old subject stays, even if it has no face left."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move",
@@ -738,7 +739,7 @@ def move_faces(
 ) -> Call[answers.Subject]:
     """Move several faces to another subject.
 
-    All or none; otherwise as moving one. Answers with the new subject."""
+    Moves all or none, as moving one does. Answers with the new subject."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/move",
@@ -753,24 +754,24 @@ def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors?
-    Is the model package the one that they were made with?"""
+    Also checks that the model package is the one that made the vectors."""
     return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
 
 
 def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
     """Measure a gallery's own operating points.
 
-    Starts a job that compares faces of different subjects: the threshold at each false match rate
-    that their pairs support, beside the package's. Subjects who may be one person are left out and
-    listed. Decisions change only where the gallery's `calibration` is `gallery`."""
+    Starts a job that compares faces of different subjects, and finds the threshold at each false
+    match rate that their pairs support. Subjects who may be one person are left out and listed.
+    Decisions change only where the gallery's `calibration` is `gallery`."""
     return call("POST", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
 
 
 def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
     """Show a gallery's own operating points.
 
-    With their intervals, beside the package's, how far the gallery differs, and subjects who may be
-    one person."""
+    With intervals, the package's points, how far the gallery differs from these, and subjects who
+    may be one person."""
     return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
 
 
@@ -778,9 +779,9 @@ def create_challenge(gallery: str, operation: str, *, subject: str | None = None
     """Ask a person to follow steps.
 
     The server picks their order. Show them one after the other, take a frame of each, and send all
-    frames with `answer` within two minutes. This stops a photo that is held up. It does not stop a
-    film of the right steps, replayed or generated, nor photos of all the poses. To enroll, the key
-    needs the scope `enroll`, too."""
+    frames with `answer` within two minutes. This stops a photo held up to the camera. It does not
+    stop a film of the right steps, replayed or generated, nor photos of all the poses. To enroll,
+    the key needs the scope `enroll`, too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/challenges",
@@ -797,7 +798,7 @@ def answer_challenge(
 
     Each frame must show its step, and all of them the same person; `challenge_failed` names the
     first that fails. The operation decides at the server's error rates, and judges liveness as the
-    gallery asks. No frame is kept. The challenge is used up whether it is met or not."""
+    gallery asks. No frame is kept. The challenge is used up even if it fails."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/challenges/answer",
@@ -812,8 +813,8 @@ def start_review(gallery: str) -> Call[answers.Job]:
     """Review a gallery.
 
     Starts a job that compares every face with the whole gallery and lists what is probably wrong:
-    people who are there twice, faces of somebody else, poor faces; and measures how well the
-    gallery tells its people apart. If a review is under way already, its job is the answer."""
+    people enrolled twice, faces of another person, poor faces. It also measures how well the
+    gallery tells its people apart. If a review is running already, the answer is its job."""
     return call("POST", "/v1/galleries/{gallery}/review", answers.Job, gallery=gallery)
 
 
@@ -827,8 +828,8 @@ def review(
 ) -> Call[answers.Review]:
     """List a review's findings.
 
-    Those of the last finished review that were not called right, the strongest first, page by page.
-    A finding disappears when a face of it is moved or deleted."""
+    Lists the last finished review's findings that were not dismissed, strongest first, page by
+    page. A finding disappears when one of its faces is moved or deleted."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/review",
@@ -841,14 +842,15 @@ def review(
 def dismiss_finding(gallery: str, finding: str) -> Call[None]:
     """Call a finding right.
 
-    It leaves the list, and later reviews don't ask again unless other faces are its evidence."""
+    The finding leaves the list, and later reviews don't list it again unless the evidence is other
+    faces."""
     return call("POST", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding)
 
 
 def reopen_finding(gallery: str, finding: str) -> Call[None]:
-    """Take back that a finding is right.
+    """Reopen a finding.
 
-    It is in the list again, and later reviews ask about it."""
+    The finding is in the list again, and later reviews list it too."""
     return call(
         "DELETE", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding
     )
@@ -866,8 +868,8 @@ def reembed(
     """Move the gallery to another model package.
 
     Starts a job that embeds every face's stored crop with the other package and then switches the
-    gallery to it in one step. The gallery answers requests throughout. Calling it again for the
-    same package resumes a stopped move, or switches again after a rollback."""
+    gallery to it in one step. The gallery answers requests throughout. Call it again for the same
+    package to resume a stopped move, or to switch again after a rollback."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/reembed",
@@ -886,7 +888,8 @@ def reembed(
 def reembedding(gallery: str) -> Call[answers.Reembedding]:
     """Show the gallery's move.
 
-    From which package to which, how far it is, and until when a rollback is possible."""
+    Answers from which package to which the gallery moves, the progress, and until when a rollback
+    is possible."""
     return call("GET", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
 
 
@@ -908,8 +911,8 @@ def roll_back_reembedding(gallery: str) -> Call[answers.Reembedding]:
 def finish_reembedding(gallery: str) -> Call[answers.Reembedding]:
     """Finish the gallery's move.
 
-    Deletes the source package's templates, and the faces that have no others: from then on there is
-    no rollback. The server does this by itself after `keep_until`."""
+    Deletes the source package's templates, and the faces that have no others. After this, no
+    rollback is possible. The server does this by itself after `keep_until`."""
     return call("POST", "/v1/galleries/{gallery}/reembed/finish", answers.Reembedding, gallery=gallery)
 
 
@@ -944,42 +947,42 @@ def import_faces(
 def group_photos(gallery: str, tar: Tar) -> Call[answers.Job]:
     """Group photos by face.
 
-    Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that
-    puts the faces of each person together, by the gallery's model. Nobody is enrolled: name the
-    groups, and enroll those you want."""
+    Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their
+    faces by person, by the gallery's model. Nobody is enrolled: name the groups, and enroll those
+    you want."""
     return call("POST", "/v1/galleries/{gallery}/group", answers.Job, gallery=gallery, content=tar_of(tar))
 
 
 def groups(gallery: str, job: str) -> Call[answers.PhotoGroups]:
     """Show the groups of photos.
 
-    How far a grouping of this key is, and at its end the faces of each person: which photo and
-    where in it."""
+    The progress of a grouping that this key started; when it has ended, the faces of each person,
+    by photo and box."""
     return call("GET", "/v1/galleries/{gallery}/group/{job}", answers.PhotoGroups, gallery=gallery, job=job)
 
 
 def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.Job]:
     """Export a gallery.
 
-    Answers with the job that writes the gallery, as it is when the job begins, to one signed
-    archive. Fetch it from `/v1/jobs/{job}/result`."""
+    Answers with the job that writes the gallery, as of the job's start, to one signed archive.
+    Fetch it from `/v1/jobs/{job}/result`."""
     return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))
 
 
 def pullable() -> Call[answers.PullableModels]:
     """List the models that can be pulled.
 
-    The models that this version knows by name: licence, what was measured, size, and where their
-    files are."""
+    Lists the models that this version knows by name, with licence, measurements, size, and where
+    their files are."""
     return call("GET", "/v1/models/pullable", answers.PullableModels)
 
 
 def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: str | None = None) -> Call[answers.Job]:
     """Pull a model.
 
-    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A
-    server without a way to the network says in the job's `error` which files to bring. Galleries
-    choose it as their `embedder`."""
+    Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If
+    the server can't reach the network, the job's `error` says which files to bring. Galleries
+    choose the package as their `embedder`."""
     return call(
         "POST",
         "/v1/models/pull",
@@ -991,10 +994,10 @@ def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: 
 def remove_model(package: str) -> Call[None]:
     """Remove a model.
 
-    Deletes a package that was added here, with its downloaded and prepared files. One that
-    galleries have templates of, that a gallery moves to or can go back to, or that the server runs
-    with is refused. Operating points that were measured here stay, and count again if the same
-    package is added again."""
+    Deletes a package that was added here, with its downloaded and prepared files. A package is kept
+    if galleries have templates of it, a gallery moves to it or can go back to it, or the server
+    uses it. Operating points measured here stay, and count again if the same package is added
+    again."""
     return call("DELETE", "/v1/models/{package}", NoneType, package=package)
 
 

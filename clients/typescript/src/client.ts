@@ -333,9 +333,8 @@ export class Client {
    * Add a model.
    *
    * Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its
-   * folder with `manifest.json` and the file that this names. Answers with the job that checks it, in a process
-   * of its own with a limit of memory and time, and adds it. An archive's operating points are taken as they
-   * are.
+   * folder with `manifest.json` and the file that this names. Answers with the job that checks and adds it, in a
+   * process with limits of memory and time. An archive's operating points are accepted unchecked.
    */
   addModel(tar: Blob | ReadableStream<Uint8Array>, query: { name?: string | null; preset?: T.Preset | null; licence?: string | null; non_commercial?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: "/v1/models", body: tar, query });
@@ -344,7 +343,7 @@ export class Client {
   /**
    * List the keys.
    *
-   * All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+   * Lists all keys, revoked ones too, in the order of their creation, page by page; never their secrets.
    */
   keys(query: { limit?: number; cursor?: string | null } = {}): Promise<T.KeyPage> {
     return this.send({ method: "GET", path: "/v1/keys", query });
@@ -369,7 +368,7 @@ export class Client {
   /**
    * Show a key.
    *
-   * What the key allows, and whether it was revoked; never its secret.
+   * Answers what the key allows and whether it was revoked; never its secret.
    */
   key(key: string): Promise<T.Key> {
     return this.send({ method: "GET", path: path("/v1/keys/{key}", { key }) });
@@ -389,7 +388,7 @@ export class Client {
    * Give a key a new secret.
    *
    * The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more,
-   * older ones no longer. A key with `templates` is needed for one that has it.
+   * older ones stop working. Only a key with `templates` can rotate one that has it.
    */
   rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
     return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
@@ -398,7 +397,7 @@ export class Client {
   /**
    * Show the server's public key.
    *
-   * Keep it, to check anywhere what this server has signed. All servers of one database have the same key.
+   * Keep it to check documents that this server has signed. All servers of one database have the same key.
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
@@ -407,9 +406,9 @@ export class Client {
   /**
    * Make a sign-in code.
    *
-   * The page's address with `#code=` and the code behind it is a link that signs in with the request's own key:
-   * once, within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its
-   * history is of no use afterwards.
+   * The page's address with `#code=` and the code appended is a link that signs in once with the request's own
+   * key, within a minute, or within a day if it is meant for somebody else. Afterwards the link in a browser's
+   * history is useless.
    */
   createSignInCode(query: { valid?: "minute" | "day" } = {}): Promise<T.SignInCode> {
     return this.send({ method: "POST", path: "/v1/sign-in-codes", query });
@@ -418,9 +417,9 @@ export class Client {
   /**
    * Stay signed in.
    *
-   * Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the
-   * header `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with
-   * its key, or by signing out.
+   * Gives the browser a session of the request's own key, in a cookie that scripts can't read. With it and the
+   * header `x-likeness-session`, the page's requests need no key. The session ends after
+   * `LIKENESS_SESSION_DAYS`, with its key, or by signing out.
    */
   beginSession(): Promise<T.Session> {
     return this.send({ method: "POST", path: "/v1/session" });
@@ -429,7 +428,7 @@ export class Client {
   /**
    * Sign out.
    *
-   * Ends the session that the request came with, and has the browser forget it.
+   * Ends the request's session, and makes the browser forget it.
    */
   endSession(): Promise<void> {
     return this.send({ method: "DELETE", path: "/v1/session", answer: "nothing" });
@@ -463,7 +462,7 @@ export class Client {
   /**
    * List the receipts of erasures.
    *
-   * All complete ones, in the order of the erasures, page by page. They are kept forever.
+   * Lists all complete receipts, in the order of the erasures, page by page. They are kept forever.
    */
   receipts(query: { limit?: number; cursor?: string | null } = {}): Promise<T.ReceiptPage> {
     return this.send({ method: "GET", path: "/v1/receipts", query });
@@ -477,7 +476,7 @@ export class Client {
   /**
    * Show the receipt of an erasure.
    *
-   * The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a
+   * The answer is the signed document. Save it as a file, and `likeness receipts verify` checks it without a
    * server.
    */
   receipt(receipt: string): Promise<T.Receipt> {
@@ -487,7 +486,7 @@ export class Client {
   /**
    * List a subject's corrections.
    *
-   * Those that have not expired, oldest first.
+   * Lists those that have not expired, oldest first.
    */
   corrections(gallery: string, subject: string): Promise<T.CorrectionList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }) });
@@ -518,8 +517,8 @@ export class Client {
   /**
    * Merge a subject into another one.
    *
-   * The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other
-   * keeps its name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated
+   * In one step, the other subject gets all faces, which keep their ids, and the first one is deleted. The other
+   * keeps its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. Repeated
    * within a day, the request changes nothing and gets the same answer. To undo it, move `faces` back.
    */
   mergeSubject(gallery: string, subject: string, body: T.SubjectMerge): Promise<T.MergedSubject> {
@@ -529,8 +528,8 @@ export class Client {
   /**
    * Move a face to another subject.
    *
-   * The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new
-   * subject. The old subject stays, even without any face.
+   * The face keeps its id, template, quality and crop. After the answer, searches find it under its new subject.
+   * The old subject stays, even if it has no face left.
    */
   moveFace(gallery: string, subject: string, faceId: string, body: T.FaceMove): Promise<T.StoredFace> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move", { gallery, subject, face_id: faceId }), json: { ...body } });
@@ -539,7 +538,7 @@ export class Client {
   /**
    * Move several faces to another subject.
    *
-   * All or none; otherwise as moving one. Answers with the new subject.
+   * Moves all or none, as moving one does. Answers with the new subject.
    */
   moveFaces(gallery: string, subject: string, body: T.FacesMove): Promise<T.Subject> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/move", { gallery, subject }), json: { ...body } });
@@ -548,8 +547,8 @@ export class Client {
   /**
    * Check a gallery.
    *
-   * Compares the database with the search index: do both hold the same faces with the same vectors? Is the model
-   * package the one that they were made with?
+   * Compares the database with the search index: do both hold the same faces with the same vectors? Also checks
+   * that the model package is the one that made the vectors.
    */
   checkGallery(gallery: string): Promise<T.GalleryCheck> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/check", { gallery }) });
@@ -558,9 +557,9 @@ export class Client {
   /**
    * Measure a gallery's own operating points.
    *
-   * Starts a job that compares faces of different subjects: the threshold at each false match rate that their
-   * pairs support, beside the package's. Subjects who may be one person are left out and listed. Decisions
-   * change only where the gallery's `calibration` is `gallery`.
+   * Starts a job that compares faces of different subjects, and finds the threshold at each false match rate
+   * that their pairs support. Subjects who may be one person are left out and listed. Decisions change only
+   * where the gallery's `calibration` is `gallery`.
    */
   calibrateGallery(gallery: string): Promise<T.GalleryCalibration> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
@@ -569,7 +568,8 @@ export class Client {
   /**
    * Show a gallery's own operating points.
    *
-   * With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
+   * With intervals, the package's points, how far the gallery differs from these, and subjects who may be one
+   * person.
    */
   calibration(gallery: string): Promise<T.GalleryCalibration> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
@@ -579,8 +579,8 @@ export class Client {
    * Ask a person to follow steps.
    *
    * The server picks their order. Show them one after the other, take a frame of each, and send all frames with
-   * `answer` within two minutes. This stops a photo that is held up. It does not stop a film of the right steps,
-   * replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+   * `answer` within two minutes. This stops a photo held up to the camera. It does not stop a film of the right
+   * steps, replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
    */
   createChallenge(gallery: string, body: T.ChallengeCreate): Promise<T.Challenge> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges", { gallery }), json: { ...body } });
@@ -591,7 +591,7 @@ export class Client {
    *
    * Each frame must show its step, and all of them the same person; `challenge_failed` names the first that
    * fails. The operation decides at the server's error rates, and judges liveness as the gallery asks. No frame
-   * is kept. The challenge is used up whether it is met or not.
+   * is kept. The challenge is used up even if it fails.
    */
   answerChallenge(gallery: string, images: readonly Image[], query: { challenge?: string } = {}): Promise<T.ChallengeAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges/answer", { gallery }), images: { images: images }, query });
@@ -600,9 +600,9 @@ export class Client {
   /**
    * Review a gallery.
    *
-   * Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who
-   * are there twice, faces of somebody else, poor faces; and measures how well the gallery tells its people
-   * apart. If a review is under way already, its job is the answer.
+   * Starts a job that compares every face with the whole gallery and lists what is probably wrong: people
+   * enrolled twice, faces of another person, poor faces. It also measures how well the gallery tells its people
+   * apart. If a review is running already, the answer is its job.
    */
   startReview(gallery: string): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/review", { gallery }) });
@@ -611,8 +611,8 @@ export class Client {
   /**
    * List a review's findings.
    *
-   * Those of the last finished review that were not called right, the strongest first, page by page. A finding
-   * disappears when a face of it is moved or deleted.
+   * Lists the last finished review's findings that were not dismissed, strongest first, page by page. A finding
+   * disappears when one of its faces is moved or deleted.
    */
   review(gallery: string, query: { limit?: number; cursor?: string | null; kind?: T.FindingKind | null; dismissed?: boolean } = {}): Promise<T.Review> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/review", { gallery }), query });
@@ -626,16 +626,16 @@ export class Client {
   /**
    * Call a finding right.
    *
-   * It leaves the list, and later reviews don't ask again unless other faces are its evidence.
+   * The finding leaves the list, and later reviews don't list it again unless the evidence is other faces.
    */
   dismissFinding(gallery: string, finding: string): Promise<void> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/review/{finding}/dismiss", { gallery, finding }), answer: "nothing" });
   }
 
   /**
-   * Take back that a finding is right.
+   * Reopen a finding.
    *
-   * It is in the list again, and later reviews ask about it.
+   * The finding is in the list again, and later reviews list it too.
    */
   reopenFinding(gallery: string, finding: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/review/{finding}/dismiss", { gallery, finding }), answer: "nothing" });
@@ -645,8 +645,8 @@ export class Client {
    * Move the gallery to another model package.
    *
    * Starts a job that embeds every face's stored crop with the other package and then switches the gallery to it
-   * in one step. The gallery answers requests throughout. Calling it again for the same package resumes a
-   * stopped move, or switches again after a rollback.
+   * in one step. The gallery answers requests throughout. Call it again for the same package to resume a stopped
+   * move, or to switch again after a rollback.
    */
   reembed(gallery: string, body: T.ReembedStart): Promise<T.Reembedding> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/reembed", { gallery }), json: { ...body } });
@@ -655,7 +655,7 @@ export class Client {
   /**
    * Show the gallery's move.
    *
-   * From which package to which, how far it is, and until when a rollback is possible.
+   * Answers from which package to which the gallery moves, the progress, and until when a rollback is possible.
    */
   reembedding(gallery: string): Promise<T.Reembedding> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/reembed", { gallery }) });
@@ -683,8 +683,8 @@ export class Client {
   /**
    * Finish the gallery's move.
    *
-   * Deletes the source package's templates, and the faces that have no others: from then on there is no
-   * rollback. The server does this by itself after `keep_until`.
+   * Deletes the source package's templates, and the faces that have no others. After this, no rollback is
+   * possible. The server does this by itself after `keep_until`.
    */
   finishReembedding(gallery: string): Promise<T.Reembedding> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/reembed/finish", { gallery }) });
@@ -703,9 +703,8 @@ export class Client {
   /**
    * Group photos by face.
    *
-   * Takes a tar (or tar.gz) of photos that don't say who they show, and answers with the job that puts the faces
-   * of each person together, by the gallery's model. Nobody is enrolled: name the groups, and enroll those you
-   * want.
+   * Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their faces by person,
+   * by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
    */
   groupPhotos(gallery: string, tar: Blob | ReadableStream<Uint8Array>): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/group", { gallery }), body: tar });
@@ -714,7 +713,8 @@ export class Client {
   /**
    * Show the groups of photos.
    *
-   * How far a grouping of this key is, and at its end the faces of each person: which photo and where in it.
+   * The progress of a grouping that this key started; when it has ended, the faces of each person, by photo and
+   * box.
    */
   groups(gallery: string, job: string): Promise<T.PhotoGroups> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/group/{job}", { gallery, job }) });
@@ -723,8 +723,8 @@ export class Client {
   /**
    * Export a gallery.
    *
-   * Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it
-   * from `/v1/jobs/{job}/result`.
+   * Answers with the job that writes the gallery, as of the job's start, to one signed archive. Fetch it from
+   * `/v1/jobs/{job}/result`.
    */
   exportGallery(gallery: string, query: { crops?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/export", { gallery }), query });
@@ -733,7 +733,8 @@ export class Client {
   /**
    * List the models that can be pulled.
    *
-   * The models that this version knows by name: licence, what was measured, size, and where their files are.
+   * Lists the models that this version knows by name, with licence, measurements, size, and where their files
+   * are.
    */
   pullable(): Promise<T.PullableModels> {
     return this.send({ method: "GET", path: "/v1/models/pullable" });
@@ -742,8 +743,8 @@ export class Client {
   /**
    * Pull a model.
    *
-   * Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. A server without
-   * a way to the network says in the job's `error` which files to bring. Galleries choose it as their
+   * Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If the server
+   * can't reach the network, the job's `error` says which files to bring. Galleries choose the package as their
    * `embedder`.
    */
   pullModel(body: T.PullParams): Promise<T.Job> {
@@ -753,9 +754,9 @@ export class Client {
   /**
    * Remove a model.
    *
-   * Deletes a package that was added here, with its downloaded and prepared files. One that galleries have
-   * templates of, that a gallery moves to or can go back to, or that the server runs with is refused. Operating
-   * points that were measured here stay, and count again if the same package is added again.
+   * Deletes a package that was added here, with its downloaded and prepared files. A package is kept if
+   * galleries have templates of it, a gallery moves to it or can go back to it, or the server uses it. Operating
+   * points measured here stay, and count again if the same package is added again.
    */
   removeModel(packageId: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/models/{package}", { package: packageId }), answer: "nothing" });

@@ -495,8 +495,8 @@ export interface Finding {
 }
 
 /**
- * A way to mend it: merge `subject` into the subject `to`, part its `faces` from it by moving them to a new
- * subject `to`, move its face to `to`, delete the face, or enroll a better photo of the subject.
+ * A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject `to`,
+ * move its face to `to`, delete the face, or enroll a better photo of the subject.
  */
 export interface FindingAction {
   do: "merge" | "part" | "move" | "delete" | "enroll";
@@ -508,8 +508,8 @@ export interface FindingAction {
 }
 
 /**
- * The numbers behind a finding; null where they don't apply. Keys without `admin` get coarse scores, and null
- * below every operating point.
+ * The numbers behind a finding, null if they don't apply. Keys without `admin` get coarse scores, and null below
+ * every operating point.
  */
 export interface FindingEvidence {
   /** The score of the two faces; for a `corrected_face`, with the wrong probe; null for an `outlier`. */
@@ -941,7 +941,7 @@ export interface Key {
   declared: boolean;
 }
 
-/** An absent field has the server's default, or no limit. */
+/** The terms of a new key. An absent field has the server's default, or no limit. */
 export interface KeyCreate {
   /** Chosen by the server if absent. */
   id?: string | null;
@@ -1037,7 +1037,7 @@ export interface LivenessRate {
   high: number;
 }
 
-/** The subject that two became, and what `.../faces/move` needs to undo it. */
+/** The subject that two became, and the faces that `.../faces/move` needs to undo it. */
 export interface MergedSubject {
   subject: Subject;
   /** The id of the subject that is gone. */
@@ -1147,7 +1147,7 @@ export interface OwnKey {
   galleries: Array<string> | null;
 }
 
-/** The groups of faces that a grouping has found: none before its job has ended. */
+/** The groups of faces that a grouping has found: none until its job has ended. */
 export interface PhotoGroups {
   job: Job;
   /** The faces of each person, the one with most first. */
@@ -1455,7 +1455,7 @@ export interface SightingRequest {
   images: Array<string>;
 }
 
-/** A code that signs a browser in with the request's key: once, until it expires. */
+/** A code that signs a browser in once with the request's key, until it expires. */
 export interface SignInCode {
   /** The page's address with `#code=` and this is the link. */
   code: string;
@@ -1675,7 +1675,7 @@ export interface SuspiciousFace {
   face_id: string;
 }
 
-/** Two subjects who may be one person, by their most alike faces. */
+/** Two subjects who may be one person, with their most similar faces. */
 export interface SuspiciousPair {
   first: SuspiciousFace;
   second: SuspiciousFace;

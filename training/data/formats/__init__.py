@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kind: TypeAlias = Literal["path", "bytes", "record"]
-"""How an image is read: the file of its name; a stretch of bytes; a record of RecordIO."""
+"""How an image is read: a file by its name, a range of bytes, or a record of RecordIO."""
 COPIES = "shards"
-"""Beside an index: copies of shards in object storage."""
+"""Name of the folder beside an index with copies of shards in object storage."""
 IMAGES = "images.bin"
-"""Beside an index: images whose own files can't be read at random."""
+"""Name of the file beside an index with images whose own files don't allow random access."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some images of a set: the person in each, its name in the set, and where it begins and how long it is in the
-    set's file number ``file``, in bytes, (n,) int64 each (0 where ``Kind`` doesn't need them)."""
+    """Some images of a set: for each the person, its name in the set, and its offset and length in bytes in the set's
+    file number ``file``; (n,) int64 each, 0 if ``Kind`` doesn't need them."""
 
     people: Sequence[str]
     names: Sequence[str]
@@ -31,7 +31,7 @@ class Block:
 
     @classmethod
     def of_paths(cls, people: Sequence[str], paths: Sequence[str]) -> Block:
-        """Return the block of images that are files of their own."""
+        """Return the block of images that are separate files."""
         nowhere = np.zeros(len(paths), np.int64)
         return cls(people, paths, 0, nowhere, nowhere)
 
@@ -40,9 +40,9 @@ class Block:
 class Listing:
     """A set that can be indexed.
 
-    ``files`` hold the images; of the kind ``path`` they are the folder that names are relative to. A str is a shard's
-    URL, and None the file `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose
-    sizes and times tell whether the set has changed. ``blocks`` takes the index's folder.
+    ``files`` hold the images; for the kind ``path`` they are the folder that names are relative to. A str is a shard's
+    URL, and None is the file `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose
+    sizes and times show whether the set has changed. ``blocks`` takes the index's folder.
     """
 
     kind: Kind

@@ -1,8 +1,7 @@
-"""InsightFace's verification packs (``lfw.bin``, ``cfp_fp.bin`` ...): a pickle of (images' bytes, same person or not).
+"""Read InsightFace's verification packs (``lfw.bin``, ``cfp_fp.bin`` ...): pickles of images and same-person flags.
 
-A pickle may run anything when it is loaded, so this one is read by an unpickler that knows lists, tuples, numbers,
-bytes and (as inert stand-ins) the arrays that some packs hold, and refuses every other name. Packs written by Python 2
-are read too.
+Loading a pickle may run any code, so this unpickler knows only lists, tuples, numbers, bytes and (as inert stand-ins)
+the arrays that some packs hold, and rejects every other name. It also reads packs written by Python 2.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class VerificationPack:
 
 
 def read_pack(path: Path) -> VerificationPack:
-    """Read a verification pack. Raises InvalidInput: ``pack_refused`` for a pickle that names anything but data,
+    """Read a verification pack. Raises InvalidInput: ``pack_refused`` for a pickle with names of code,
     ``pack_invalid`` for a damaged one or other content."""
     with path.open("rb") as file:
         try:
             loaded: object = _Unpickler(file, encoding="bytes").load()
         except InvalidInput:
             raise
-        except Exception as error:  # damaged pickles raise nearly anything
+        except Exception as error:  # damaged pickles may raise nearly anything
             raise InvalidInput(f"{path} is no readable pickle: {error}", code="pack_invalid") from error
     return _checked(path, loaded)
 
@@ -93,8 +92,7 @@ class _Inert:
 
 
 class _Array(_Inert):
-    """Stands in for numpy's arrays of bytes or objects: the state is (version, shape, dtype, Fortran order,
-    content)."""
+    """Replaces numpy's arrays of bytes or objects; their state is (version, shape, dtype, Fortran order, content)."""
 
     raw: bytes | None = None
     objects: list[object]
@@ -110,7 +108,7 @@ class _Array(_Inert):
 
 
 class _Scalar(_Inert):
-    """Stands in for numpy's bool: a dtype and one byte."""
+    """Replaces numpy's bool: a dtype and one byte."""
 
     def __init__(self, _dtype: object, content: bytes = b"\x00") -> None:
         super().__init__()
@@ -118,7 +116,7 @@ class _Scalar(_Inert):
 
 
 def _latin1(text: object, encoding: object = "latin1") -> bytes:
-    """Decode bytes as Python 3 pickles them for the protocols that Python 2 reads."""
+    """Decode bytes in the form that Python 3 pickles them in protocols for Python 2."""
     if isinstance(text, str) and encoding in ("latin1", b"latin1"):
         return text.encode("latin1")
     raise InvalidInput("The pack encodes text in an unusual way.", code="pack_refused")

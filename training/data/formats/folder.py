@@ -1,4 +1,4 @@
-"""Crops as image files: in one folder per person, or listed in a CSV, TSV or Parquet table."""
+"""Read crops from image files: in one folder per person, or listed in a CSV, TSV or Parquet table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.data.formats.parquet import open_parquet
 
 PATH_COLUMNS = ("path", "file", "filename", "image")
 PERSON_COLUMNS = ("person", "label", "identity", "subject", "name")
-"""The first of these that the table has counts."""
+"""The first of these that the table has is used."""
 ROWS_AT_ONCE = 1 << 14
 LIST_ENDINGS = frozenset({".csv", ".tsv", ".parquet"})
 
@@ -23,8 +23,8 @@ LIST_ENDINGS = frozenset({".csv", ".tsv", ".parquet"})
 def list_folder(root: Path) -> Listing:
     """List ``root/person/.../image.jpg``: the first folder below ``root`` is the person.
 
-    Images come in the order of their paths, those that `app.photo_folders.people` finds; files beside the people's
-    folders are left alone. Images that are added or deleted are noticed by the time of the person's folder.
+    Images are those that `app.photo_folders.people` finds, in the order of their paths; files beside the people's
+    folders are ignored. Added or deleted images are noticed by the time of the person's folder.
     Raises InvalidInput ``dataset_not_found``.
     """
     if not root.is_dir():
@@ -61,13 +61,13 @@ def list_table(table: Path) -> Listing:
 
 
 def _columns(table: Path, names: Sequence[str]) -> tuple[int, int]:
-    """Return the places of the columns of paths and of people. Raises InvalidInput ``dataset_invalid``."""
+    """Return the positions of the columns of paths and of people. Raises InvalidInput ``dataset_invalid``."""
     plain = [name.strip().lower() for name in names]
     return pick(table, plain, PATH_COLUMNS), pick(table, plain, PERSON_COLUMNS)
 
 
 def pick(table: Path, names: Sequence[str], wanted: Sequence[str]) -> int:
-    """Return the place of the first wanted column that the table has. Raises InvalidInput ``dataset_invalid``."""
+    """Return the position of the first wanted column that the table has. Raises InvalidInput ``dataset_invalid``."""
     for name in wanted:
         if name in names:
             return names.index(name)

@@ -1,4 +1,4 @@
-"""Crops as bytes in Parquet files, as data sets of Hugging Face have them: an image column and a label column.
+"""Read crops from Parquet files with an image column and a label column, as Hugging Face's data sets have them.
 
 A Parquet file compresses many rows together, so one image can't be read by itself: indexing copies the images' bytes
 into one file beside the index, once.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("person", "label", "identity", "subject", "name", "cls")
-"""The first of these that the file has counts."""
+"""The first of these that the file has is used."""
 ROWS_AT_ONCE = 256
 """Images held in memory while they are copied."""
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[ParquetFile]:
-    """Open a Parquet file. Raises InvalidInput ``dataset_invalid``, also where reading it fails."""
+    """Open a Parquet file for the block. Raises InvalidInput ``dataset_invalid``, also if the block can't read it."""
     import pyarrow  # noqa: PLC0415 - large, and needed for this format alone
     import pyarrow.parquet  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ def open_parquet(path: Path) -> Iterator[ParquetFile]:
 
 
 def image_column(file: ParquetFile) -> str | None:
-    """Return the column that holds images' bytes, itself or as ``bytes`` in a struct; None if there is none."""
+    """Return the column of images' bytes, either plain or in a struct's ``bytes``; None if there is none."""
     from pyarrow import types  # noqa: PLC0415 - as above
 
     names: list[str] = file.schema_arrow.names
@@ -74,7 +74,7 @@ def list_parquet(files: Sequence[Path]) -> Listing:
 
 
 def _rows(path: Path, file: ParquetFile) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Yield people and images of some rows at a time. Raises InvalidInput ``dataset_invalid``."""
+    """Yield people and images, a few rows at a time. Raises InvalidInput ``dataset_invalid``."""
     images = image_column(file)
     labels = next(
         (name for wanted in LABEL_COLUMNS for name in file.schema_arrow.names if name.lower() == wanted), None
@@ -92,7 +92,7 @@ def _rows(path: Path, file: ParquetFile) -> Iterator[tuple[list[str], list[bytes
 
 
 def _class_names(file: ParquetFile, column: str) -> list[str] | None:
-    """Return the names that Hugging Face's `ClassLabel` gives the numbers of a column, where the file says them."""
+    """Return the names that Hugging Face's `ClassLabel` gives to a column's numbers, if the file has them."""
     try:
         facts = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
         names = facts["info"]["features"][column]["names"]

@@ -1,11 +1,11 @@
 """InsightFace's training sets, ``train.rec`` with ``train.idx``: MXNet's RecordIO, read without MXNet.
 
 A record is ``magic u32, length u32, payload, padding to 4 bytes``, little endian; the upper 3 bits of ``length`` are a
-part flag: 0 for a whole record. Where the payload itself has the magic at a multiple of 4 bytes, it is cut there, the
-magic left out, and the parts flagged 1 (first), 2 (middle), 3 (last) (dmlc-core, ``recordio.h``). An image's payload is
-the header ``flag u32, label f32, id u64, id2 u64``, then ``flag`` labels of f32 where flag > 0 (the header's own counts
-otherwise), then the image file. InsightFace's record 0 has two labels (a, b): images are the keys 1 to a - 1, and the
-keys a to b - 1 hold, for each person, the first and one past the last of its images' keys.
+part flag: 0 for a whole record. A payload that contains the magic at a multiple of 4 bytes is cut there, without the
+magic, and its parts have the flags 1 (first), 2 (middle), 3 (last) (dmlc-core, ``recordio.h``). An image's payload is
+the header ``flag u32, label f32, id u64, id2 u64``, then ``flag`` labels of f32 (with flag 0, the header's label
+counts), then the image file. InsightFace's record 0 has two labels (a, b): images are the keys 1 to a - 1, and the keys
+a to b - 1 hold, for each person, the first and one past the last of its images' keys.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ WHOLE, FIRST, MIDDLE, LAST = 0, 1, 2, 3
 FRAME = struct.Struct("<II")
 HEADER = struct.Struct("<IfQQ")
 AT_ONCE = 1 << 16
-"""Records looked at together."""
+"""Number of records parsed together."""
 INDEX_BYTES = 1 << 20
-"""Bytes of an index that are parsed together."""
+"""Number of an index's bytes parsed together."""
 LARGEST_LABEL = 2**24
-"""float32 holds every whole number up to here; beyond, two people may share a label."""
+"""float32 represents every integer up to here; beyond it, two people may have the same label."""
 
 
 def unpack_header(payload: bytes) -> tuple[tuple[float, ...], bytes]:
-    """Return a record's labels, one where its flag is 0, else ``flag`` of them, and its image. Raises InvalidInput if
-    the record is too short for its own header."""
+    """Return a record's labels (``flag`` of them, one if the flag is 0) and its image. Raises InvalidInput if the
+    record is shorter than its header."""
     if len(payload) < HEADER.size:
         raise _broken("a record is shorter than its header")
     flag, label, _, _ = HEADER.unpack_from(payload)
@@ -53,7 +53,7 @@ def unpack_header(payload: bytes) -> tuple[tuple[float, ...], bytes]:
 def read_record(file: BinaryIO, offset: int) -> tuple[bytes, int]:
     """Return the payload at ``offset``, its parts joined, and the offset of the next record.
 
-    Raises InvalidInput where there is no whole record.
+    Raises InvalidInput if there is no whole record.
     """
     parts: list[bytes] = []
     file.seek(offset)
@@ -76,13 +76,13 @@ def read_record(file: BinaryIO, offset: int) -> tuple[bytes, int]:
 
 
 def read_image(file: BinaryIO, offset: int) -> bytes:
-    """Return the image in the record at ``offset``. Raises InvalidInput where there is no whole record of one."""
+    """Return the image in the record at ``offset``. Raises InvalidInput if there is none."""
     return unpack_header(read_record(file, offset)[0])[1]
 
 
 def read_index(rec: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield keys and byte offsets, (n,) int64 each, from the ``.idx`` next to ``rec``; without one, by walking the
-    file."""
+    """Yield keys and byte offsets, (n,) int64 each, from the ``.idx`` next to ``rec``, or from the file itself without
+    one."""
     idx = rec.with_suffix(".idx")
     if not idx.is_file():
         yield from _walk(rec)
@@ -118,7 +118,7 @@ def _walk(rec: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
 
 
 def list_records(rec: Path) -> Listing:
-    """List a ``.rec`` file; people are named by their label's number. The ``.idx`` next to it is used if there is one.
+    """List a ``.rec`` file, with the ``.idx`` next to it if there is one; people's names are their labels' numbers.
 
     Raises InvalidInput ``dataset_not_found``, ``dataset_empty``.
     """
@@ -130,7 +130,7 @@ def list_records(rec: Path) -> Listing:
 
 
 def _blocks(rec: Path) -> Iterator[Block]:
-    last = None  # one past the key of the last image, if record 0 tells it
+    last = None  # one past the key of the last image, if record 0 says it
     for number, (all_keys, all_offsets) in enumerate(read_index(rec)):
         if number == 0 and len(all_keys) and all_keys[0] == 0:
             last = _last_image(rec, int(all_offsets[0]))
@@ -153,8 +153,7 @@ def _last_image(rec: Path, offset: int) -> int | None:
 
 
 def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each record's (first) label, (N,), without reading the images: all headers at once, unusual ones
-    singly."""
+    """Return each record's first label, (N,), without reading images: usual headers at once, others one by one."""
     size = FRAME.size + HEADER.size + 4
     data = np.memmap(rec, np.uint8, "r")
     labels = np.full(len(offsets), -1, np.int64)

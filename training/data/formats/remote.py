@@ -1,7 +1,7 @@
-"""Shards in object storage or on a web server (``s3://…``, ``https://…``), read through fsspec.
+"""Read shards in object storage or on a web server (``s3://…``, ``https://…``) through fsspec.
 
-A shard is fetched whole into a file beside the set's index, and its crops are read from that file: any web server can
-answer that, and a range request for each crop was 200 times slower at 20 ms latency.
+A shard is fetched whole into a file beside the set's index, and its crops are read from that file. Any web server
+supports this, and a range request for each crop was 200 times slower at 20 ms latency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_url(spec: str) -> bool:
 
 
 def list_urls(spec: str) -> list[str]:
-    """Return the URLs that ``*`` or ``{000..127}`` in a URL stands for; a web server can't list the first."""
+    """Return the URLs that ``*`` or ``{000..127}`` in a URL stands for; web servers don't support ``*``."""
     numbers = NUMBERS.search(spec)
     if numbers:
         first, last = numbers.groups()
@@ -38,13 +38,13 @@ def list_urls(spec: str) -> list[str]:
 
 
 def stamp(url: str) -> str:
-    """Return a text that changes with a shard: its size, time and tag, as far as the storage has them."""
+    """Return a text that changes if a shard does: its size, time and tag, as far as the storage has them."""
     with _storage(url) as (storage, path):
         return hashlib.sha256(json.dumps(storage.info(path), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def open_shard(folder: Path, number: int, url: str, most: int | None) -> BinaryIO:
-    """Open the copy in ``folder`` of a set's shard, fetched if there is none; at most ``most`` copies are kept.
+    """Open the copy of a set's shard in ``folder``, after fetching it if needed; keep at most ``most`` copies.
 
     Processes may share the folder. Raises InvalidInput (``dataset_unreachable``).
     """
@@ -60,7 +60,7 @@ def open_shard(folder: Path, number: int, url: str, most: int | None) -> BinaryI
 
 def _fetch(url: str, copy: Path) -> None:
     with copy.with_suffix(".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes would fetch it twice
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that two processes don't fetch it twice
         if copy.exists():
             return
         part = copy.with_suffix(".part")
@@ -76,18 +76,18 @@ def _fetch(url: str, copy: Path) -> None:
 def _delete_oldest(folder: Path, most: int | None) -> None:
     if most is None:
         return
-    with suppress(FileNotFoundError):  # another process deletes them
+    with suppress(FileNotFoundError):  # another process may delete them
         for copy in sorted(folder.glob("*.tar"), key=lambda copy: copy.stat().st_mtime_ns)[:-most]:
             copy.unlink()
 
 
 @contextmanager
 def _storage(url: str) -> Iterator[tuple[Any, str]]:
-    """Open the storage of a URL, with the path in it. Errors within the block become InvalidInput."""
-    import fsspec  # noqa: PLC0415 - needed for object storage alone
+    """Yield a URL's storage and the path in it. Errors within the block become InvalidInput."""
+    import fsspec  # noqa: PLC0415 - only for object storage
 
     try:
         yield fsspec.url_to_fs(url)
-    except Exception as error:  # each storage's client has errors of its own
+    except Exception as error:  # each storage's client has its own errors
         message = f"{url} cannot be read: {type(error).__name__}: {error}."
         raise InvalidInput(message, code="dataset_unreachable") from error

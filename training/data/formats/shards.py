@@ -1,4 +1,4 @@
-"""Crops in uncompressed tar files, as WebDataset and most downloads have them, read at random without unpacking."""
+"""Read crops from uncompressed tar files, as WebDataset and most downloads have them, without unpacking."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LABEL_KEYS = ("person", "label", "identity", "cls")
 def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
     """List the images of tar files or their URLs, in the order of shards and members; see `open_shard`.
 
-    A ``.cls`` (a number or name) or ``.json`` (``person`` or ``label``) of an image's name beside it says who is in it;
-    without one, its folder does.
+    A file beside an image with its name and ``.cls`` (a number or name) or ``.json`` (``person`` or ``label``) says who
+    is in it; otherwise its folder does.
     """
 
     def blocks(folder: Path) -> Iterator[Block]:
@@ -43,7 +43,7 @@ def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # undocumented, but it would keep all of them
+                archive.members.clear()  # type: ignore[attr-defined]  # undocumented; drops members that tarfile keeps
                 path = PurePosixPath(info.name)
                 if not info.isreg() or any(map(is_skipped, path.parts)):
                     continue

@@ -1,1 +1,1 @@
-"""What is done with a set before it is trained on: aligning, checking, overlap with another, blending."""
+"""Prepare a set for training: align and check it, find its overlap with another set, blend crops."""

@@ -1,7 +1,7 @@
-"""Raw photos to training crops, by the service's own stages: decode, detect, choose the face, align.
+"""Turn raw photos into training crops by the service's own stages: decode, detect, choose the face, align.
 
 Photos are aligned in worker processes. Existing crops are not made again, so a stopped run continues where it was;
-failures are written down with their reason.
+failures are recorded with their reasons.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from training.packages import DETECTOR, find_package
 from training.terminal import Advance
 
 FAILED = "failed.jsonl"
-"""The list of what failed, in the folder of the crops: one JSON object a line."""
+"""The list of failures in the crops' folder: a JSON object per line."""
 JPEG_QUALITY = 95
 CHUNK = 8
-"""Photos handed to a process at a time."""
+"""Number of photos given to a process at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``code`` is None where the crop was written, else the error's."""
+    """The result of a job; ``code`` is None if the crop was written, else the error's code."""
 
     photo: str
     code: str | None = None
@@ -67,7 +67,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``kept`` were there already, ``gave_up`` had failed in an earlier run and were not tried again."""
+    """Counts of photos: ``kept`` had a crop already, ``gave_up`` failed in an earlier run and were not tried again."""
 
     aligned: int
     failed: int
@@ -81,8 +81,8 @@ def detector_file(models: Path, cache: Path) -> Path:
 
 
 def list_jobs(source: Path) -> list[Job]:
-    """List every photo below ``source``, by path. Crops keep the folders and take ``.jpg``, after the whole name where
-    two photos differ only in their extension. Raises InvalidInput ``dataset_not_found``."""
+    """List every photo below ``source``, by path. Crops keep the folders and have the extension ``.jpg``, appended to
+    the whole name if two photos differ only in their extension. Raises InvalidInput ``dataset_not_found``."""
     if not source.is_dir():
         raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
     photos = [path.relative_to(source) for path in walk(source)]
@@ -96,10 +96,10 @@ def list_jobs(source: Path) -> list[Job]:
 def align_folder(
     stages: Stages, workers: int, *, retry: bool = False, progress: Advance = lambda _more, _total=None: None
 ) -> Summary:
-    """Align every photo of ``stages.source`` that has no crop in ``stages.target`` yet and did not fail before, unless
-    failures are to be tried again.
+    """Align every photo of ``stages.source`` that has no crop in ``stages.target`` yet; with ``retry``, also those that
+    failed before.
 
-    Raises Unusable ``worker_died`` where a process ended by itself; a second run goes on behind it.
+    Raises Unusable ``worker_died`` if a process ended by itself; a second run continues after that photo.
     """
     jobs = list_jobs(stages.source)
     stages.target.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def align_folder(
 
 
 def read_failed(target: Path) -> dict[str, Outcome]:
-    """Return the failures of earlier runs, by photo. A last line truncated by a crash is skipped: its photo is tried
+    """Return the failures of earlier runs, by photo. A last line truncated by a crash is skipped, so its photo is tried
     again."""
     file = target / FAILED
     if not file.is_file():
@@ -192,7 +192,7 @@ def _write(path: Path, crop: Pixels) -> None:
 
 @cache
 def _aligner(stages: Stages) -> Aligner:
-    cv2.setNumThreads(1)  # a process is one worker
+    cv2.setNumThreads(1)  # each process uses one core
     return Aligner(stages)
 
 

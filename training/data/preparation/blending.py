@@ -1,9 +1,9 @@
-"""New faces blended from two: more training crops for a student than a small set holds.
+"""Blend new faces from two, to have more training crops for a student than a small set holds.
 
-A distilled student needs no labels, only crops that its teacher can embed, and a small set lacks variety: a student
-that sees the same crops again and again memorises them. Mixtures of two crops, shown to teacher and student alike, help
-(Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022; mixup: Zhang et al., ICLR
-2018). Aligned crops share the same landmarks, so a mixture is again a face.
+A distilled student needs no labels, only crops that its teacher can embed. It memorises the crops of a small set, which
+it sees again and again. Mixtures of two crops, shown to both teacher and student, help (Beyer et al., "Knowledge
+distillation: A good teacher is patient and consistent", CVPR 2022; mixup: Zhang et al., ICLR 2018). Aligned crops have
+the same landmarks, so a mixture is again a face.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from training.data.preparation.aligning import crop_jpeg
 from training.terminal import Advance
 
 SHARES = (0.25, 0.75)
-"""Range of the second crop's share in an even mixture."""
+"""Range of the second crop's share in a constant mixture."""
 EVEN = 0.5
-"""Probability of an even mixture; otherwise the share varies over the face."""
+"""Probability of a constant mixture; otherwise the share varies over the face."""
 PATCHES = 4
 """A mask or a warp is drawn on a grid of 4 x 4 and enlarged smoothly: about the size of an eye, a mouth, a cheek."""
 CONTRAST = 6.0
-"""Contrast of a mask: most places are nearly one crop or nearly the other."""
+"""Contrast of a mask: at most places nearly only one of the crops is seen."""
 WARP_PIXELS = 4.0
 """Standard deviation of the strongest warp at its grid points; each blend draws its own strength from 0 up to this."""
 BLENDS = "blends"
@@ -74,16 +74,15 @@ def write_blends(
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
-    """Pick the places of two crops of different people from (N,) labels, every crop equally likely; of one person if
-    there is no other."""
+    """Pick the indices of two crops of different people from (N,) labels, every crop equally likely; of the same person
+    if there is only one."""
     first = int(generator.integers(len(labels)))
     others = np.flatnonzero(labels != labels[first])
     return first, int(generator.choice(others)) if len(others) else first
 
 
 def _smooth(generator: np.random.Generator, side: int, channels: int) -> NDArray[np.float32]:
-    """Return (side, side, channels) float32 noise, about normally distributed, that changes slowly from place to
-    place."""
+    """Return (side, side, channels) float32 smooth noise, about normally distributed."""
     grid = generator.standard_normal((PATCHES, PATCHES, channels)).astype(np.float32)
     enlarged = cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC)
     return np.asarray(enlarged, np.float32).reshape(side, side, channels)

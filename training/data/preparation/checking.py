@@ -1,8 +1,8 @@
-"""Finds problems in a set of crops: broken files, duplicates, people with one image, images of somebody else.
+"""Find problems in a set of crops: broken files, duplicates, people with one image, images of another person.
 
-Labels are doubted by embedding. An image is *misplaced* where it is below the threshold against the mean of its
-person's other images and above it against somebody else's; an *outlier* where it is below it against all; two people
-are *alike* where their mean templates reach the threshold: one person under two names.
+Wrong labels are found by embedding. An image is *misplaced* if its score is below the threshold with the mean of its
+person's other images, but above it with another person's; it is an *outlier* if its score is below the threshold with
+everybody's. Two people are *alike* if their mean templates reach the threshold: one person under two names.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from training.data.dataset import FaceSet
 from training.data.preparation.templates import ROWS, Templates, embed_set, sums
 
 THUMBNAIL = 24
-"""Side in pixels of the grey pictures that near duplicates are found by."""
+"""Side in pixels of the grey thumbnails by which near duplicates are found."""
 NEAR = 0.98
-"""Correlation of two such pictures from which they show the same shot, encoded, resized or cropped again. Of 16,682
-aligned crops of 5,566 people 81 pairs reach it, and every one has an SFace cosine above 0.86, also where two people's
-names are on it; between 0.95 and 0.97 there are pairs of different people."""
+"""Correlation from which on two thumbnails show the same shot, encoded, resized or cropped again. Among 16,682 aligned
+crops of 5,566 people 81 pairs reach it, and all of them have an SFace cosine above 0.86, even with two people's names;
+between 0.95 and 0.97 there are pairs of different people."""
 NEAR_LIMIT = 100_000
-"""Up to this many images all are compared with all; above, only those of one person."""
+"""Up to this number of images all are compared with all; in larger sets only those of the same person."""
 LEAST_IMAGES = 3
-"""Images that a person needs before one of them is doubted: two others to compare it with."""
+"""Minimum images of a person for finding misplaced ones: the image and two others to compare it with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class Report:
     threshold: float
     threshold_from: str
     images_per_person: dict[str, float]
-    """least, median, most."""
+    """Minimum, median and maximum."""
     broken: list[Broken]
     single: list[str]
-    """People with one readable image or none: no mated pair can be made of them."""
+    """People with one readable image or none, who give no mated pair."""
     exact_duplicates: list[list[str]]
     """Groups of images with the same pixels."""
     near_duplicates: list[list[str]]
@@ -84,7 +84,7 @@ def check_set(
     threshold_from: str,
     progress: Callable[[int], None] = lambda _images: None,
 ) -> Report:
-    """Read every image once and report problems. ``threshold`` is the cosine from which two images show one person."""
+    """Read every image once and report problems. ``threshold``: the cosine from which on two images show one person."""
     digests: dict[int, bytes] = {}
     thumbnails = np.zeros((len(faces), THUMBNAIL * THUMBNAIL), np.float32)
 
@@ -148,8 +148,8 @@ def group_equal(digests: dict[int, bytes]) -> list[list[int]]:
 def near_duplicates(
     thumbnails: NDArray[np.float32], indices: NDArray[np.int64], labels: NDArray[np.int64], limit: int = NEAR_LIMIT
 ) -> list[list[int]]:
-    """Return groups of ``indices`` (N,) whose thumbnails, (N, 576) float32, correlate by ``NEAR`` or more, linked pair
-    by pair."""
+    """Return groups of ``indices`` (N,) whose thumbnails, (N, 576) float32, correlate by ``NEAR`` or more, directly
+    or through others."""
     pairs: list[tuple[int, int]] = []
     parts = (
         [np.arange(len(indices))] if len(indices) <= limit else [np.flatnonzero(labels == p) for p in np.unique(labels)]
@@ -185,9 +185,9 @@ _Facts = tuple[int, float, int, float]
 
 
 def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_Facts]]:
-    """Return misplaced images and outliers, each (index, own score, nearest other person, their score), worst first.
+    """Return misplaced images and outliers (index, own score, nearest other person, score with that), worst first.
 
-    The own score is against the mean of the person's *other* images, so that a wrong one does not vouch for itself.
+    The own score is against the mean of the person's *other* images, so that a wrong one does not support itself.
     """
     totals = sums(templates)
     centres = unit(totals)
@@ -210,7 +210,7 @@ def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_
 
 
 def alike_people(templates: Templates, threshold: float) -> list[Alike]:
-    """Return pairs of people whose mean templates reach the threshold, by falling score."""
+    """Return pairs of people whose mean templates reach the threshold, highest score first."""
     centres = unit(sums(templates))
     pairs = []
     for start in range(0, len(centres), ROWS):

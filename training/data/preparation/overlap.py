@@ -1,4 +1,4 @@
-"""Finds people that two sets share, by embedding: nobody in a training set may be in the set it is evaluated on."""
+"""Find people that two sets share, by embedding: nobody in a training set may be in its evaluation set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.data.preparation.templates import ROWS, Templates, sums
 @dataclass(frozen=True, slots=True)
 class Match:
     """A person of A who seems to be one of B. ``score`` is the cosine of their mean templates, ``best_pair`` that of
-    their two most alike images, ``images`` these two's indices."""
+    their two most similar images, ``images`` the indices of these."""
 
     drop: str
     matches: str
@@ -38,7 +38,7 @@ class Overlap:
     people_a: int
     people_b: int
     best_scores: list[float]
-    """Each person's best mean-template score in B, ascending: where the threshold lies among them says a lot."""
+    """Each person's best mean-template score in B, ascending, to compare with the threshold."""
     matches: list[Match]
 
     @property
@@ -48,8 +48,8 @@ class Overlap:
 
 
 def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: float) -> list[Match]:
-    """Return matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a
-    person of B, or one of its images reaches ``pair_threshold`` against one of B's."""
+    """Return matches, highest score first. A person of A matches if its mean template reaches ``threshold`` with a
+    person of B, or one of its images reaches ``pair_threshold`` with one of B's."""
     means, best_mean = best_means(a, b)
     pair_score, pair_image, own_image = _best_pairs(a, b)
     shared = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
@@ -64,7 +64,7 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
 
 
 def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return for each person of A the best cosine of mean templates, and whose in B: (P,) float32 and (P,) int64."""
+    """For each person of A, return the best cosine of mean templates with B's, and whose: (P,) float32, (P,) int64."""
     own, others = unit(sums(a)), unit(sums(b))
     scores = np.full(len(own), -1, np.float32)
     places = np.zeros(len(own), np.int64)
@@ -77,8 +77,7 @@ def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray
 
 
 def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each person of A its best single image against any of B's: score, B's image, its own image, each
-    (P,)."""
+    """For each person of A, return the best score of one image with any of B's, B's image, and A's; (P,) each."""
     score = np.full(len(a.people), -1, np.float32)
     theirs = np.zeros(len(a.people), np.int64)
     own = np.zeros(len(a.people), np.int64)
@@ -87,7 +86,7 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
         part = rows[start : start + ROWS]
         block = a.vectors[part] @ b.vectors[columns].T
         best = block.max(1)
-        order = np.argsort(best, kind="stable")  # so that a person's best image is written last
+        order = np.argsort(best, kind="stable")  # ascending, so that each person's best image is written last
         people = a.labels[part][order]
         better = best[order] > score[people]
         people, chosen = people[better], order[better]
@@ -98,7 +97,7 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
 
 
 def write_overlap(path: Path, overlap: Overlap) -> None:
-    """Write the overlap: ``.csv`` has one row per match, anything else is JSON with all of it. A recipe's
+    """Write the overlap: ``.csv`` has one row per match, any other extension is JSON with everything. A recipe's
     ``data.drop`` takes both."""
     rows = [asdict(match) for match in overlap.matches]
     path.parent.mkdir(parents=True, exist_ok=True)

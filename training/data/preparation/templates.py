@@ -1,4 +1,4 @@
-"""A set's templates by a model package, with the centres of people and the threshold for one person."""
+"""Embed a set by a model package; compute people's centres and the threshold for one person."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 
 BLOCK = 128
-"""Crops read and embedded at a time: below the embedder's queue limit."""
+"""Number of crops read and embedded at a time, below the embedder's queue limit."""
 ROWS = 2048
-"""Rows of a score matrix that are in memory at a time."""
+"""Number of a score matrix's rows in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def embed_set(
     progress: Callable[[int], None] = lambda _images: None,
     each: Callable[[int, Pixels], None] = lambda _index, _crop: None,
 ) -> Templates:
-    """Embed every image. ``progress`` takes how many more are done, ``each`` gets each readable crop in turn."""
+    """Embed every image. ``progress`` gets the number done since its last call, ``each`` every readable crop."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
     with ThreadPoolExecutor(cores()) as readers:
@@ -71,18 +71,18 @@ def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
 
 
 def sums(templates: Templates) -> Vectors:
-    """Return (P, D): the sum of each person's templates; its direction is the person's centre."""
+    """Return the sum of each person's templates, (P, D); its direction is the person's centre."""
     out = np.zeros((len(templates.people), templates.vectors.shape[1]), np.float32)
     np.add.at(out, templates.labels, templates.vectors)
     return out
 
 
 def choose_threshold(package: Package, comparisons: int, fpir: float, threshold: float | None) -> tuple[float, str]:
-    """Return the score from which two images show one person, and how it was chosen, in words.
+    """Return the score from which on two images show one person, and a sentence on how it was chosen.
 
-    Without ``threshold`` it is the package's operating point at which a share ``fpir`` of the people searched for among
-    ``comparisons`` others are falsely found, or the strictest measured one if that is stricter still. Raises Unusable
-    ``threshold_needed`` if the package has no operating points.
+    Without ``threshold`` it is the package's operating point at which a share ``fpir`` of searches among
+    ``comparisons`` others find somebody falsely, or the strictest measured one, if even that point is not measured.
+    Raises Unusable ``threshold_needed`` if the package has no operating points.
     """
     if threshold is not None:
         return threshold, "as given"

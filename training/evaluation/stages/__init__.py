@@ -1,1 +1,1 @@
-"""How well the stages beside the embedder do: liveness, and any photo under poor conditions."""
+"""Measure the stages beside the embedder: liveness, and photos under poor conditions or turned."""

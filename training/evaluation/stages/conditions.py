@@ -1,8 +1,8 @@
-"""Photos taken under poor conditions, drawn by code on photos that show a face, and the error rates under each.
+"""Draw poor conditions on photos that show a face, and measure the error rates under each.
 
-A drawn mask is not a worn one, and the red channel is no infrared camera: the rates say which conditions cost how much
-beside each other and for which package, not what a given camera will do. Sizes follow the face: d is the distance of
-its eyes, and a place on it is (across, down) in distances of the eyes and from eyes to mouth, from between the eyes.
+A drawn mask is not a real one, and the red channel is not an infrared camera: the rates compare conditions and packages
+with each other, but don't predict a given camera. Sizes follow the face: d is the distance between the eyes. A place on
+the face is (across, down) from the point between the eyes, in units of d and of the distance from eyes to mouth.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ FOLDS = (0.75, 1.0, 1.25)
 LENS = (0.36, 0.30)
 """Half the width and height of a dark glass, in d."""
 TEMPLES = 0.95
-"""How far from the middle the frame reaches at either side."""
+"""Distance of the frame's ends from the middle, on either side."""
 GLASS = (22, 22, 26)
 FRAME_WIDTH = 0.07
 EDGE_BLUR = 0.7
-"""Pixels by which a drawn thing's edge is softened, as a lens does."""
+"""Pixels by which the edges of drawn objects are softened, as a lens does."""
 INFRARED_GAMMA, INFRARED_BLUR, INFRARED_GRAIN = 0.75, 0.02, 5.0
 """Skin is bright and soft in near infrared, and small sensors are noisy: exponent, blur in d, grey levels."""
 READ_NOISE = 2.0
-"""Standard deviation in grey levels that a dark photo keeps however little light there is."""
+"""Standard deviation, in grey levels, of the noise that doesn't depend on light."""
 LIGHT = 0.1
-"""Share of the light that is left in a dark photo: the noise is then nearly half of the contrast that a face keeps."""
+"""Share of the light that is left in a dark photo: the noise is then nearly half of the face's remaining contrast."""
 OUT_OF_FOCUS = 0.07
-"""Sigma of the blur in d: 3 pixels where the eyes are 42 apart."""
+"""Sigma of the blur in d: 3 pixels if the eyes are 42 apart."""
 JPEG_QUALITY = 20
 
 
 def clean(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Return the photo unchanged: the others are compared with it."""
+    """Return the photo unchanged, to compare the others with."""
     return photo
 
 
 def grey(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Put the luma (BT.601) into all channels."""
+    """Replace all channels by the luma (BT.601)."""
     return _three(np.asarray(cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY), np.uint8))
 
 
 def infrared_like(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """Return the red channel, the nearest to infrared that a colour photo has: brightened, softened, noisy."""
+    """Return the red channel, which of a colour photo is closest to infrared, brightened, softened and with noise."""
     bright = 255 * (photo[:, :, 0] / 255.0) ** INFRARED_GAMMA
     soft = cv2.GaussianBlur(bright.astype(np.uint8), (0, 0), INFRARED_BLUR * _Face.of(landmarks).eyes)
     return _three(_noisy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
@@ -98,7 +98,7 @@ def dark_glasses(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator)
 
 
 def dark(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """Darken the photo: what is left is noisy and has few grey levels."""
+    """Darken the photo, which leaves noise and few grey levels."""
     return _noisy(photo.astype(np.float32) * LIGHT, READ_NOISE, rng)
 
 
@@ -169,13 +169,13 @@ def _three(levels: NDArray[np.uint8]) -> Pixels:
 
 
 def one_photo_each(clean_templates: Templates) -> list[str]:
-    """Return the first photo of everyone who has another one: those that conditions are drawn on."""
+    """Return the photos to draw conditions on: the first one of everybody who has another one."""
     return [clean_templates.names[rows[0]] for rows in clean_templates.rows_by_person().values() if len(rows) > 1]
 
 
 def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
-    """Return the photo under a condition, drawn on the face that it is about, as PNG. Its ``name`` and ``seed`` decide
-    what is random. Raises NoFace and Unalignable."""
+    """Return the photo as PNG, with a condition drawn on its most prominent face. ``name`` and ``seed`` determine the
+    random numbers. Raises NoFace and Unalignable."""
     detected = pipeline.detect(data)
     face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
@@ -194,9 +194,9 @@ def measure(
     rounds: int,
     seed: int = 0,
 ) -> Condition:
-    """Compare photos under a condition with all untouched photos but the same one; ``thresholds`` by stated FMR.
+    """Compare photos under a condition with all other untouched photos; ``thresholds`` by stated FMR.
 
-    A photo in which no face is found any more matches nobody: its mated pairs are errors. Intervals: over people.
+    A photo whose face is no longer found matches nobody: its mated pairs are errors. Intervals are over people.
     """
     gallery = gallery.with_face()
     shown, mates = _mated(probes, gallery)
@@ -228,7 +228,7 @@ def measure(
 
 
 def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
-    """Return the rows of probes and gallery that show one person in two photos."""
+    """Return the rows of probes and of the gallery that show the same person in two photos."""
     rows = gallery.rows_by_person()
     pairs = [
         (probe, row)
@@ -241,8 +241,8 @@ def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
 
 
 def _interval(events: int, trials: int, samples: NDArray[np.float64], independent: int) -> RateInterval:
-    """Return the bootstrap's interval, never narrower than Wilson's of as many ``independent`` trials, with as many
-    digits as cards hold."""
+    """Return the bootstrap's interval, never narrower than Wilson's of ``independent`` trials, with as many digits
+    as cards hold."""
     value = events / trials
     drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
     low, value, high = rounded(Interval(value, min(drawn.low, plain.low), max(drawn.high, plain.high)))

@@ -1,8 +1,8 @@
-"""How often liveness is wrong on recordings of live people and of attacks, in the terms of ISO/IEC 30107-3.
+"""Measure how often liveness is wrong on recordings of live people and of attacks, in the terms of ISO/IEC 30107-3.
 
 APCER: the share of attack presentations taken for live, for each kind of attack, and its maximum. BPCER: the share of
-live (bona fide) presentations not taken for live. A recording without a face is a non-response, counted apart. A face
-counts as live if its score is **at or above** the threshold.
+live (bona fide) presentations not taken for live. A recording without a face is a non-response, counted separately. A
+face counts as live if its score is **at or above** the threshold.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from training.evaluation import bootstrap, metrics
 from training.packages import DETECTOR, find_package
 
 RATES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-"""Error rates that points are measured at, those for which there are recordings enough."""
+"""Error rates to measure points at, as far as there are enough recordings."""
 ONE_KIND = "attack"
-"""The kind of attacks that lie in no folder of their own."""
+"""The kind of attacks that are not in a folder for their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
     """Return the photos in both folders.
 
     ``live``: photos, or a folder of them for each person or video. ``spoof``: the same in a folder for each kind of
-    attack; photos outside of one are of the kind `ONE_KIND`. Raises ValueError if one of them holds no photos.
+    attack; photos outside such a folder are of the kind `ONE_KIND`. Raises ValueError if one of them holds no photos.
     """
     recordings = [Recording(path, None, group) for path, group in _photos(live)]
     for folder in folders_of_people(spoof) if spoof.is_dir() else []:
@@ -74,7 +74,7 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
 
 
 def _photos(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yield each photo below a folder, and the first folder it lies in there."""
+    """Yield each photo below a folder, with the first subfolder of its path."""
     for path in walk(folder):
         parts = path.relative_to(folder).parts
         yield path, parts[0] if len(parts) > 1 else None
@@ -112,7 +112,7 @@ def open_judge(packages: Sequence[Package], models: Path, cache: Path, device: D
 def score_all(
     recordings: Sequence[Recording], judge: Judge, *, threads: int, progress: Callable[[int], None]
 ) -> list[Scored]:
-    """Score every recording; one that cannot be read or has no face has its error's code instead."""
+    """Score every recording; one that can't be read or has no face gets an error code instead."""
 
     def score(recording: Recording) -> Scored:
         try:
@@ -128,7 +128,7 @@ def score_all(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The (N,) scores of one kind of recording, and who or which video each is of; None: all are independent."""
+    """The (N,) scores of one kind of recording, and the person or video of each; None: all are independent."""
 
     scores: Floats
     groups: Ints | None
@@ -166,7 +166,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The samples, and the points that they are enough for, with rising thresholds."""
+    """The samples, and the points that they support, with rising thresholds."""
 
     live: Sample
     attacks: Mapping[str, Sample]
@@ -203,16 +203,16 @@ def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, r
 
 
 def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
-    """Yield the lowest threshold for each rate at which no kind of attack passes more often."""
+    """Yield for each rate the lowest threshold at which no kind of attack passes more often."""
     for rate in RATES:
         if all(rate * len(sample.scores) >= 1 for sample in attacks.values()):
             passed = max(metrics.threshold_at_fmr(sample.scores, rate) for sample in attacks.values())
-            if passed <= 1:  # otherwise live faces could not reach it either
+            if passed <= 1:  # a higher one could not be reached by live faces either
                 yield passed
 
 
 def _by_bpcer(live: Sample) -> Iterator[float]:
-    """Yield the highest threshold for each rate below which no more of the live faces are."""
+    """Yield for each rate the highest threshold that no larger share of the live faces misses."""
     rising = np.sort(live.scores)
     for rate in RATES:
         if rate * len(rising) >= 1:
@@ -243,8 +243,8 @@ def _rate(interval: Interval) -> RateInterval:
 
 
 def with_calibration(manifest: Manifest, new: LivenessCalibration) -> Manifest:
-    """Return the manifest with ``new`` in place of what was measured with the same packages before."""
+    """Return the manifest with ``new`` in place of an earlier calibration with the same packages."""
     kept = [each for each in manifest.liveness_calibrations if each.measured_with != new.measured_with]
     changed = manifest.model_copy(update={"liveness_calibrations": (*kept, new)})
-    # Validated anew: model_copy alone would check nothing.
+    # Validate again, since model_copy checks nothing.
     return Manifest.model_validate_json(changed.model_dump_json())

@@ -1,6 +1,6 @@
-"""Photos turned in their plane, and how often their faces are found, matched, and matched to strangers.
+"""Turn photos in their plane, and measure how often their faces are found, matched, and matched to strangers.
 
-The service's promise is that a rate holds however a head is held: a face is read as it is upright, or not compared.
+The service promises that its rates hold for every angle: it compares a turned face as if upright, or not at all.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 
 MATCH_FMR, STRANGER_FMR, FPIR = 1e-4, 1e-3, 0.1
-"""Stated FMR at which photos match; FMR and FPIR at which strangers are counted: high, so that there are some."""
+"""Stated FMR at which photos match; FMR and FPIR at which strangers are counted, high enough for some to match."""
 UNALIGNABLE = "face_unalignable"
 ALL_TURNED = "all turned"
-"""Names the row of all angles but 0."""
+"""Name of the row of all angles but 0."""
 ROUNDS = 1000
-"""Of the bootstrap over people."""
+"""Rounds of the bootstrap over people."""
 LEAST_EVENTS = 10
-"""Of upright photos, of which multiples are given: of fewer, too many rounds draw none."""
+"""Minimum events of upright photos to give multiples of: with fewer, too many rounds draw none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Counts of ``photos`` that were turned clockwise by so many ``degrees``."""
+    """Counts over ``photos`` that were turned clockwise by ``degrees``."""
 
     degrees: int
     photos: int
     found: int
     unalignable: int
     with_itself: int
-    """Photos whose face matches that of the same photo upright."""
+    """Number of photos whose face matches that of the same photo upright."""
     made_up: int
-    """Photos with a face that does not match the same photo upright."""
+    """Number of photos with a face that does not match the same photo upright."""
     made_up_enrolled: int
-    """Of these, the ones that an enrollment takes by default."""
+    """How many of these an enrollment accepts by default."""
     mated: int
     """Pairs of one turned photo and another, upright one of the same person."""
     mated_matches: int
@@ -62,12 +62,12 @@ class Turned:
 
 
 def together(figures: Sequence[Turned]) -> Turned:
-    """Return the sums over all angles but 0; there must be at least one. The ``degrees`` of the result mean nothing."""
+    """Return the sums over all angles but 0, of which there must be at least one. Ignore the result's ``degrees``."""
     return Turned(*map(sum, zip(*(astuple(row) for row in figures if row.degrees), strict=True)))
 
 
 def turn(data: bytes, degrees: float) -> bytes:
-    """Return the photo turned clockwise on a black canvas that holds all of it, as BMP."""
+    """Return the photo as BMP, turned clockwise on a black canvas that holds all of it."""
     pixels = pixels_of(data)
     if degrees:
         height, width = pixels.shape[:2]
@@ -79,10 +79,10 @@ def turn(data: bytes, degrees: float) -> bytes:
 
 
 def sample(names: Sequence[str], most: int, *, skipped: int = 0) -> list[str]:
-    """Return up to ``most`` photos (0: all), all of the first people who have several, so that they have mates, after
-    so many ``skipped`` people.
+    """Return up to ``most`` photos (0: all) of the first people who have several, so that all photos have mates; skip
+    the first ``skipped`` people.
 
-    Raises ValueError if nobody has.
+    Raises ValueError if nobody has several photos.
     """
     people: dict[str, list[str]] = {}
     for name in names:
@@ -96,7 +96,7 @@ def sample(names: Sequence[str], most: int, *, skipped: int = 0) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores from which photos match, pairs of strangers are counted, and a stranger's search finds somebody."""
+    """The thresholds from which on photos match, pairs of strangers count, and a stranger's search finds somebody."""
 
     match: float
     stranger: float
@@ -115,7 +115,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How often something happened and how often it might have, by person, (P,), or by pair of people, (P, P)."""
+    """How often something happened and how often it could have, by person, (P,), or by pair of people, (P, P)."""
 
     happened: Floats
     of: Floats
@@ -124,7 +124,7 @@ class Events:
         return Events(self.happened + other.happened, self.of + other.of)
 
     def rates(self, weights: Ints) -> Floats:
-        """Return the rate in each round, (rounds,), for (rounds, P) times that each person is drawn."""
+        """Return the rate in each round, (rounds,); ``weights`` (rounds, P) says how often each person is drawn."""
         happened, of = (self._counted(each, weights) for each in (self.happened, self.of))
         return np.asarray(np.divide(happened, of, out=np.full(len(weights), math.nan), where=of > 0))
 
@@ -135,7 +135,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class ByPeople:
-    """The counts of `Turned` at one angle, by the people of the photos, who are in one order at all angles."""
+    """The counts of `Turned` at one angle, by the photos' people, whose order is the same at all angles."""
 
     mated: Events
     strangers: Events
@@ -148,8 +148,8 @@ class ByPeople:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Rates of turned photos as multiples of the upright ones', with 95 % intervals over people; None where upright
-    it happened less than LEAST_EVENTS times."""
+    """Rates of turned photos as multiples of the upright ones', with 95 % intervals over people; None if it happened
+    less than LEAST_EVENTS times upright."""
 
     turned_by: str
     mated: Interval | None
@@ -159,7 +159,7 @@ class Beside:
 
 
 def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> list[Beside]:
-    """Return the multiples at each angle but 0, and at all of these together."""
+    """Return the multiples at each angle but 0, and over all of these together."""
     people = len(counted[0].mated.of)
     weights = np.concatenate([np.ones((1, people), np.int64), people_weights(people, rounds)])
     rows = {f"{degrees}°": found for degrees, found in counted.items() if degrees}
@@ -172,7 +172,7 @@ def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> 
 
 
 def _times(turned: Events, upright: Events, weights: Ints) -> Interval | None:
-    """Return the multiple of the first round, which has everybody once, and the interval of the others."""
+    """Return the multiple in the first round, which has everybody once, and the interval over the other rounds."""
     if upright.happened.sum() < LEAST_EVENTS:
         return None
     rates, beside = turned.rates(weights), upright.rates(weights)
