@@ -1,7 +1,7 @@
-"""Add an ONNX file as a model package: an embedder or a detector. What fails leaves nothing behind.
+"""Add an ONNX file as a model package: an embedder or a detector. A failure leaves nothing behind.
 
-What the graph tells is read, and the caller states the rest; with photos of people, an embedder is tried on them. Only
-YuNet's outputs are decoded (`app.face.yunet`), so any other detector is refused.
+Some facts are read from the graph, and the caller states the rest; with photos of people, an embedder is tried on them.
+Only YuNet's outputs are decoded (`app.face.yunet`), so any other detector is rejected.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from app.types import CANONICAL_LANDMARKS
 
 STATED = "as stated"
 MOST_ALIKE = 0.8
-"""Cosine of the two golden crops' templates from which on a file tells nobody apart. Measured: 0.99 for a network with
-random weights; 0.2 for SFace with its own input, 0.89 with pixels scaled to ±1; 0.26 for the small packaged network."""
+"""Cosine of the two golden crops' templates from which on a model doesn't tell people apart. Measured: 0.99 for a
+network with random weights; 0.2 for SFace with its own input, 0.89 with pixels scaled to ±1; 0.26 for the small
+packaged one."""
 DETECTOR_INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
 DETECTOR_OUTPUT = Tensor(
     shape=("N", "K", 15),
@@ -74,7 +75,7 @@ class NewPackage:
         return self.models_dir / self.name
 
     def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
-        """Return the manifest with these ``facts``; ``origin`` says what they rest on."""
+        """Return the manifest with these ``facts``; ``origin`` says where they come from."""
         text = f"Added from {self.file.name} by `likeness models add`{origin}."
         return Manifest(
             name=self.name,
@@ -89,8 +90,7 @@ class NewPackage:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A package that was added, its form of input, and the presets that were tried on photos: the first is the one
-    used."""
+    """An added package, its form of input, and the presets that were tried on photos, of which the first is used."""
 
     package: Package
     facts: GraphFacts
@@ -99,11 +99,11 @@ class Added:
 
 
 def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = None) -> Added:
-    """Add an embedder's file. What fails leaves nothing behind.
+    """Add an embedder's file. A failure leaves nothing behind.
 
-    ``stated`` are the facts of its input. With ``crops`` every preset is tried, and the best used if nothing is stated.
-    Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`, `choose` and
-    `open_embedder`.
+    ``stated`` are the facts of its input. With ``crops`` every preset is tried, and the best is used if nothing is
+    stated. Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`,
+    `choose` and `open_embedder`.
     """
     check_free(new.folder)
     model, facts = read_graph(new.file)
@@ -161,7 +161,7 @@ def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
 def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
     """Return the forms of input to try, by preset; a graph with uint8 input leaves only its colour order open.
 
-    A preset's own size is tried only where the graph declares one: others need not run at it.
+    A preset's own size is tried only if the graph declares one: others may not run at it.
     """
     if facts.dtype == "uint8":
         return {colour: _form(Stated(colour), facts) for colour in ("rgb", "bgr")}
@@ -169,9 +169,9 @@ def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
 
 
 def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
-    """Add a YuNet's file. What fails leaves nothing behind.
+    """Add a YuNet's file. A failure leaves nothing behind.
 
-    ``finds`` opens the package, and returns in how many of how many photos of faces it finds one. Raises Unusable:
+    ``finds`` opens the package, and returns the number of photos in which it finds a face, and of all. Raises Unusable:
     package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
     """
     check_free(new.folder)
@@ -192,15 +192,15 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
 
 
 def check_free(folder: Path) -> None:
-    """Raise Unusable ``package_exists`` if there is such a folder."""
+    """Raise Unusable ``package_exists`` if the folder exists."""
     if folder.exists():
         raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
 
 
 def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Path) -> Package:
-    """Add an embedder that was made here: its file's ``content`` and its manifest. What fails leaves nothing behind.
+    """Add an embedder made here, from its file's ``content`` and its manifest. A failure leaves nothing behind.
 
-    Its golden vectors are compared, or recorded where it has none. Raises Unusable: package_exists, and the codes of
+    Its golden vectors are compared, or recorded if it has none. Raises Unusable: package_exists, and the codes of
     `open_embedder`.
     """
 
@@ -213,7 +213,7 @@ def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Pa
 
 
 def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
-    """Return the package in ``folder``, which appears once ``check`` returned the manifest to write.
+    """Make the package in ``folder``, which appears once ``check`` has returned the manifest to write.
 
     ``check`` gets a draft of the package, with a copy of the file's ``content``.
     """
@@ -227,9 +227,9 @@ def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Pack
 def within(
     seconds: float, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Return what ``work`` returns in a process of its own, since a model's graph may loop for ever.
+    """Run ``work`` in a subprocess, since a model's graph may loop for ever, and return its result.
 
-    Everything that ``work`` takes and returns must be picklable.
+    The arguments and the result of ``work`` must be picklable.
 
     Raises its LikenessError and OSError, and Unusable: model_too_slow, model_check_failed (the process died).
     """
@@ -260,8 +260,8 @@ def within(
 def _answer(
     sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> None:
-    signal.alarm(math.ceil(seconds) + 1)  # the parent may no longer run then
-    limit_memory(memory_limit())  # where memory runs out beside a server in one container, this process ends first
+    signal.alarm(math.ceil(seconds) + 1)  # in case the parent has died
+    limit_memory(memory_limit())  # if memory runs out beside a server in one container, this process is killed first
     try:
         outcome = work(*args, **kwargs)
     except (LikenessError, OSError) as error:

@@ -1,6 +1,6 @@
-"""Rewriting steps that make a graph faster on ONNX Runtime's CPU provider, and change no result beyond rounding.
+"""Rewriting steps that make a graph faster on ONNX Runtime's CPU provider, with the same results except for rounding.
 
-ONNX Runtime's own optimiser lacks both: it runs PReLU in the plain layout only, and a batch through all layers at once.
+ONNX Runtime's optimiser has neither: it runs PReLU only in the plain layout, and a batch through all layers at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from app.models.graph import (
 )
 
 LARGE_GEMM = 1_000_000
-"""Number of weights from which on reading them limits a Gemm (4 MB: more than a core's own cache), so that a batch
-helps."""
+"""Number of weights (4 MB, more than a core's cache) from which on reading them limits a Gemm, so a batch helps."""
 CHEAP_PRODUCTS = 32
-"""Products per output value up to which a Conv is run twice by `split_prelu`: measured on SFace's layers (AVX-512)."""
+"""Products per output value up to which `split_prelu` runs a Conv twice. Measured on SFace's layers (AVX-512)."""
 MIN_SLOPE_GAP = 1e-3
-"""How far a PReLU's slopes must stay from 1 for the division by (1 - slope) in `split_prelu`."""
+"""Minimum distance of a PReLU's slopes from 1, since `split_prelu` divides by (1 - slope)."""
 
 
 def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
@@ -36,7 +35,7 @@ def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
     factors as 1x1 depthwise Convs.
 
     If a neighbouring layer can take the factor (1-a) into its weights, a/(1-a)*x + relu(x) is enough; not with
-    ``keep_scale``, because each channel then gets a scale of its own. One slope for all channels becomes a LeakyRelu,
+    ``keep_scale``, because each channel then gets its own scale. One slope for all channels becomes a LeakyRelu,
     which fuses into the Conv before it.
     """
     graph = Graph(model)
@@ -74,13 +73,13 @@ def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) ->
 
 
 def _is_cheap(graph: Graph, node: NodeProto) -> bool:
-    """Return whether running a Conv twice costs less than reading its result twice (Relu fuses into one of them)."""
+    """Return whether running a Conv twice is cheaper than reading its result twice (Relu fuses into one of the two)."""
     weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
     return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
 
 
 def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
-    """Multiply the weights after the PReLU, or before it, by ``factor``. Return whether either was possible."""
+    """Multiply the weights after the PReLU, or else before it, by ``factor``. Return whether that was possible."""
     if (np.abs(factor) < MIN_SLOPE_GAP).any():
         return False
     nothing = np.zeros(1)
@@ -88,7 +87,7 @@ def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
     if after is not None and scale_inputs(graph, after, factor, nothing):
         return True
     before = graph.producer(node.input[0])
-    # a PReLU keeps factors only where they are positive: prelu(f*x) = f*prelu(x)
+    # only positive factors can move through a PReLU: prelu(f*x) = f*prelu(x)
     movable = before is not None and graph.only_consumer(node.input[0]) is not None and bool((factor > 0).all())
     return before is not None and movable and scale_outputs(graph, before, factor, nothing)
 
@@ -101,8 +100,8 @@ def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto
 def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
     """Run everything before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
 
-    One image's activations fit a CPU's cache, a batch's do not; the Gemm's weights are read from memory once for all
-    images. Graphs without a Gemm of at least ``large`` weights are not changed.
+    One image's activations fit in a CPU's cache, a batch's do not; but the Gemm should read its weights only once for
+    all images. Graphs without a Gemm of at least ``large`` weights are not changed.
     """
     graph = Graph(model)
     weights = ((node, graph.constant(node.input[1])) for node in graph.of_type("Gemm"))
@@ -121,7 +120,7 @@ def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
 
 
 def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:
-    """Return one Scan node that runs ``nodes`` for each image of ``crops``; they compute its (1, K) ``feature``."""
+    """Return a Scan node that runs ``nodes``, which compute a (1, K) ``feature``, for each image of ``crops``."""
     given = graph.proto.input[0].type.tensor_type
     image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
     batch, batch_feature = graph.fresh("image_batch"), graph.fresh("image_batch_feature")

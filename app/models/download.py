@@ -1,8 +1,7 @@
-"""The known models, `catalogue.json`, and downloads of models' files: resumed, bounded, checked by their SHA-256.
+"""Read the known models, `catalogue.json`, and download models' files: resumed, bounded, checked by their SHA-256.
 
-What nobody published or measured is null in the catalogue. Where no SHA-256 is known, the first download shows it, and
-the caller has to confirm it. A zip archive may be hostile: only the member asked for is unpacked, of no more bytes than
-it may have.
+Unpublished and unmeasured facts are null in the catalogue. If no SHA-256 is known, the first download shows it, and the
+caller has to confirm it. A zip archive may be hostile, so only the wanted member is unpacked, up to its maximum size.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from app.package.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, U
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 ATTEMPTS = 5
-"""Connections after which an unfinished download is given up; what arrived is kept for the next call."""
+"""Maximum connections for one download; what has arrived is kept for the next call."""
 TIMEOUT_S = 30.0
-"""Seconds of silence after which a connection counts as cut."""
+"""Seconds of silence after which a connection counts as broken."""
 TOTAL_S = 3600.0
-"""Seconds for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
+"""Maximum seconds of one call: 1 GB at 300 kB/s. What has arrived is kept, and the next call continues from there."""
 PIECE_BYTES = 1024 * 1024
 ENCRYPTED = 0x1
-"""Bit in the flags of an archive's member that marks it as encrypted (APPNOTE.TXT 4.4.4)."""
+"""Bit in the flags of an archive's member that means encrypted (APPNOTE.TXT 4.4.4)."""
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
@@ -65,12 +64,12 @@ class KnownModel(Strict):
     max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
     licence: Licence
     training_data: str | None
-    """What its makers say about the data and its terms."""
+    """The makers' statement about the training data and its terms."""
     preset: Preset | Stated
-    """How its input is made: like that of other models, or as stated here."""
+    """The form of its input: a preset, or as stated here."""
     dimension: int | None
     liveness: LivenessContract | None = None
-    """What a liveness model sees and answers; None for other models."""
+    """The input and output of a liveness model; None for other models."""
     figures: Mapping[str, JsonValue] | None
     """Published figures, with their source."""
     source: str
@@ -93,7 +92,7 @@ def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -
 
 
 def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False, folder: Path | None = None) -> Path:
-    """Download the model file of a package that names a URL, unless it is there already; others are only located.
+    """Download the model file of a package, unless it exists. A package without a URL is only located.
 
     ``folder`` is that of `download`. Raises Unusable with the codes of `check_licence`, `download` and `locate`.
     """
@@ -116,10 +115,10 @@ def fetch(
     sha256: str | None = None,
     folder: Path | None = None,
 ) -> Path:
-    """Return the model's file in ``cache_dir``, downloaded unless it is there. ``sha256``: the hash that was confirmed;
+    """Return the model's file in ``cache_dir``, after downloading it unless it exists. ``sha256``: the confirmed hash;
     ``folder`` is that of `download`.
 
-    A connection that is cut is resumed. Raises Unusable: licence_not_accepted, package_download_failed,
+    An interrupted connection is resumed. Raises Unusable: licence_not_accepted, package_download_failed,
     package_too_large, package_archive_invalid, package_hash_mismatch, package_hash_unknown (``details.found`` has the
     file's hash).
     """
@@ -157,11 +156,11 @@ def download(
     total_s: float | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Download the file of ``name`` to ``path`` unless it is there, and check its hash if one is given.
+    """Download the file of ``name`` to ``path`` unless it exists, and check its hash if one is given.
 
-    With a ``folder``, the file that the URL ends with is copied from there, and nothing is asked of the network.
-    It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_file_missing,
-    package_download_failed (what arrived is kept), package_too_large and package_hash_mismatch (nothing is).
+    With a ``folder``, the file with the URL's last name is copied from there, without the network.
+    It takes at most ``total_s`` seconds, by default `TOTAL_S`. Raises Unusable: package_file_missing,
+    package_download_failed (keeps what has arrived), package_too_large and package_hash_mismatch (keep nothing).
     """
     if folder is None:
         _download(_Wanted(name, url, max_bytes, sha256), path, total_s)
@@ -182,7 +181,7 @@ def file_name(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The file of a model: its address, the most bytes that it may have, and its hash if it is known."""
+    """The file of a model: its address, its maximum bytes, and its hash if known."""
 
     name: str
     url: str
@@ -215,7 +214,7 @@ def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # two downloads would write to one part
+            fcntl.flock(folder, fcntl.LOCK_EX)  # so that two downloads don't write to the same part
             for _ in range(0 if path.is_file() else ATTEMPTS):
                 try:
                     _receive(name, url, part, wanted.max_bytes, until)
@@ -237,7 +236,7 @@ def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
 
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
-    """Append to ``part`` what is missing; start anew where the server sends the whole file. Raises TimeoutError at
+    """Append the missing rest to ``part``; start again if the server sends the whole file. Raises TimeoutError at
     ``until``."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -260,7 +259,7 @@ def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> N
 
 
 def extract(archive: Path, member: str, target: Path, max_bytes: int) -> None:
-    """Write the member to ``target``, which appears whole or not at all; no path in the archive is used.
+    """Write the member to ``target``, which appears whole or not at all; paths in the archive are ignored.
 
     Raises Unusable ``package_archive_invalid``, ``package_too_large``; OSError if it can't be written.
     """

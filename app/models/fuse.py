@@ -1,10 +1,10 @@
 """Fuse embedders into one: their unit vectors side by side, each weighted, in one graph.
 
-The fused template's cosine is the weighted mean of the members' cosines, since the squared lengths of its parts are
-the weights. A member may see the crop and its mirror image: its part is then the two vectors' mean direction.
+The fused template's cosine is the weighted mean of the members' cosines, since the squared lengths of its parts are the
+weights. A member may take both the crop and its mirror image; its part is then the two vectors' mean direction.
 
 Weights and mirror images that are not stated are chosen on photos of people: all weights in steps of a tenth are tried
-with every choice of mirror images. The least mean FNMR at the measured false match rates wins.
+with every choice of mirror images. The choice with the lowest mean FNMR at the measured false match rates wins.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ LEAST_MEMBERS, MOST_MEMBERS = 2, 4
 RATES = (1e-3, 1e-4)
 """False match rates at which choices are compared; 1e-4 is the service's default."""
 LEAST_FALSE_MATCHES = 10
-"""Fewest false matches that a rate must allow: one with fewer says nothing, and is left out."""
+"""Minimum false matches that a rate must allow; a rate with fewer is left out as unreliable."""
 STEPS = 10
 MIRROR_GAIN = 0.05
-"""Relative fall of the FNMR that each mirror image must bring, since it doubles the member's time."""
+"""Minimum relative fall of the FNMR by each mirror image, since it doubles the member's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An embedder in a fused one: its share of the cosine, and whether it sees the mirror image too."""
+    """An embedder in a fused one: its share of the cosine, and whether it also takes the mirror image."""
 
     package: Package
     weight: float
@@ -60,8 +60,8 @@ class Member:
 
 
 def check_members(members: Sequence[Member]) -> None:
-    """Raise Unusable ``members_unsuitable`` unless these can be fused: embedders with the same canonical landmarks, no
-    one twice, weights above 0."""
+    """Raise Unusable ``members_unsuitable`` unless these can be fused: different embedders with the same canonical
+    landmarks and weights above 0."""
     problem = None
     manifests = [member.package.manifest for member in members]
     if not LEAST_MEMBERS <= len(members) <= MOST_MEMBERS or len({manifest.id for manifest in manifests}) < len(members):
@@ -114,7 +114,7 @@ def dimension_of(members: Sequence[Member]) -> int:
 
 
 def _contract(member: Member, cache: Path) -> ModelProto:
-    """Return a member's graph as its file has it, with input and output changed to the contract's."""
+    """Return the graph of a member's file, with input and output changed to the contract's."""
     plan = member.package.manifest.prepare
     model: ModelProto = ModelProto.FromString(locate(member.package, cache).read_bytes())
     keep_data_inputs(model)
@@ -148,8 +148,7 @@ def _add_mirror_image(model: ModelProto) -> None:
 
 
 def strictest(licences: Sequence[Licence]) -> Licence:
-    """Return the licence of something made from all of these: it has every name and page, and is non-commercial if one
-    is."""
+    """Return the licence of a work made from all of these: with every name and page, non-commercial if one is."""
     return Licence(
         name=" AND ".join(dict.fromkeys(licence.name for licence in licences)),
         non_commercial=any(licence.non_commercial for licence in licences),
@@ -158,7 +157,7 @@ def strictest(licences: Sequence[Licence]) -> Licence:
 
 
 def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Path, cache_dir: Path) -> Package:
-    """Add the members as one package; ``chosen`` says how weights and mirror images were chosen.
+    """Add the members as one package; ``chosen`` describes how weights and mirror images were chosen.
 
     Raises Unusable with the codes of `fuse` and `add_made`.
     """
@@ -192,7 +191,7 @@ def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Pat
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """One choice: each member's weight and whether it sees the mirror image, and the FNMR at each of the rates."""
+    """One choice: each member's weight, whether it takes the mirror image, and the FNMR at each of the rates."""
 
     weights: tuple[float, ...]
     mirrors: tuple[bool, ...]
@@ -205,10 +204,10 @@ class Weighed:
 
 
 def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray[np.int64]) -> list[Weighed]:
-    """Return the best weights for every choice of mirror images, the choice to take first.
+    """Return the best weights for every choice of mirror images; the first is the one to take.
 
     ``plain`` and ``mirrored`` hold each member's (N, D) unit vectors of the crops and of their mirror images;
-    ``people`` (N,) says who each crop shows. Raises InvalidInput ``too_few_people``.
+    ``people`` (N,) is the person on each crop. Raises InvalidInput ``too_few_people``.
     """
     rows, columns = np.triu_indices(len(people), 1)
     same = people[rows] == people[columns]
@@ -238,7 +237,7 @@ def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray
 
 
 def _all_weights(members: int) -> Iterator[tuple[float, ...]]:
-    """Yield all weights above 0 in steps of a tenth that add up to 1, the most equal first."""
+    """Yield all weights above 0 in steps of a tenth that add up to 1, most equal ones first."""
     whole = [parts for parts in product(range(1, STEPS), repeat=members) if sum(parts) == STEPS]
     for parts in sorted(whole, key=np.var):
         yield tuple(part / STEPS for part in parts)
@@ -249,8 +248,8 @@ def _errors(
     parts: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]],
     rates: Sequence[float],
 ) -> tuple[float, ...]:
-    """Return the FNMR at each rate: the share of mated scores that do not exceed the highest non-mated score that may
-    not match."""
+    """Return the FNMR at each rate: the share of mated scores that are not above the highest non-mated score that the
+    rate rejects."""
     nothing = np.zeros(1, np.float32)
     mated, nonmated = (
         sum((np.float32(weight) * part[kind] for weight, part in zip(weights, parts, strict=True)), nothing)

@@ -1,7 +1,7 @@
 """Exact rewriting steps for ONNX graphs; each is a function that changes a model in place or returns a new one.
 
-Every step leaves nodes that it does not recognise as they are, so one list of steps serves graphs of any origin.
-Weights are combined in float64 and stored as float32; results change by rounding only.
+Every step leaves nodes that it does not recognise unchanged, so the same list of steps works for graphs of any origin.
+Weights are combined in float64 and stored as float32; results change only by rounding.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Floats: TypeAlias = NDArray[np.float64]
 MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
 FUSIONS = ["ConvBNFusion", "ConvMulFusion", "ConvAddFusion", "MatMulBNFusion", "MatMulAddFusion"]
-"""ONNX Runtime's names of the optimisers that change which layers there are."""
+"""ONNX Runtime's names of the optimisers that merge layers."""
 MIN_LENGTH = 1e-12
-"""Lengths below this count as this in the normalisation, so that the zero vector stays zero instead of NaN."""
+"""Minimum length in the normalisation, so that the zero vector stays zero and doesn't become NaN."""
 
 
 class Graph:
-    """Look-ups and edits over a model's main graph. Linear scans: graphs are small, and an index could go stale."""
+    """Look-ups and edits over a model's main graph. Linear scans: graphs are small, and an index could become stale."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Graph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, name: str) -> Floats | None:
-        """Return a constant as float64; None if the name is no floating-point constant."""
+        """Return a constant as float64; None if the name is not a floating-point constant's."""
         value = self.constant(name)
         return value.astype(np.float64) if value is not None and value.dtype.kind == "f" else None
 
@@ -102,18 +102,18 @@ def replace_input(node: NodeProto, old: str, new: str) -> None:
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the attribute's value, text as str; the default where the node doesn't have it."""
+    """Return the attribute's value, text as str; the default if the node doesn't have it."""
     value = next((helper.get_attribute_value(given) for given in node.attribute if given.name == name), default)
     return value.decode() if isinstance(value, bytes) else value
 
 
 def opset(model: ModelProto) -> int:
-    """Return the version of the standard ONNX operators that the model uses."""
+    """Return the model's version of the standard ONNX operators."""
     return int(next(operators.version for operators in model.opset_import if operators.domain in ("", "ai.onnx")))
 
 
 def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
-    """Return the model converted to the opset ``least``, or unchanged if its own is as high."""
+    """Return the model converted to the opset ``least``, or unchanged if its own is at least that."""
     if opset(model) >= least:
         return model
     converted: ModelProto = onnx.version_converter.convert_version(model, least)
@@ -123,13 +123,13 @@ def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
 def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
     """Return the model after ONNX Runtime's offline optimiser, at its hardware-independent level.
 
-    Constants are folded (dequantised weights too), Identity and Dropout are gone. With ``fuse``, batch norms and
+    Constants are folded (also dequantised weights), and Identity and Dropout removed. With ``fuse``, batch norms and
     scales become part of the Conv before them.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 3  # only errors
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")  # otherwise DequantizeLinear is not folded
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
         onnxruntime.InferenceSession(
@@ -148,7 +148,7 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
 def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
     """Return the nodes that these values are computed from, in their order."""
     needed, nodes_needed = set(names), []
-    for node in reversed(list(nodes)):  # nodes are listed in an order in which they can run
+    for node in reversed(list(nodes)):  # nodes are listed in an executable order
         if needed.intersection(node.output):
             needed.update(node.input)
             nodes_needed.append(node)
@@ -156,7 +156,7 @@ def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProt
 
 
 def free_batch(model: ModelProto) -> None:
-    """Make the first axis of input and output any N, also in constant Reshapes that fix it to 1."""
+    """Free the first axis of input and output, also in constant Reshapes that fix it to 1."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in graph.of_type("Reshape"):
@@ -174,7 +174,7 @@ def free_batch(model: ModelProto) -> None:
 
 
 def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Return name -> shape as ONNX infers it, None for a free axis. Names of unknown rank are missing."""
+    """Return shapes by name as ONNX infers them, with None for a free axis. Names of unknown rank are missing."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     return {
         value.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim]
@@ -184,7 +184,7 @@ def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
 
 
 def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
-    """Make the one input (N, side, side, 3) uint8 RGB; new nodes convert it to the graph's old input."""
+    """Change the input to (N, side, side, 3) uint8 RGB; new nodes convert it to the graph's old input."""
     graph = Graph(model)
     crops = graph.fresh("crops")
     nodes = _adaption(graph, form, crops)
@@ -215,7 +215,7 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
         then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
-    # (N, 3, 112, 112) floats are resampled to the cutout; names are part of measured files' SHA-256
+    # resamples (N, 3, 112, 112) floats to the cutout; don't rename: names are part of measured files' SHA-256
     if form.cutout is not None:
         rows, columns = resampling(form.cutout)
         source = nodes[-1].output[0]
@@ -251,7 +251,7 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
 
 
 def per_channel(value: Floats | None) -> Floats | None:
-    """Return a constant that broadcasts per channel over (N, C, H, W) as (C,), a single number as (1,), else None."""
+    """Return a constant that broadcasts per channel over (N, C, H, W) as (C,), a single number as (1,); else None."""
     if value is None or value.size == 1:
         return None if value is None else value.reshape(1)
     channels_first = value.ndim in (3, 4) and value.shape[-2:] == (1, 1) and value.shape[-3] == value.size
@@ -275,7 +275,7 @@ def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -
 def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
     """Change a Conv's or Gemm's weights as if its input were scale*x + shift. Return whether that is exact.
 
-    A padded Conv cannot take a shift: its zero padding would have to become the shift's value.
+    A padded Conv can't take a shift, since its padding would have to change from zero to the shift's value.
     """
     weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
     if weight is None:
@@ -292,7 +292,7 @@ def _scale_conv_inputs(graph: Graph, node: NodeProto, weight: Floats, scale: Flo
     groups = int(str(attribute(node, "group", 1)))
     per_output = (len(weight) // groups, weight.shape[1])
 
-    def seen_by_outputs(values: Floats) -> Floats:  # (C,) or (1,) -> (M, C/groups): what each output's weights meet
+    def seen_by_outputs(values: Floats) -> Floats:  # (C,) or (1,) -> (M, C/groups): a factor for each weight
         channels = np.broadcast_to(values, groups * per_output[1]).reshape(groups, per_output[1])
         return channels.repeat(per_output[0], axis=0)
 
@@ -371,7 +371,7 @@ def unit_output(model: ModelProto) -> None:
 
 
 def softmax_output(model: ModelProto) -> None:
-    """Turn the (N, C) logits of the one output into probabilities."""
+    """Turn the (N, C) logits of the output into probabilities."""
     graph = Graph(model)
     output = graph.proto.output[0]
     raw, probabilities = output.name, graph.fresh("probabilities")

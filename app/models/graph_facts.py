@@ -1,4 +1,4 @@
-"""What a model's ONNX file tells about itself: the form of its input and output, found by reading and running it."""
+"""Find the form of an ONNX file's input and output, by reading and running it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Dtype: TypeAlias = Literal["uint8", "float32"]
 DTYPES: dict[int, Dtype] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
 CHANNELS = 3
 LEAST_DIMENSION = 8
-"""Fewest numbers of a template: shorter outputs are scores or classes; face templates have 64 to 1,024."""
+"""Minimum numbers of a template: shorter outputs are scores or classes; face templates have 64 to 1,024."""
 MOST_CLASSES = 16
-"""Most classes of a liveness model: live, and kinds of attack."""
+"""Maximum classes of a liveness model: live, and kinds of attack."""
 OWN_UNIT_TOLERANCE = 1e-5
-"""How far from 1 the outputs' lengths or sums may be for the file to count as normalising them itself."""
+"""Maximum distance from 1 of the outputs' lengths or sums for a file that normalises them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class GraphFacts:
     layout: Layout
     dtype: Dtype
     shape: str
-    """The input's shape as the file declares it, for people."""
+    """The input's shape as the file declares it, as text."""
     side: int | None
-    """Side of its square input, in pixels; None where the file leaves it open."""
+    """Side of its square input, in pixels; None if the file leaves it open."""
     dimension: int
-    """Numbers of its output: those of a vector, or one for each class."""
+    """Length of its output: of a vector, or the number of classes."""
     normalised: bool
-    """Whether the output is a unit vector already, or probabilities and not logits."""
+    """Whether the output is already a unit vector, or probabilities (not logits)."""
 
 
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
@@ -89,7 +89,7 @@ def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model:
     try:
         model: ModelProto = ModelProto.FromString(path.read_bytes())
         check(model)
-    except Exception as error:  # protobuf, the checker and the file system have errors of their own
+    except Exception as error:  # protobuf, the checker and the file system each have their own errors
         raise _unsuitable(path, f"it is no readable ONNX file ({str(error).splitlines()[0]})") from error
     if (outside := external_tensor(model)) is not None:
         raise _unsuitable(path, f"its weights ({outside} …) lie in another file: export one file")
@@ -110,14 +110,13 @@ def _read(path: Path) -> tuple[ModelProto, Dtype, list[int | None]]:
 
 
 def _shape(sizes: list[int | None]) -> tuple[str, int | None]:
-    """Return a shape for people, and the side of its pictures as far as it is declared."""
+    """Return a shape as text, and the side of its pictures if it is declared."""
     side = max((size for size in sizes[1:] if size and size != CHANNELS), default=None)
     return "×".join(str(size or "N") for size in sizes), side
 
 
 def _layout(sizes: list[int | None], side: int) -> Layout | None:
-    """Return the axis order of an input; PyTorch's usual one if the shape leaves the channels open; None if neither
-    fits."""
+    """Return the axis order of an input: PyTorch's if the shape leaves the channels open; None if neither fits."""
     if len(sizes) != 4 or sizes[0] not in {None, 1}:
         return None
     wanted: dict[Layout, list[int]] = {"nchw": [3, side, side], "nhwc": [side, side, 3]}
@@ -128,7 +127,7 @@ def _layout(sizes: list[int | None], side: int) -> Layout | None:
 
 
 def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: int) -> Vectors:
-    """Return the (2, D) outputs for two different inputs, black and noise."""
+    """Return the outputs, (2, D), for two different inputs, black and noise."""
     noise = np.random.default_rng(0).integers(0, 256, (1, side, side, 3)).astype(dtype)
     if layout == "nchw":
         noise = np.ascontiguousarray(noise.transpose(0, 3, 1, 2))

@@ -1,6 +1,6 @@
-"""Models with operating points, `measured/NAME.json`: how to make the file, and the manifest that it was measured with.
+"""Make models with known operating points: `measured/NAME.json` says how to make the file, and holds its manifest.
 
-The file is made of pinned downloads, or of other packages. Its bytes may differ where ONNX writes them differently, its
+The file is made from pinned downloads, or from other packages. Its bytes may differ between versions of ONNX, but its
 templates may not: the manifest's golden vectors decide whether the operating points hold.
 """
 
@@ -44,7 +44,7 @@ class OpenVino(Strict):
 
 
 class FusedMember(Strict):
-    """A member of a fused model: the package's id, its weight, and whether it sees the mirror image too."""
+    """A member of a fused model: the package's id, its weight, and whether it also takes the mirror image."""
 
     package: str
     weight: float = Field(gt=0)
@@ -70,7 +70,7 @@ class MeasuredModel(Strict):
 
     @property
     def downloads(self) -> list[Download]:
-        """Return the files that it is made of, its members' among them."""
+        """Return the files that it is made of, including its members'."""
         if isinstance(self.recipe, OpenVino):
             return [self.recipe.graph, self.recipe.weights]
         by_id = {model.manifest.id: model for model in measured_models().values()}
@@ -93,11 +93,11 @@ def add_measured(
     accept_non_commercial: bool = False,
     folder: Path | None = None,
 ) -> Package:
-    """Add a model, and the members it lacks. ``packages`` returns those that are there. What fails leaves nothing.
-    ``folder`` is that of `download`.
+    """Add a model and its missing members. ``packages`` returns the installed packages, ``folder`` is that of
+    `download`. A failure leaves nothing behind.
 
     Raises Unusable: package_exists, and the codes of `check_licence`, `download`, `read_ir`, `fuse`, `add_made`
-    (package_templates_differ: what was made is not what was measured).
+    (package_templates_differ: the made model is not the measured one).
     """
     manifest = model.manifest
     check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)

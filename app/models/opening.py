@@ -41,7 +41,7 @@ def open_prepared(
 
     used = resolve_device(device)
     session = opened(device, used)
-    # auto may have found a CUDA build whose libraries are missing
+    # with auto, the CUDA build's libraries may be missing
     return session if session.device == used else opened(session.device, session.device)
 
 
@@ -56,12 +56,12 @@ def open_detector(
 ) -> Detector:
     """Locate, prepare (the first time) and load the detector's package.
 
-    Raises Unusable with the codes of `prepared`, and as `Detector` does.
+    Raises Unusable with the codes of `prepared` and `Detector`.
     """
     model = prepared(package, cache_dir, target_of(resolve_device(device)))
     return Detector(model, device=device, threads=threads, min_face=min_face, gpu=gpu)
 
 
 def target_of(device: Used) -> Target:
-    """Return which of the two prepared graphs a device runs: the one with steps for the CPU, or the plain one."""
+    """Return which prepared graph a device runs: the one with steps for the CPU, or the plain one."""
     return "cpu" if device == "cpu" else "cuda"

@@ -20,7 +20,7 @@ from app.types import Pixels, Vectors
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write ``folder/manifest.json`` in one step: readers see the old one or the new one. Creates the folder."""
+    """Write ``folder/manifest.json`` atomically: readers see the old one or the new one. Creates the folder."""
     path = folder / MANIFEST_NAME
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
@@ -45,14 +45,14 @@ def locate(package: Package, cache_dir: Path) -> Path:
 
 
 def source_path(package: Package, cache_dir: Path) -> Path:
-    """Return where the package's model file is, or will be once it is downloaded. Raises Unusable
+    """Return the path of the package's model file, even before it is downloaded. Raises Unusable
     ``package_file_missing`` if it is in a Python package that is not installed."""
     source = package.manifest.source
     if isinstance(source, FileSource):
         return package.folder / source.path
     if isinstance(source, UrlSource):
         return cache_dir / f"{package.id}-{package.manifest.sha256[:16]}.onnx"
-    spec = importlib.util.find_spec(source.module)  # finds a top-level package without running it
+    spec = importlib.util.find_spec(source.module)  # finds a top-level package without importing it
     if spec is None or not spec.submodule_search_locations:
         message = (
             f"{package.id} lies in the Python package {source.distribution}, which is not here. {_remedy(package)}"
@@ -71,21 +71,21 @@ def _remedy(package: Package) -> str:
 
 
 def write_own(path: Path, own: OwnCalibrations) -> None:
-    """Write a package's own calibrations in one step. Raises OSError."""
+    """Write a package's own calibrations atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
         file.write(own.model_dump_json(indent=2).encode() + b"\n")
 
 
 def added(own: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
-    """Return the calibrations with ``new``, in place of the one of its name."""
+    """Return the calibrations with ``new`` in place of the one with the same name."""
     kept = [calibration for calibration in own.calibrations if calibration.name != new.name]
     chosen = new.name if deciding else own.deciding
     return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
 
 
 def without(own: OwnCalibrations, name: str) -> OwnCalibrations:
-    """Return the calibrations without the one of that name; if it decides, the manifest's default does from now on."""
+    """Return the calibrations without the one with this name; if it decided, the manifest's default does now."""
     kept = tuple(calibration for calibration in own.calibrations if calibration.name != name)
     return OwnCalibrations(deciding=None if own.deciding == name else own.deciding, calibrations=kept)
 
@@ -94,8 +94,8 @@ def without(own: OwnCalibrations, name: str) -> OwnCalibrations:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty draft of a folder, which becomes ``path`` when the block ends without an error.
 
-    After an error or a kill there is no folder of that name; the draft's starts with a dot, and the next call in the
-    same folder removes it. One call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
+    After an error or a kill ``path`` doesn't exist; the draft's name starts with a dot, and the next call in the same
+    folder removes it. Only one call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(path.parent, os.O_RDONLY)
@@ -123,6 +123,6 @@ def contract_output(dimension: int) -> Tensor:
 
 
 def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifest:
-    """Return the manifest with golden vectors: its own, or new ones from ``run``. Its operating points hold only for
-    such templates."""
+    """Return the manifest with golden vectors, its own or new ones from ``run``. Its operating points hold only for
+    templates that agree with them."""
     return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})

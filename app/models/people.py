@@ -1,4 +1,4 @@
-"""Operating points of a package, measured on photos of people, a folder for each: figures, table and drawing."""
+"""Measure operating points of a package on folders of people's photos: figures, table and drawing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from app.package.manifest import SCORE_BINS, Calibration, Scores
 from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
-"""Most similar pairs of photos of different people that are shown: somebody may have two names."""
+"""Number of the most similar pairs of different people to show, since somebody may have two names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Photographed:
-    """The photos that show a face, in the rows' order: (N, D) unit vectors and who each shows, from 0, (N,)."""
+    """The photos that show a face, with (N, D) unit vectors and (N,) people, numbered from 0, in the same order."""
 
     paths: tuple[Path, ...]
     vectors: Vectors
@@ -32,8 +32,7 @@ class Photographed:
 
     @classmethod
     def of(cls, photos: Sequence[tuple[str, Path, Vector]]) -> Photographed:
-        """Return photos given as name of the person, path and (D,) unit vector. Raises InvalidInput
-        ``too_few_people``."""
+        """Make it from tuples of person's name, path and (D,) unit vector. Raises InvalidInput ``too_few_people``."""
         names = [name for name, _, _ in photos]
         if len(set(names)) < 2:
             raise InvalidInput(
@@ -49,7 +48,7 @@ class Photographed:
 
 @dataclass(frozen=True, slots=True)
 class PackageMeasured:
-    """The figures of one package, and the photos of different people that are most alike."""
+    """The figures of one package, and the most similar photos of different people."""
 
     measurement: Measurement
     left_out: int
@@ -63,7 +62,7 @@ def measure_package(
     *,
     same_above: float | None = None,
 ) -> PackageMeasured:
-    """Measure all pairs, without people under two names whose photos' mean score is ``same_above`` or more.
+    """Measure all pairs, except of two names whose photos' mean score is at least ``same_above``: one person.
 
     Raises InvalidInput ``too_few_people`` if the pairs support fewer than two rates.
     """
@@ -86,8 +85,8 @@ def measure_package(
 
 
 def people_for(fmr: float, people: int, comparisons: int) -> int:
-    """Return how many people would have enough pairs for a rate, with as many photos each as these: pairs grow with the
-    square of people."""
+    """Return how many people would have enough pairs for a rate, with the same number of photos each; pairs grow with
+    the square of the people."""
     return math.ceil(people * math.sqrt(points.LEAST_ERRORS / fmr / comparisons))
 
 
@@ -110,7 +109,7 @@ def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
 
 
 def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> list[str]:
-    """Say which rates the pairs support, what `identify` would do by them, and who may be there twice."""
+    """Return remarks: which rates the pairs support, what `identify` does with these, and who may be there twice."""
     lowest = measured.measurement.points[-1].fmr
     lines = []
     if lower := next((rate for rate in points.RATES if rate < lowest), None):
@@ -126,7 +125,7 @@ def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> 
 
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 300, 70, 50, 90
-"""Pixels: a panel's size, the room for its labels, and the distance between panels."""
+"""A panel's size, the space for its labels, and the distance between panels, in pixels."""
 NONMATED, MATED = "#c2410c", "#1d4ed8"
 Place = Callable[[float], float]
 
@@ -151,7 +150,7 @@ def svg(calibration: Calibration, title: str) -> str:
 
 
 def _histogram(scores: Scores) -> str:
-    """Draw the share of the pairs in each bin, logarithmic: of different people, and of one person."""
+    """Draw the share of the pairs in each bin, logarithmically, for pairs of different people and of one person."""
     total = [max(1, sum(counts)) for counts in (scores.nonmated, scores.mated)]
     least = min(1 / pairs for pairs in total)
     lowest = math.floor(math.log10(least))
@@ -194,7 +193,7 @@ def _linear(low: float, high: float) -> Place:
 
 
 def _logarithmic(low: int, high: int, *, across: bool = False) -> Place:
-    """Return the place of a value on an axis from 10^low to 10^high, upwards or ``across``."""
+    """Return the position of a value on an axis from 10^low to 10^high, vertical or (``across``) horizontal."""
 
     def place(value: float) -> float:
         share = (math.log10(max(value, 10.0**low)) - low) / max(1, high - low)

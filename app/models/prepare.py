@@ -1,4 +1,4 @@
-"""Prepare a model file once: rewrite its graph into the package contract, check it against the file, cache it.
+"""Prepare a model file once: rewrite its graph to the package contract, check it against the file, cache it.
 
 The rewriting steps are in `app.models.graph` and `cpu_graph`; a start that finds a cached file imports neither.
 """
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Target: TypeAlias = Literal["cpu", "cuda", "cuda-fp16"]
-"""What a graph is prepared for. `cuda-fp16` computes with numbers of 16 bits; it is for embedders alone."""
+"""The target of a prepared graph. `cuda-fp16` computes in 16 bits and is only for embedders."""
 Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 
 STEPS_VERSION = 4
-"""Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
+"""Part of a prepared file's name: raise it with every change of the steps, so that old files are remade."""
 MIN_COSINE = 0.99999
-"""Least cosine between the prepared graph's output and that of the file as it came, on every crop."""
+"""Minimum cosine between the outputs of the prepared graph and of the original file, on every crop."""
 MIN_COSINE_FP16 = 0.999
-"""The same with numbers of 16 bits. SFace keeps 0.99999 on photos, and less on the noise that it is checked with."""
+"""The same in 16 bits. SFace has 0.99999 on photos, and less on the noise that it is checked with."""
 MAX_DIFFERENCE = 1e-4
-"""By how much a probability of a prepared classifier may differ from the file's own."""
+"""Maximum difference between a probability of the prepared classifier and of the original file."""
 
 
 def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
@@ -51,16 +51,14 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     """
     try:
         return _prepared(package, cache_dir, target)
-    except FileNotFoundError:  # another process has just removed the package
+    except FileNotFoundError:  # another process may have just removed the package
         message = f"{package.id} was removed while it was opened. Add it again, or use another model."
         raise Unusable(message, code="package_file_missing", package=package.id) from None
 
 
 def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     source = locate(package, cache_dir)
-    if (
-        b"location" in source.read_bytes()
-    ):  # the key that every external tensor has; so most starts need not import onnx
+    if b"location" in source.read_bytes():  # every external tensor has this key; without it, onnx need not be imported
         _refuse_external_weights(package, source)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs) and target != "cuda-fp16":
@@ -69,9 +67,9 @@ def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 
 def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) -> None:
-    """Make the prepared graphs that are not cached, in a process of its own, whose 180 MB of memory are freed with it.
+    """Make the prepared graphs that are not cached, in a subprocess, to free its 180 MB of memory.
 
-    What fails there is tried again, and raised, by `prepared`.
+    After a failure, `prepared` tries again and raises the error.
     """
     missing = [
         str(package.folder)
@@ -97,7 +95,7 @@ def _key(package: Package, target: Target) -> str:
 
 
 def find_prepared(package: Package, cache_dir: Path, target: Target) -> Path | None:
-    """Return the cached file, if any; a file whose digest is not the one in its name is removed."""
+    """Return the cached file, if any; remove a file whose digest is not the one in its name."""
     for path in cache_dir.glob(f"{_key(package, target)}.*.onnx"):
         if _digest(path.read_bytes()) == path.suffixes[-2].removeprefix("."):
             return path
@@ -144,7 +142,7 @@ def _rewritten(source: ModelProto, package: Package, plan: Plan | RunAsIs, targe
         model = rewrite_classifier(source, plan, side)
         check_classifier(source, model, plan, check_crops(side))
     elif target == "cuda-fp16":
-        from app.models.graph import in_half  # noqa: PLC0415 - brings onnx, which only a first start needs
+        from app.models.graph import in_half  # noqa: PLC0415 - needs onnx, as only a first start does
 
         model = in_half(rewrite(source, plan, "cuda") if isinstance(plan, Rewrite) else source)
         kept = plan if isinstance(plan, Rewrite) else Rewrite()
@@ -158,12 +156,12 @@ def _rewritten(source: ModelProto, package: Package, plan: Plan | RunAsIs, targe
 
 
 def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
-    """Return a new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
+    """Return a new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32 for any N.
 
     ``for_quantising`` leaves out what a quantiser cannot handle: subgraphs, and channels of very different scales.
-    Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
+    Raises Unusable package_not_preparable unless the graph has one input, one output, and all weights in the file.
     """
-    from app.models import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import cpu_graph, graph  # noqa: PLC0415 - needs onnx, as only a first start does
 
     model = _adapted(source, plan.input, CROP_SIDE)
     graph.fuse_affine_into_next(model)
@@ -179,7 +177,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
 
 def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
     """Return a new model that takes (N, side, side, 3) uint8 RGB pictures, optimised; its output is the source's."""
-    from app.models import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import graph  # noqa: PLC0415 - needs onnx, as only a first start does
 
     model = type(source).FromString(source.SerializeToString())
     keep_data_inputs(model)
@@ -217,10 +215,10 @@ def check_prepared(
 ) -> float:
     """Return the lowest cosine between the outputs of both graphs on (N, 112, 112, 3) uint8 RGB crops.
 
-    The source sees them one by one as its own input, the rewritten graph all at once.
+    The source takes them one by one in its own form, the rewritten graph all at once.
     Raises Unusable package_not_preparable below ``least``.
     """
-    # In float32 the lengths' rounding would exceed the difference of the two graphs.
+    # In float32, rounding of the lengths would exceed the difference between the graphs.
     expected = unit(run_plain(source, plan.input, crops).astype(np.float64))
     worst = float((expected * unit(_run(rewritten, crops).astype(np.float64))).sum(axis=1).min())
     if not worst >= least:
@@ -230,11 +228,11 @@ def check_prepared(
 
 
 def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -> ModelProto:
-    """Return a new model: (N, side, side, 3) uint8 RGB -> (N, C) float32 probabilities, any N.
+    """Return a new model: (N, side, side, 3) uint8 RGB -> (N, C) float32 probabilities for any N.
 
     Raises Unusable package_not_preparable as `rewrite` does.
     """
-    from app.models import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import graph  # noqa: PLC0415 - needs onnx, as only a first start does
 
     model = _adapted(source, plan.input, side)
     if plan.output == "logits":

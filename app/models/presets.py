@@ -1,9 +1,9 @@
-"""How published embedders want their input: colour order, mean, scale and size, by their makers' names.
+"""Input forms of published embedders, by their makers' names: colour order, mean, scale and size.
 
-The preset that a file was trained with tells the people in photos apart best. Each preset is run on the same crops. A
-person's separation is how far the mean score of their own photos lies above the mean score with other people's, in
-standard deviations of all scores of different people. Presets are compared by a sign test over people: chance would let
-the better one win with half of them.
+The preset that a model was trained with tells people in photos apart best. Each preset is run on the same crops. A
+person's separation is the mean score of their own photos minus the mean score with other people's, in standard
+deviations of all scores of different people. Presets are compared by a sign test over people: two equally good presets
+would each win with half of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from app.types import Pixels, Vectors
 Colour: TypeAlias = Literal["rgb", "bgr"]
 Channels: TypeAlias = tuple[float, float, float]
 LEAST_SEPARATION = 1.0
-"""Mean separation over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a
-network with random weights had 0.3, `sface-slim`, which learnt from them, 4.8, 4.2 with the other colour order and 0.5
-or less with the range of `sface` or `imagenet`."""
+"""Mean separation over people below which a model doesn't tell people apart. On four photos each of 64 people of CelebA
+a network with random weights had 0.3. `sface-slim`, which was trained on them, had 4.8, 4.2 with the other colour
+order, and at most 0.5 with the range of `sface` or `imagenet`."""
 CHANCE = 0.025
-"""Level of the one-sided sign test: a preset is worse if chance alone would put it this far behind the best less often.
-"""
+"""Level of the one-sided sign test: a preset is worse if chance would put it so far behind the best less often. """
 SAME_TEMPLATES = 0.995
-"""Mean cosine from which on two presets make the same templates: either may be used, so they don't count as a tie."""
+"""Mean cosine from which on two presets make the same templates; either may be used, so they are not a tie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Stated:
     """Side in pixels, for graphs that declare none."""
 
     def over(self, preset: Stated) -> Stated:
-        """Return these facts, completed by those of the preset that are not stated."""
+        """Return these facts, completed by the preset's."""
         return replace(preset, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
@@ -65,13 +64,13 @@ PRESETS: Mapping[Preset, Stated] = {
 }
 """Forms of input, taken from the preprocessing in InsightFace's ArcFaceONNX, AdaFace's to_input, OpenCV's
 FaceRecognizerSF, facenet-pytorch's fixed_image_standardization and torchvision's ImageNet; `unit` is 0 to 1, `opencv`
-cv2.imread's pixels as they are."""
+are cv2.imread's pixels, unchanged."""
 
 
 def input_form(stated: Stated, layout: Layout, dtype: Dtype) -> SourceInput:
     """Return the form of input for these facts.
 
-    Raises Unusable: model_facts_missing (to be stated), model_input_contradicted (the graph says otherwise).
+    Raises Unusable: model_facts_missing (some must be stated), model_input_contradicted (the graph says otherwise).
     """
     if dtype == "uint8":
         if stated.mean not in {None, (0.0,) * 3} or stated.std not in {None, (1.0,) * 3}:
@@ -87,7 +86,7 @@ def input_form(stated: Stated, layout: Layout, dtype: Dtype) -> SourceInput:
 
 @dataclass(frozen=True, slots=True)
 class Crops:
-    """Aligned crops, (N, 112, 112, 3) uint8 RGB, and who each shows: (N,) numbers from 0."""
+    """Aligned crops, (N, 112, 112, 3) uint8 RGB, and the person on each, (N,), numbered from 0."""
 
     pixels: Pixels
     people: NDArray[np.int64]
@@ -95,7 +94,7 @@ class Crops:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One preset: the separation of each person, (P,), and the templates of the crops, (N, D) unit vectors."""
+    """One preset's results: each person's separation, (P,), and the templates of the crops, (N, D) unit vectors."""
 
     name: str
     separations: NDArray[np.float64]
@@ -107,7 +106,7 @@ class Tried:
 
 
 def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the separation of each person, (P,), by (N, D) unit vectors and (N,) numbers from 0 of who they show."""
+    """Return the separation of each person, (P,), from (N, D) unit vectors and their people, (N,), numbered from 0."""
     scores = (templates @ templates.T).astype(np.float64)
     same = people[:, None] == people
     spread = max(float(scores[~same].std()), 1e-9)
@@ -117,10 +116,10 @@ def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: str | None = None) -> list[Tried]:
-    """Return what was tried, the preset to use first: the best, or the ``stated`` one unless that is clearly worse.
+    """Return the tried presets, first the one to use: the best, or the ``stated`` one unless it is clearly worse.
 
-    Raises Unusable: model_separates_nothing, model_input_ambiguous (several are as good and make other templates),
-    model_input_contradicted (the stated one is clearly worse than another).
+    Raises Unusable: model_separates_nothing, model_input_ambiguous (several are equally good but make different
+    templates), model_input_contradicted (the stated one is clearly worse than another).
     """
     tried = [Tried(name, separations(vectors, people), vectors) for name, vectors in templates.items()]
     tried.sort(key=lambda attempt: -attempt.separation)
@@ -151,7 +150,7 @@ def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: 
 
 
 def _is_worse(attempt: Tried, best: Tried) -> bool:
-    """Return whether the best one wins with more people than chance allows."""
+    """Return whether ``best`` wins with more people than chance allows."""
     differences = (best.separations - attempt.separations)[best.separations != attempt.separations]
     wins = int((differences > 0).sum())
     chance = sum(math.comb(len(differences), more) for more in range(wins, len(differences) + 1))

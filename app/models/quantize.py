@@ -1,6 +1,6 @@
-"""8-bit integers in place of floats, for processors that multiply them faster (AVX-512 VNNI and the like).
+"""Quantise a model to 8-bit integers, which some processors multiply faster than floats (AVX-512 VNNI and the like).
 
-The quantised graph makes other vectors than its source, so it is a package of its own, with its own operating points.
+The quantised graph makes other vectors than its source, so it is a separate package with its own operating points.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from app.package.manifest import FileSource, Golden, Manifest, Provenance, Rewri
 from app.types import Pixels, Vectors
 
 CALIBRATION_CROPS = 256
-"""Crops whose activations set the ranges."""
+"""Number of crops whose activations set the ranges."""
 LEAST_CROPS = 16
-"""Fewest crops: ranges from fewer would be too narrow for other faces."""
+"""Minimum crops: ranges from fewer would be too narrow for other faces."""
 COMPARED_CROPS = 64
-"""Crops whose vectors are compared with the source's."""
+"""Number of crops whose vectors are compared with the source's."""
 LARGEST_WEIGHT = 64
-"""Weights are integers within ±64. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, and
+"""Maximum absolute value of a weight. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, and
 saturate: 2 × 255 × 64 = 32,640 fits, 2 × 255 × 127 = 64,770 does not. VNNI, AMX and ARM's dot products use 32 bits."""
 VERSION_SUFFIX = "-w7"
-"""Marks packages with 7-bit weights: those with 8-bit weights, of earlier versions, make other templates."""
+"""Marks packages with 7-bit weights, since earlier versions' packages with 8-bit weights make other templates."""
 WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 
 
@@ -75,7 +75,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
 
 def spread(crops: Pixels, count: int) -> Pixels:
-    """Return up to ``count`` of (N, 112, 112, 3) crops, spread over all of them."""
+    """Return up to ``count`` of (N, 112, 112, 3) crops, evenly spread."""
     chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
     return chosen
 
@@ -106,7 +106,7 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
     """Return the graph in 8-bit integers (QDQ): uint8 activations, int8 weights per channel within ±`LARGEST_WEIGHT`.
 
     ``model`` fulfils the contract and has no subgraphs; up to `CALIBRATION_CROPS` of (N, 112, 112, 3) uint8 ``crops``
-    set the activations' ranges. What lies before the first convolution and after the last layer with weights stays in
+    set the activations' ranges. Nodes before the first convolution and after the last layer with weights stay in
     float32.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415 - slow to import

@@ -1,7 +1,7 @@
-"""Run a model file as it is, without rewriting: the reference for its prepared graph.
+"""Run an unchanged model file, as the reference for its prepared graph.
 
-Crops are resampled to cutouts of other sizes by two matrices, since nothing is turned. A matrix product is the same on
-every device; ONNX's Resize has more modes than its runtimes agree on.
+Crops are resampled to cutouts of other sizes by two matrices, one per axis. A matrix product gives the same result on
+every device; ONNX's Resize has modes that runtimes implement differently.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 EXTERNAL = 1
 """TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
 MIN_IR = 8
-"""IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
+"""IR versions before 4 list the initializers among the inputs; 8 is that of opset 18."""
 CUBIC = -0.75
-"""The free parameter of Keys' cubic convolution (IEEE TASSP 1981), as OpenCV's INTER_CUBIC has it."""
+"""The free parameter of Keys' cubic convolution (IEEE TASSP 1981), as in OpenCV's INTER_CUBIC."""
 
 
 def plain_session(model: ModelProto, threads: int = 1) -> Any:
@@ -49,7 +49,7 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
 
 
 def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, threads: int = 1) -> NDArray[np.float64]:
-    """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; (N, D) float64 as it answers."""
+    """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; return its (N, D) outputs as float64."""
     runnable = type(source).FromString(source.SerializeToString())
     keep_data_inputs(runnable)
     session = plain_session(runnable, threads)
@@ -69,7 +69,7 @@ def keep_data_inputs(model: ModelProto) -> None:
 
 
 def external_tensor(message: Any) -> str | None:
-    """Return the name of a tensor in another file, wherever in the model it is: initializers, attributes, functions."""
+    """Return the name of a tensor stored in another file, among initializers, attributes and functions; or None."""
     if message.DESCRIPTOR.name == "TensorProto":
         return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
     for field, value in message.ListFields():

@@ -21,7 +21,7 @@ from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector
 
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
-"""Limits of photos on this machine's disk, which are no stranger's uploads."""
+"""Limits of photos on this machine's disk, which can be trusted more than uploads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Stages:
     detector: Detector
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
-        """Return unit vector and quality of the face that a photo is about.
+        """Return unit vector and quality of a photo's most prominent face.
 
         Raises NoFace and Unalignable, and what decoding raises.
         """
@@ -43,7 +43,7 @@ class Stages:
         return self.embed_pixels(crop_of(face)), face.quality.score
 
     def embed_crop(self, data: bytes) -> tuple[Vector, float]:
-        """Return the unit vector of an image that is already an aligned crop; its unknown quality counts as 100."""
+        """Return the unit vector of an aligned crop; its unknown quality counts as 100."""
         return self.embed_pixels(aligned_crop(data)), 100.0
 
     def embed_pixels(self, crop: Pixels) -> Vector:

@@ -1,7 +1,7 @@
-"""YuNet's file, rewritten once for ONNX Runtime: any number of photos of any size, pixels in, one row an anchor out.
+"""Rewrite YuNet's file for ONNX Runtime: any number of photos of any size, pixels in, one row per anchor out.
 
-The file as it came is made for one photo of 640 × 640, as floats, and its block-quantised biases are written in a way
-that OpenCV reads and ONNX Runtime refuses. Only its arithmetic is kept; how rows become faces is `app.face.yunet`'s.
+The original file takes one photo of 640 × 640, as floats, and its block-quantised biases are written in a way that
+OpenCV reads but ONNX Runtime rejects. Only its arithmetic is kept; `app.face.yunet` turns rows into faces.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from app.package.manifest import SourceInput
 HEADS = ("bbox", "kps", "cls", "obj")
 """The file's outputs for each level, named as ``bbox_8``: a box, five landmarks, and two factors of the score."""
 PLACES, FACTORS = 14, 2
-"""Numbers of an anchor in the first two heads together, and in the others."""
+"""How many numbers an anchor has in the first two heads together, and in the others."""
 SIDE = 640
 """Side of the file's own input, in pixels."""
 TOLERANCE = 1e-3
-"""By how much any number may differ from the file's: boxes and landmarks are in strides, the score lies in 0-1."""
+"""Maximum difference of any number from the file's: boxes and landmarks are in strides, scores in 0-1."""
 PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
 
 
@@ -34,7 +34,7 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
     The K anchors are those of each stride in turn, row by row. Each has the box's centre (from the anchor) and the
     logarithms of its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
 
-    Raises Unusable package_not_preparable where the graph is not a YuNet.
+    Raises Unusable package_not_preparable if the graph is not a YuNet.
     """
     model = _runnable(source)
     names = {output.name for output in model.graph.output}
@@ -55,7 +55,7 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
 
 
 def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
-    """Return the largest difference in any number that both graphs answer for two photos of noise and blocks of colour.
+    """Return the largest difference between the two graphs' numbers for two photos of noise and blocks of colour.
 
     Raises Unusable package_not_preparable above `TOLERANCE`.
     """
@@ -80,7 +80,7 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 
 
 def _runnable(source: ModelProto) -> ModelProto:
-    """Return a copy that ONNX Runtime loads: constants with a single scale lose the attributes that describe blocks."""
+    """Return a copy that ONNX Runtime loads: constants with one scale lose the attributes that describe blocks."""
     model: ModelProto = ModelProto.FromString(source.SerializeToString())
     keep_data_inputs(model)
     graph = steps.Graph(model)
@@ -94,8 +94,8 @@ def _runnable(source: ModelProto) -> ModelProto:
 def _join_heads(model: ModelProto) -> None:
     """Join the twelve outputs into one; the score is the root of its two factors' product, as in OpenCV.
 
-    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. As one of 16 they are a
-    whole block of ONNX Runtime's layout: alone, each would be filled up to one.
+    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. Joined to 16 channels they
+    fill one block of ONNX Runtime's layout; alone, each would be padded to a block.
     """
     graph = steps.Graph(model)
     nodes = [node for stride in STRIDES for node in _head(graph, stride)]
@@ -117,7 +117,7 @@ def _join_heads(model: ModelProto) -> None:
 
 
 def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
-    """Join a stride's four heads: a 1x1 Conv of the features, a 3x3 depthwise one, then one row an anchor."""
+    """Join a stride's four heads: a 1x1 Conv of the features, a 3x3 depthwise one, then one row per anchor."""
     deep = [_conv_before(graph, f"{head}_{stride}") for head in HEADS]
     point = [_conv_before(graph, conv.input[0]) for conv in deep]
     if len({conv.input[0] for conv in point}) != 1:

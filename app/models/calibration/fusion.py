@@ -1,10 +1,10 @@
-"""How much stricter a fused probe is decided: the mean template of several photos of one person, as of a track.
+"""Measure how much stricter to decide a fused probe, the mean template of several photos of one person (as in a track).
 
-A fused template shows more of the person and less of the moment. Scaled to length 1 it scores further from 0 with
-everybody: at a single photo's threshold, five photos would match strangers three times as often as stated. How much
-further follows from the mean's own length before it is scaled, which is 1 for photos of one moment and falls as they
-differ: the threshold is that of a single photo divided by length^power. One power, measured here, holds for two to
-eight photos, alike or not, at all rates (docs/decisions/several-photos.md).
+A fused template shows more of the person and less of the moment. Scaled to length 1, its scores with everybody are
+further from 0: at a single photo's threshold, five photos would match strangers three times as often as stated. How
+much further depends on the mean's length before scaling, which is 1 for photos of the same moment and falls as they
+differ. So the threshold is that of a single photo divided by length^power. The same power, measured here, holds for two
+to eight photos, similar or not, at all rates (docs/decisions/several-photos.md).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from app.package.thresholds import fuse
 from app.types import Vectors
 
 PHOTOS = (2, 3, 5, 8)
-"""Numbers of photos that are fused, on which the power is measured."""
+"""The power is measured on fusions of these numbers of photos."""
 DRAWS = 3
-"""Fused probes drawn for each person and number of photos: more probes of one person add no evidence."""
+"""Number of fused probes for each person and number of photos: more probes of one person add no evidence."""
 FMRS = (1e-4, 1e-3)
 """False match rates at which the power may be measured; the first that LEAST_MATCHES pairs support is used. SFace has a
 power of 0.32 at 1e-2, 0.30 at 1e-3, 0.28 at 1e-4 and 0.23 at 3e-5."""
 LEAST_MATCHES = 100
 LEAST_PEOPLE = 100
-"""People who must have so many photos for a number to count: fewer would not stand for people in general."""
+"""Minimum people with a number of photos for it to count: fewer would not represent people in general."""
 STEPS = 30
-"""Halvings of the range 0 to 1: the power is found to 1e-9."""
+"""Number of halvings of the range 0 to 1: the power is exact to 1e-9."""
 
 
 def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY, seed: int = 0) -> float | None:
     """Return the power at which fused probes match strangers as often as single photos do, 0 to 1.
 
-    ``vectors`` (N, D) unit; ``people`` (N,): who the rows show, from 0. Photos in a pair of ``same`` are left out. At
-    that power the mean of log(found rate / asked rate) is 0, over those PHOTOS that LEAST_PEOPLE have. None if too few
-    people have two photos.
+    ``vectors`` (N, D) unit; ``people`` (N,): the rows' people, from 0. Photos in a pair of ``same`` are left out. At
+    that power the mean of log(found rate / asked rate) is 0, over the numbers in PHOTOS that LEAST_PEOPLE have. None if
+    too few people have two photos.
     """
     kept: Bools = np.ones(len(people), bool)
     kept[np.concatenate([same.keys // len(people), same.keys % len(people)])] = False
@@ -72,16 +72,16 @@ def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY,
 
 
 def _log_ratio(fused: Floats, threshold: float, expected: float, power: float) -> float:
-    """Return the logarithm of how many of the ``fused`` scores reach the threshold, over the number ``expected``."""
+    """Return the logarithm of the number of ``fused`` scores that reach the threshold, divided by ``expected``."""
     reached = int((fused[:, 0] * fused[:, 1] ** power >= threshold).sum())
     return math.log(max(reached, 0.5) / expected)
 
 
 def _top(probes: Vectors, shown: Ints, lengths: Floats, vectors: Vectors, people: Ints) -> tuple[Floats, int]:
-    """Return the highest non-mated scores of the probes with their lengths, (K, 2), falling, and how many there are.
+    """Return the highest non-mated scores with their probes' lengths, (K, 2), falling, and the number of all scores.
 
-    Ten times as many are kept as reach a single photo's threshold at the highest rate: fused probes reach it four times
-    as often.
+    It keeps ten times as many as reach a single photo's threshold at the highest rate, since fused probes reach it
+    four times as often.
     """
     parts, count = [], 0
     for start in range(0, len(probes), BLOCK):

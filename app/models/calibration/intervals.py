@@ -28,9 +28,7 @@ class Interval:
 
 
 def wilson(events: int, trials: int) -> Interval:
-    """Return a proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent
-    trials.
-    """
+    """Return a proportion with Wilson's score interval (JASA 22, 1927), for counts of independent trials."""
     if trials <= 0:
         return Interval(math.nan, 0.0, 1.0)
     p, z = events / trials, Z95
@@ -62,8 +60,8 @@ def weighted_pairs(weight: Ints, faces: Ints) -> int:
 
 
 def allowed_errors(rate: float, trials: int) -> int:
-    """Return how many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999… Raises ValueError
-    for a rate outside 0-1."""
+    """Return how many errors in ``trials`` stay within ``rate``, despite rounding (1e-3 × 1000 = 0.999…). Raises
+    ValueError for a rate outside 0-1."""
     if not 0 <= rate <= 1:
         raise ValueError("an error rate lies between 0 and 1")
     return math.floor(rate * trials * (1 + 1e-12) + 1e-12)

@@ -1,12 +1,11 @@
-"""Operating points: the thresholds at false match rates, from all pairs of a set of faces, with intervals.
+"""Measure operating points: the thresholds at false match rates, from all pairs of a set of faces, with intervals.
 
 Every non-mated pair is compared (139 million among 16,682 faces) and the highest scores are kept exactly, so that a
-threshold at FMR 1e-6 rests on counted pairs and not on a fitted tail. Pairs of one person are not independent, so the
+threshold at FMR 1e-6 comes from counted pairs and not from a fitted tail. Pairs of one person are not independent, so
 intervals come from a bootstrap over people.
 
-Sets made by machines hold people under two names, photos in another person's folder and the same photo twice. Their
-pairs look like false matches and push the lowest rates' thresholds far up. `same_people` finds them by the structure
-of the scores alone.
+Sets made by machines contain people under two names, photos in another person's folder, and the same photo twice. Such
+pairs look like false matches and push the lowest rates' thresholds far up. `same_people` finds them by their scores.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0
-"""Top scores are kept for this many times the highest rate: rounds of the bootstrap may need more than the set itself.
+"""Top scores are kept for the highest rate times this, since rounds of the bootstrap may need more than the set itself.
 """
 LEAST_ERRORS = 10
-"""Pairs of photos of different people that must reach a threshold for its rate to be measured, each of another pair of
-people: the photos of two people who look alike count once."""
+"""Minimum pairs of different people that must reach a threshold for its rate to be measured; all photos of two
+lookalikes count as one pair."""
 INDEPENDENCE_FMR = 3e-3
-"""FMR at which `measure_independence` counts. The power rises from 0.84 at 1e-2 to 0.95 at 1e-5; here it is 0.88, with
-which whole galleries have the stated rates (docs/decisions/several-photos.md)."""
+"""FMR at which `measure_independence` counts. The power rises from 0.84 at 1e-2 to 0.95 at 1e-5; here it is 0.88, which
+gives whole galleries the stated rates (docs/decisions/several-photos.md)."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
 BLOCK = 2048
@@ -51,7 +50,7 @@ BLOCK = 2048
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """A threshold at an FMR and the FNMR it costs, each with a 95 % interval over people."""
+    """A threshold at an FMR, and the FNMR at this threshold, both with a 95 % interval over people."""
 
     fmr: float
     threshold: Interval
@@ -64,16 +63,16 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class SamePeople:
-    """Pairs that are non-mated by name only, as `same_people` finds them."""
+    """Pairs of the same person under different names, found by `same_people`."""
 
     keys: Ints
-    """(E,) sorted: row i × N + row j, i < j, of each such pair of photos."""
+    """(E,) sorted: i × N + j for each such pair of rows i < j."""
     people: int
     """Pairs of names that are one person's."""
     photos: int
     """Photos in another person's folder."""
     copies: int
-    """Pairs that are the same photo, or one of the same moment."""
+    """Pairs of the same photo, or of photos of the same moment."""
 
 
 NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
@@ -107,7 +106,7 @@ def compare_all(
 ) -> AllPairs:
     """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
     share, floor = min(1.0, MARGIN * highest_fmr), -math.inf
-    if share < 1:  # find the score that about this share of the non-mated pairs reach, on a sample of rows
+    if share < 1:  # on a sample of rows, find the score that about this share of the non-mated pairs reach
         rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
         other = people[rows][:, None] != people[None, :]
         floor = float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
@@ -166,9 +165,9 @@ def false_match_rates(
 ) -> list[Interval | None]:
     """Return the FMR at each threshold, without the pairs left out; None below the scores that were kept.
 
-    ``floor``: the score down to which all pairs were kept; by default the lowest score that was kept. The interval is
-    the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no false matches scatter
-    less in a bootstrap than in the world.
+    ``floor``: the score down to which all pairs were kept; by default the lowest kept score. The interval is from a
+    bootstrap over people, and never narrower than Wilson's for independent pairs, since few or no false matches vary
+    too little in a bootstrap.
     """
     top = measured.pairs.top.only(~measured.left_out)
     score, first, second = top.score, people[top.first], people[top.second]
@@ -190,8 +189,8 @@ def false_match_rates(
 
 
 def _fnmr(threshold: float, pairs: AllPairs, people: Ints, samples: Floats) -> Interval:
-    """Return the FNMR. Where no pair failed, or each did, every round of the bootstrap says the same: then the interval
-    is Wilson's, with each person counted once."""
+    """Return the FNMR. If no pair failed, or all did, all rounds of the bootstrap are the same; then the interval is
+    Wilson's, with each person counted once."""
     if not pairs.mated.size:
         return Interval(math.nan, math.nan, math.nan)
     value = float(np.mean(pairs.mated < threshold))
@@ -234,20 +233,20 @@ def _bootstrap(
 MANY_COMPARISONS = 10
 MANY_PHOTOS = 5
 SURE_SHARE = 0.8
-"""Share of ``above`` that a mean over many comparisons has to reach. A mean varies less than a single score, so
-reaching this much is as sure a sign."""
+"""Share of ``above`` that a mean over many comparisons has to reach. A mean varies less than a single score, so this is
+equally strong evidence."""
 SAME_PHOTO = 0.9
-"""Score that different photos of one person hardly ever reach: from here on they are one photo, or of one moment."""
+"""Score that photos of one person hardly ever reach unless they are the same photo, or of the same moment."""
 
 
 def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
-    """Find, in (N, D) unit ``vectors`` of ``people`` numbered from 0, people who appear under two names.
+    """Find pairs of the same person under two names, in (N, D) unit ``vectors`` of ``people`` numbered from 0:
 
     - two names whose photos' mean score is at or above ``above``, or 0.8 × that over 10 comparisons or more;
     - a photo whose mean score with another person's photos, five or more, is at or above 0.8 × ``above``;
     - two photos that score 0.9 or more.
 
-    Choose ``above`` where the means of chance have died out: a clear gap parts them from those of one person.
+    Choose ``above`` in the gap between the mean scores of different people and those of the same person.
     """
     counts, means, rows_of = np.bincount(people), mean_vectors(vectors, people), rows_of_people(people)
     names = _two_names(means, counts, above)
@@ -284,7 +283,7 @@ def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, in
 
 
 def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """Return (photo's row, person it shows) where that is not the photo's own."""
+    """Return (photo's row, person it shows) for photos that show another person than their own."""
     others = np.flatnonzero(counts >= MANY_PHOTOS)
     misplaced: list[tuple[int, int]] = []
     for start in range(0, len(vectors), BLOCK):
@@ -296,15 +295,15 @@ def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, abo
 
 
 def pair_keys(rows: Ints, others: Ints, count: int) -> Ints:
-    """Return an int64 key for every pair of one of ``rows`` with one of ``others``, as in `SamePeople.keys`, flat and
-    unsorted; ``count`` is the number of all rows."""
+    """Return an int64 key (as in `SamePeople.keys`, unsorted) for every pair of a row in ``rows`` with one in
+    ``others``; ``count`` is the number of all rows."""
     first, second = np.meshgrid(rows, others)
     keys: Ints = (np.minimum(first, second) * count + np.maximum(first, second)).ravel().astype(np.int64)
     return keys
 
 
 def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
-    """Return the points without those whose threshold is the one before, as where several pairs score the same."""
+    """Return the points without those that repeat the threshold before, as if several pairs score the same."""
     kept: list[OperatingPoint] = []
     for point in points:
         if not kept or point.threshold.value > kept[-1].threshold.value + LEAST_RISE:
@@ -317,7 +316,7 @@ def calibration(
 ) -> Calibration:
     """Return a measurement as the manifest's calibration; ``fusion``: from `fusion.measure_fusion`.
 
-    Raises ValueError with fewer than two points that rise.
+    Raises ValueError if fewer than two points have rising thresholds.
     """
     rounded = tuple(_point(point) for point in rising(measurement.points))
     if len(rounded) < 2:

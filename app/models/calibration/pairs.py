@@ -1,9 +1,8 @@
-"""All pairs of a set of faces, compared block by block: memory holds one block of scores, never all of them.
+"""Compare all pairs of a set of faces, block by block, so that memory holds only one block of scores.
 
-Also how many independent comparisons the photos of one person make. A subject's score is the best of its faces. If a
-stranger's scores with n of them were independent, the chance that one reaches a threshold would be n times that of a
-single face; if all showed the same moment, it would be the same. The power of n that lies in between is measured here
-(docs/decisions/several-photos.md).
+Also measure how many independent comparisons the photos of one person make. A subject's score is that of its best face.
+If a stranger's scores with its n faces were independent, one would reach a threshold n times as often as a single face;
+if all faces were equal, just as often. Here the power of n in between is measured (docs/decisions/several-photos.md).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ class Pairs:
     second: Ints
 
     def only(self, which: Bools | Ints) -> Pairs:
-        """Return some of the pairs: those of a (P,) bool mask, or of (n,) places in their order."""
+        """Return some of the pairs: those of a (P,) bool mask, or those at (n,) places, in this order."""
         return Pairs(self.score[which], self.first[which], self.second[which])
 
 
 @dataclass(frozen=True, slots=True)
 class AllPairs:
-    """Every pair of a set, seen once: a histogram of the non-mated scores, the exact highest, all mated ones."""
+    """Scores of all pairs of a set: a histogram of the non-mated ones, the exact highest of these, all mated ones."""
 
     nonmated_count: int
     histogram: Ints
@@ -53,7 +52,7 @@ class AllPairs:
     def threshold(self, fmr: float) -> float:
         """Return the lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
 
-        Raises ValueError where the kept top scores don't reach down to that rate.
+        Raises ValueError if the kept top scores don't reach down to that rate.
         """
         allowed = allowed_errors(fmr, self.nonmated_count)
         if allowed >= self.top.score.size:
@@ -61,8 +60,7 @@ class AllPairs:
         return float(np.nextafter(np.float64(self.top.score[allowed]), math.inf))
 
     def without(self, left_out: Bools, fewer: int) -> AllPairs:
-        """Return all pairs without the top ones that ``left_out`` (P,) marks, and with ``fewer`` non-mated pairs less
-        in all.
+        """Return all pairs without the top ones marked in ``left_out`` (P,), and with ``fewer`` fewer non-mated pairs.
 
         The histogram still counts them.
         """
@@ -87,7 +85,7 @@ def all_pairs(
     tops: list[Pairs] = []
     mates: list[Pairs] = []
     for start in range(0, len(templates), block):
-        # These rows with all rows from the first of them on.
+        # Compare these rows with all rows from the first of them on.
         scores = templates[start : start + block] @ templates[start:].T
         rows, columns = scores.shape
         once = np.arange(columns) > np.arange(rows)[:, None]
@@ -125,9 +123,9 @@ def _joined(parts: list[Pairs]) -> Pairs:
 
 
 MOST_PHOTOS = 10
-"""Number of photos from which on a person is left out: a few people would outweigh all others."""
+"""Number of photos from which on a person is left out, so that a few people don't outweigh all others."""
 LEAST_MATCHES = 300
-"""Matches of a photo with another person that are needed at least: the power then scatters by about 0.05."""
+"""Minimum matches of photos with other people: with these the power varies by about 0.05."""
 STEPS = 30
 """Halvings of the range 0 to 1: the power is found to 1e-9."""
 
@@ -135,9 +133,9 @@ STEPS = 30
 def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | None:
     """Return the power a for which comparisons with n photos of one person count as n^a independent ones, 0 to 1.
 
-    ``top``: all non-mated pairs at or above ``threshold``, and others; ``people`` (N,): who the rows show, from 0. If n
-    photos make n^a comparisons, the number of matching pairs predicts as many matching persons as were found. None if
-    too few match.
+    ``top``: non-mated pairs, at least all at or above ``threshold``; ``people`` (N,): the rows' people, from 0. With
+    this power, the number of matching pairs predicts the number of matching people that were found. None if too few
+    match.
     """
     matching = top.only(top.score >= threshold)
     photos = np.concatenate([matching.first, matching.second])

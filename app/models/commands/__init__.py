@@ -1,4 +1,4 @@
-"""The commands below `likeness models`. This module shows packages, and chooses the operating points that decide."""
+"""`likeness models`: this module's commands show packages and choose the operating points that decide."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def list_models(session: Session) -> None:
 
 
 def _groups(model: answers.Model) -> str:
-    """Return, in words, for how many groups of people a stated rate was seen not to hold."""
+    """Return a sentence that says for how many groups of people a stated rate was found not to hold."""
     if model.bias_card is None:
         return "not measured" if model.task == "embed" else "-"
     groups = model.bias_card.groups
@@ -66,7 +66,7 @@ def remove_model(session: Session, name: options.Package, yes: options.Yes = Fal
 
 @command(models, epilog="Example: likeness models show sface")
 def show(session: Session, name: options.Package) -> None:
-    """Show a model package: its licence, its operating points, and how they hold within groups of people."""
+    """Show a model package: its licence, its operating points, and how well these hold within groups of people."""
     listed = session.client(Data.UNUSED).models().models
     chosen = [model for model in listed if name in {model.id, model.name}]
     if len(chosen) != 1:
@@ -103,7 +103,7 @@ def _say_bias_card(card: answers.BiasCard) -> None:
 
 @models.command("use", hidden=True, context_settings={"ignore_unknown_options": True})
 def use_model(_names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """Say how a gallery gets a model: none is set for all galleries at once."""
+    """Explain how a gallery gets a model, which can't be set for all galleries at once."""
     raise InvalidInput(
         "Each gallery has a model of its own. For a gallery that exists: likeness reembed start GALLERY MODEL (with a "
         "way back); for a new one: likeness galleries create GALLERY --embedder MODEL; for all new ones: set "
@@ -149,7 +149,7 @@ def list_calibrations(name: options.Package, as_json: options.AsJson = False) ->
 
 @calibrations.command(epilog="Example: likeness models calibrations use sface doors")
 def use(name: options.Package, calibration: CalibrationName) -> None:
-    """Decide by a calibration. A running server does at once; templates stay as they are."""
+    """Decide by a calibration. A running server does so at once; templates don't change."""
     package, path, own = _chosen(name)
     _check_known(package, calibration, package.manifest.calibrations)
     write_own(path, own.model_copy(update={"deciding": calibration}))
@@ -167,7 +167,7 @@ def remove(name: options.Package, calibration: CalibrationName) -> None:
 
 
 def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
-    """Return the package, the file of its own calibrations, and what it holds."""
+    """Return the package, the file of its own calibrations, and the file's content."""
     settings = load_settings()
     package = select(find_packages(settings.models_dir, settings.data_dir), name)
     path = own_path(settings.data_dir, package.id)

@@ -1,4 +1,4 @@
-"""models add, models pull: a model file becomes a package."""
+"""`likeness models add`, `models pull`: make a package from a model file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from app.models.presets import Crops, Stated
 
 PHOTOS_OF_FACES = 20
-"""Packaged photos, smaller copies included, that a detector is tried on."""
+"""Number of packaged photos, including smaller copies, that a detector is tried on."""
 SHOWN_FMR = 1e-4
 """The server's default rate."""
 TIME_LIMIT_S = 900.0
@@ -52,8 +52,8 @@ def pull(
     """Download the file of a package or of a known model (app/models/catalogue.json), and check its SHA-256.
 
     A known model is added as a package, as by `likeness models add`. `best` and `intel-face` (app/models/measured) come
-    with operating points; `best` is made of `sface` and `intel-face`. Where there is no network, fetch the files
-    elsewhere (`likeness models pull` names their addresses) and give their folder: --from.
+    with operating points; `best` is made of `sface` and `intel-face`. Without a network, fetch the files elsewhere
+    (`likeness models pull` names their addresses) and give their folder with --from.
     """
     from app.models import download  # noqa: PLC0415 - slow to import
     from app.models.measured import measured_models  # noqa: PLC0415 - slow to import
@@ -121,7 +121,7 @@ def _pullable() -> Iterator[Pullable]:
 
 
 def _list_pullable(installed: Collection[Package], *, as_json: bool) -> None:
-    """Print the models that can be pulled: licence, bytes, what was measured, and with --json where the files are."""
+    """Print the models that can be pulled: licence, bytes, measurements, and with --json also where the files are."""
     there = {package.manifest.name for package in installed}
     models = list(_pullable())
     if as_json:
@@ -146,7 +146,7 @@ def _list_pullable(installed: Collection[Package], *, as_json: bool) -> None:
 def _fetch_known(
     known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None, folder: Path | None
 ) -> Path:
-    """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
+    """Return the file of a known model; on a terminal, ask to confirm a hash that nobody has published."""
     from app.models.download import fetch  # noqa: PLC0415 - slow to import
 
     cache = settings.data_dir / "models"
@@ -250,9 +250,9 @@ def add(
 ) -> None:
     """Add an ONNX file as a model package, or the tar of an embedder's package: its folder.
 
-    State how its input is made (--preset, or --colour, --mean, --std), or give --photos: the preset with which the file
-    tells their people apart best is used. A running server finds the package at once. It decides nothing before its
-    operating points are measured.
+    State the form of its input (--preset, or --colour, --mean, --std), or give --photos of people: then the preset that
+    tells them apart best is used. A running server finds the package at once. It decides nothing before its operating
+    points are measured.
     """
     from app.models.commands.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
     from app.models.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
@@ -278,7 +278,7 @@ def add(
 
 
 def _add_archive(file: Path, settings: Settings, time_limit: float, *, as_json: bool) -> None:
-    """Add the package that a tar holds; its operating points are taken as they are."""
+    """Add the package in a tar; its operating points are accepted unchecked."""
     from app.models import add as adding  # noqa: PLC0415 - slow to import
 
     manifest, content = archives.read_package(file)
@@ -318,7 +318,7 @@ def _ask_for_licence() -> str:
 def _add(
     new: NewPackage, stated: Stated | None, time_limit: float, *, crops: Crops | None = None, as_json: bool
 ) -> None:
-    """Add an embedder's file, and say what it rests on."""
+    """Add an embedder's file, and print where its facts come from."""
     from app.models import add as adding  # noqa: PLC0415 - slow to import
 
     added = adding.within(time_limit, adding.add, new, stated, crops=crops)
@@ -347,7 +347,7 @@ def _numbers(channels: tuple[float, float, float]) -> str:
 
 
 def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
-    """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
+    """Add a YuNet's file, and print in how many of the packaged photos it finds a face."""
     from app.models.add import within  # noqa: PLC0415 - slow to import
 
     made, seen = within(time_limit, _detector, new, settings)
@@ -376,12 +376,12 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]
 
 
 CUTS = {"square": {}, "box": {"shape": "box", "edge": "move", "resize": "linear"}}
-"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
-moved into the photo. They are those that facenox's and minivision's models were trained with."""
+"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge (facenox's models are trained with
+it), and the box's own proportions, moved into the photo (minivision's)."""
 
 
 def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> LivenessContract:
-    """Return what the options of `likeness models add` say. Raises BadParameter."""
+    """Return the facts in the options of `likeness models add`. Raises BadParameter."""
     if cut is None or scale is None or classes is None:
         message = "what the model is shown and answers is not in its file: give all three, as it was trained"
         raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")
@@ -396,7 +396,7 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
 def _add_liveness(
     new: NewPackage, contract: LivenessContract, stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
-    """Add a file as a liveness package, and say what it rests on. Raises Unusable where the feature was taken out."""
+    """Add a file as a liveness package, and print where its facts come from. Raises Unusable without the feature."""
     from app.models.add import within  # noqa: PLC0415 - slow to import
 
     try:

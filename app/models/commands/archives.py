@@ -15,9 +15,9 @@ from app.package.manifest import DEFAULT_MAX_BYTES, FileSource, Manifest
 
 GZIP, USTAR = tar_stream.GZIP_MAGIC, b"ustar"
 USTAR_PLACE: Final = 257
-"""Byte at which a tar's first header has `ustar` (POSIX.1-1988)."""
+"""Offset of `ustar` in a tar's first header (POSIX.1-1988)."""
 MANIFEST_BYTES: Final = 4 * 1024**2
-"""Most bytes of a manifest; one with all its cards has some 60 kB."""
+"""Maximum bytes of a manifest; one with all its cards has about 60 kB."""
 PIECE_BYTES: Final = 1024**2
 
 
@@ -31,9 +31,9 @@ def is_archive(file: Path) -> bool:
 
 
 def read_package(file: Path) -> tuple[Manifest, bytes]:
-    """Return a package's manifest, changed to name a model file beside it, and the content of that file.
+    """Return a package's manifest, whose model file is changed to one beside it, and the content of that file.
 
-    Nothing of the archive is written but the manifest, to a folder of its own. Raises InvalidInput
+    Only the manifest is written to disk, to a temporary folder. Raises InvalidInput
     (``invalid_archive``, ``payload_too_large``), Unusable (``package_manifest_invalid``, ``package_wrong_task``,
     ``package_too_large``).
     """
@@ -56,7 +56,7 @@ def read_package(file: Path) -> tuple[Manifest, bytes]:
 
 
 def _find(file: Path, name: str) -> tar_stream.Entry:
-    """Return the first entry of that name, or in a folder at the top where it is MANIFEST_NAME."""
+    """Return the first entry with this name; MANIFEST_NAME may also be in a folder at the top."""
     most = DEFAULT_MAX_BYTES + 2 * MANIFEST_BYTES
     for entry in tar_stream.entries(partial(_pieces, file), most):
         if entry.problem is not None:

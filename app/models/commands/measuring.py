@@ -1,4 +1,4 @@
-"""models measure, quantize, fuse: operating points from photos, 8-bit weights, several embedders in one."""
+"""`likeness models measure`, `quantize`, `fuse`: measure operating points, make 8-bit weights, join embedders."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
 CALIBRATION_PHOTOS = 2000
-"""Most photos that are searched for calibration faces."""
+"""Maximum photos to search for calibration faces."""
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
-"""Of a package's or a calibration's name, as in its manifest."""
+"""Pattern of a package's or a calibration's name, as in its manifest."""
 WEIGHED_PHOTOS = 5000
-"""Most photos that weights are chosen on. They make 12.5 million pairs, each of 4 bytes for every member and mirror
-image."""
+"""Maximum photos to choose weights on: 12.5 million pairs, with 4 bytes each for every member and mirror image."""
 
 
 def measure(
@@ -52,8 +51,8 @@ def measure(
 ) -> None:
     """Measure a package's operating points on photos of people, and keep them in the data folder.
 
-    Each threshold has a 95 % interval over people. They decide if --use is given, or the package has no others; later,
-    `likeness models calibrations use` chooses.
+    Each threshold has a 95 % interval over people. The points decide if --use is given, or the package has no others;
+    `likeness models calibrations use` changes that later.
     """
     from app.models import people as measuring  # noqa: PLC0415 - slow to import
     from app.models.calibration import operating_points as points  # noqa: PLC0415 - slow to import
@@ -165,10 +164,10 @@ def fuse(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Create a package whose templates join those of several: more exact, at the time of all.
+    """Create a package whose templates join those of several: more exact, but as slow as all together.
 
-    Its templates compare with no other package's. Measure its operating points before it decides anything, on other
-    photos than those that it was chosen on.
+    Its templates can't be compared with another package's. Measure its operating points before it decides anything, on
+    other photos than those that it was chosen on.
     """
     from app.models.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
 
@@ -199,7 +198,7 @@ def fuse(
 
 
 def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple[int, list[Weighed]]:
-    """Return how many people the folder's photos show, and the best weights by choice of mirror images."""
+    """Return how many people the folder's photos show, and the best weights for each choice of mirror images."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.models.commands.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
@@ -243,6 +242,6 @@ def _say_fused(made: Package, members: Sequence[Member], weighed: Sequence[Weigh
 
 
 def check_name(name: str, option: str) -> None:
-    """Raise BadParameter if a manifest could not hold the name."""
+    """Raise BadParameter if a manifest can't have this name."""
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise typer.BadParameter(f"{name!r} must be up to 100 of a-z, 0-9 and . _ -", param_hint=option)

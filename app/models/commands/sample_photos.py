@@ -1,4 +1,4 @@
-"""Photos to measure with, and the faces on them: a folder's, a tar's, or those that come with Likeness."""
+"""Read photos to measure with, and their faces: from a folder, a tar, or the photos that come with Likeness."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTHS = 640, 320, 250
 """Widths in pixels of the packaged photos' smaller copies."""
 QUALITY = 92
 LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
-"""Fewest people whose photos can tell forms of input apart; most people of a folder that are used; photos of each."""
+"""Minimum people for telling forms of input apart; maximum people of a folder to use; maximum photos of each."""
 
 
 def load(source: Path, count: int) -> list[bytes]:
@@ -83,8 +83,8 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
 
 
 def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
-    """Return the aligned crop, (112, 112, 3) uint8 RGB, of the face that a photo is about; None, with a remark, where
-    there is none."""
+    """Return the aligned crop, (112, 112, 3) uint8 RGB, of a photo's most prominent face; None, with a printed remark,
+    if there is none."""
     try:
         return main_crop(pipeline.detect(path.read_bytes()))
     except InvalidInput as error:
@@ -93,7 +93,7 @@ def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
 
 
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
-    """Return aligned crops of the people in a folder: the face that each photo is about. Raises InvalidInput
+    """Return aligned crops of the people in a folder, of each photo's most prominent face. Raises InvalidInput
     ``too_few_people``."""
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
