@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import unquote
 
 from fastapi import Path
-from pydantic import BeforeValidator
 from sqlalchemy import Table
 from starlette.types import Scope
 
@@ -27,7 +25,6 @@ from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.gallery.text import to_nfc
 from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
@@ -111,13 +108,8 @@ def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
     )
 
 
-DECODED = BeforeValidator(lambda sent: to_nfc(unquote(sent)))
-"""Decodes an id, in NFC: paths are matched percent-encoded, as they were sent, so that an id may hold slashes and
-anything else."""
 _HOW = "percent-encoded (`/` as `%2F`)"
-GalleryId: TypeAlias = Annotated[str, path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN), DECODED]
-SubjectId: TypeAlias = Annotated[str, path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN), DECODED]
-FaceId: TypeAlias = Annotated[
-    str, path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), DECODED
-]
+GalleryId: TypeAlias = Annotated[str, path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN)]
+SubjectId: TypeAlias = Annotated[str, path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN)]
+FaceId: TypeAlias = Annotated[str, path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10")]
 JobId: TypeAlias = Annotated[str, path_id("The job's id.", "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10")]

@@ -60,7 +60,7 @@ class RequestMiddleware:
     """Gives a request its id, its answer the security headers that it does not set itself, and logs and counts both.
 
     It also makes routes match the path as it was sent, segment by segment: `%2F` within an id is not a separator.
-    Therefore path parameters arrive percent-encoded, and `app.api.components` decodes them.
+    Therefore path parameters arrive percent-encoded, and `OperationRoute.handle` decodes them.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -161,7 +161,7 @@ class OperationRoute(APIRoute):
             raise not_ready()
         scope["operation"] = operation
         # The path was matched as it was sent.
-        ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
+        scope["path_params"] = ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
         try:
             try:

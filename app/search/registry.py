@@ -304,28 +304,32 @@ class IndexRegistry:
     @contextmanager
     def inspecting(self, specs: Sequence[IndexSpec]) -> Iterator[GalleryIndex[Searchable]]:
         """Yield the index that answers, to be compared, rebuilt or scrubbed."""
-        with self._forgetting(specs[0].key.gallery):
+        try:
             yield self.index(self.answering(specs))
+        except GalleryNotFound:
+            self._forget(specs[0].key.gallery)
+            raise
 
     @contextmanager
     def changing(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
         """Wrap a change to the database; every index of the gallery that is built here holds it at the end."""
-        gallery = specs[0].key.gallery
-        with self._forgetting(gallery):
-            spec = self.answering(specs)
-            answering = self.index(spec)
-            try:
-                with answering.changing():
-                    yield
-                self._built.add(spec.key)
-            finally:
-                others = {key: other for key, other in self._known(gallery).items() if other is not answering}
-                for other in others.values():
-                    other.mark_stale()
-            for key, other in others.items():
-                if key in self._built:
-                    with suppress(LikenessError):  # it stays stale, so the next search raises
-                        other.ready()
+        gallery, spec = specs[0].key.gallery, self.answering(specs)
+        answering = self.index(spec)
+        try:
+            with answering.changing():
+                yield
+            self._built.add(spec.key)
+        except GalleryNotFound:  # it was deleted meanwhile
+            self._forget(gallery)
+            raise
+        finally:
+            others = {key: other for key, other in self._known(gallery).items() if other is not answering}
+            for other in others.values():
+                other.mark_stale()
+        for key, other in others.items():
+            if key in self._built:
+                with suppress(LikenessError):  # it stays stale, so the next search raises
+                    other.ready()
 
     @contextmanager
     def ending(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
@@ -408,15 +412,6 @@ class IndexRegistry:
         for key in self._known(gallery):
             self._drop(key)
         self.backend.discard(gallery)
-
-    @contextmanager
-    def _forgetting(self, gallery: int) -> Iterator[None]:
-        """Forget the gallery's indexes if it turns out to be deleted."""
-        try:
-            yield
-        except GalleryNotFound:
-            self._forget(gallery)
-            raise
 
 
 MAX_SHARING = 64

@@ -9,8 +9,8 @@ from tests.conftest import PROJECT
 from tests.support.trace import room_of, traced
 
 PAGE = PROJECT / "docs" / "how-to" / "change-the-code.md"
-FILES, FUNCTIONS = 49, 470
-"""No enrollment should see more of them than this (47 files and some 460 functions now, comprehensions among them; one
+FILES, FUNCTIONS = 48, 460
+"""No enrollment should see more of them than this (47 files and some 453 functions now, comprehensions among them; one
 or the other more where threads overlap): see which change made the way longer."""
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.access.grants import Grant, Scope
 from app.api.body import ONE_IMAGE, Sent
-from app.api.components import DECODED, Components, SubjectId, path_id
+from app.api.components import Components, SubjectId, path_id
 from app.api.feature import Feature, Part, Task
 from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
@@ -25,7 +25,8 @@ router = Router("subjects")
 
 CORRECTIONS = f"{SUBJECT}/corrections"
 CorrectionId: TypeAlias = Annotated[
-    str, path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), DECODED
+    str,
+    path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"),
 ]
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.components import DECODED, Components, GalleryId, SubjectId, path_id
+from app.api.components import Components, GalleryId, SubjectId, path_id
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
 from app.api.route import Router
@@ -24,7 +24,8 @@ subjects = Router("subjects")
 receipts = Router("access")
 RECEIPTS = "/v1/receipts"
 ReceiptId: TypeAlias = Annotated[
-    str, path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), DECODED
+    str,
+    path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"),
 ]
 
 

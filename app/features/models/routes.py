@@ -12,7 +12,7 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.body import GZIP_TYPES, RAW_TYPE, TAR_TYPE, BodyLimits, File
-from app.api.components import DECODED, Components, path_id
+from app.api.components import Components, path_id
 from app.api.feature import Feature, Part
 from app.api.route import Router
 from app.api.routes import jobs
@@ -35,7 +35,8 @@ MODEL_FILE = File(
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _PACKAGE = r"^[a-z0-9][a-z0-9._-]*(@[A-Za-z0-9._-]+)?$"
 PackageName: TypeAlias = Annotated[
-    str, path_id("The package, as `name` or `name@version`.", "mine@1", _PACKAGE), DECODED
+    str,
+    path_id("The package, as `name` or `name@version`.", "mine@1", _PACKAGE),
 ]
 
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr, StringConstraints
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
-from app.api.components import DECODED, HEXADECIMAL, Components, Reached, path_id
+from app.api.components import HEXADECIMAL, Components, Reached, path_id
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
@@ -49,9 +49,9 @@ CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 
 
 _HEX = StringConstraints(pattern=HEXADECIMAL)  # callers make it up
-SightingId: TypeAlias = Annotated[str, path_id("The sighting's id.", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), _HEX, DECODED]
-StrangerId: TypeAlias = Annotated[str, path_id("The stranger's id.", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c"), DECODED]
-WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0"), DECODED]
+SightingId: TypeAlias = Annotated[str, path_id("The sighting's id.", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), _HEX]
+StrangerId: TypeAlias = Annotated[str, path_id("The stranger's id.", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c")]
+WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0")]
 
 
 @router.operation(
