@@ -179,6 +179,23 @@ def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(se
     assert measured.figures.subjects == 130
 
 
+def test_whole_subjects_that_go_count_with_all_their_faces(server: Server) -> None:
+    """Or a gallery that has lost half of its people goes on deciding by what was measured among them."""
+    server.fill(35, faces=5)
+    server.use()
+    assert server.measured().standing.measured is not None
+    assert server.threshold(1e-2)[1] == "gallery"
+    for number in range(6):
+        changed(server.galleries, "staff", delete_subject, f"s{number}")
+    assert not server.calibrator.find("staff").standing.is_due, "30 faces of 175 are no fifth"
+    changed(server.galleries, "staff", delete_subject, "s6")
+    changed(server.galleries, "staff", delete_subject, "s7")
+    assert server.calibrator.find("staff").standing.changed == 40 / 175
+    server.calibrator.begin_due()
+    until(lambda: server.threshold(1e-2)[2] == "too_few_subjects")
+    assert not server.calibrator.find("staff").standing.is_due
+
+
 def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_url: str, embedders: Embedders) -> None:
     first = Server(database_url, embedders, runs=False)
     first.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")

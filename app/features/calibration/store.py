@@ -56,19 +56,24 @@ class SuspiciousPair:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A gallery, its package, the number of its last change, the last job that measured it, and that job's result."""
+    """A gallery, its package, the number of its last change and of its faces, the last job that measured it, and that
+    job's result."""
 
     gallery: str
     package: str
     last_change: int
+    faces: int
     job: str | None
     measured: Measured | None
 
     @property
     def changed(self) -> float:
-        """Return the number of changes since the measurement, as a share of the faces at that time."""
-        then = self.measured
-        return 0.0 if then is None else (self.last_change - then.changes) / max(1, then.figures.faces)
+        """Return the number of changes since the measurement, as a share of the faces at that time: the entries of the
+        change log, of which a deleted subject has one for all its faces, or the faces that are gone, if these are more.
+        """
+        if (then := self.measured) is None:
+            return 0.0
+        return max(self.last_change - then.changes, then.figures.faces - self.faces) / max(1, then.figures.faces)
 
     @property
     def is_due(self) -> bool:
@@ -91,7 +96,8 @@ class Calibrations:
 
     def find(self, gallery: Gallery) -> Measured | None:
         """Return the gallery's calibration, or None if it has none yet. Cached like the gallery itself."""
-        return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
+        rows = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
+        return self._known.get(gallery.key, lambda: next(map(_measured, self._database.rows(rows)), None))
 
     def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
         """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""
@@ -168,12 +174,13 @@ class Calibrations:
 
     def _standings(self, which: sa.ColumnElement[bool]) -> list[Standing]:
         rows = self._database.rows(_STANDINGS.where(which).order_by(GALLERIES.c.key))
-        return [Standing(row.id, row.embedder, row.last_change, row.job, _measured(row)) for row in rows]
+        return [Standing(row.id, row.embedder, row.last_change, row.faces, row.job, _measured(row)) for row in rows]
 
 
-_STANDINGS = sa.select(GALLERIES.c.id, GALLERIES.c.embedder, GALLERIES.c.last_change, GALLERY_CALIBRATIONS).select_from(
-    GALLERIES.outerjoin(GALLERY_CALIBRATIONS)
-)
+_FACES = sa.select(sa.func.count()).where(FACES.c.gallery_key == GALLERIES.c.key).label("faces")
+_STANDINGS = sa.select(
+    GALLERIES.c.id, GALLERIES.c.embedder, GALLERIES.c.last_change, _FACES, GALLERY_CALIBRATIONS
+).select_from(GALLERIES.outerjoin(GALLERY_CALIBRATIONS))
 _FIRST, _SECOND = FACES.alias("first_face"), FACES.alias("second_face")
 _ONE, _OTHER = SUBJECTS.alias("one"), SUBJECTS.alias("other")
 _PAIRS = (
