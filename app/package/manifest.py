@@ -265,7 +265,7 @@ class LivenessContract(Strict):
         return self
 
 
-class LivenessThreshold(Strict):
+class LivenessErrors(Strict):
     """The errors at one threshold: a face counts as live if its score is at or above it (ISO/IEC 30107-3)."""
 
     threshold: Rate
@@ -286,7 +286,7 @@ class LivenessCalibration(Strict):
     """Photos of each kind of attack in which a face was found."""
     smallest_face: float = Field(gt=0)
     """Longer side of the smallest live face measured, in pixels: nothing is known of smaller ones."""
-    points: tuple[LivenessThreshold, ...] = Field(min_length=1)
+    points: tuple[LivenessErrors, ...] = Field(min_length=1)
     measured_with: Sha256
     """`liveness_digest` of the packages whose scores were averaged."""
 

@@ -407,6 +407,8 @@ class Operations:
                 chosen[index] = self.choose_enrollable(image, quality, gate, face, turned=turned)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
+        if gate.judge is None:
+            return chosen, rejected
         taken: dict[int, Chosen] = {}
         for index, judged in zip(chosen, self._judge(chosen.values(), gate), strict=True):
             if refusal := gate.refusal(judged.face):
@@ -615,8 +617,6 @@ class Operations:
 
     def _judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
         """Judge the chosen faces, and no others, together."""
-        if gate.judge is None:
-            return list(chosen)
         which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
         return self._after("liveness", chosen, gate.judged([face.photo for face in chosen], which))
 
@@ -627,6 +627,8 @@ class Operations:
 
     def embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is not live."""
+        if gate.judge is None:
+            return self.embed_chosen(chosen.values(), used)
         judged = self._judge(chosen.values(), gate)
         for name, face in zip(chosen, judged, strict=True):
             gate.check(face.face, image=name)

@@ -100,7 +100,6 @@ class GalleryIndex(ABC, Generic[S_co]):
     def changing(self) -> Iterator[None]:
         """Wrap a change to the database, one at a time; the index holds it at the end."""
         with self._lock:
-            self._before_change()
             try:
                 yield
             except (InvalidInput, NotFound, Conflict, Overloaded):
@@ -183,9 +182,6 @@ class GalleryIndex(ABC, Generic[S_co]):
     @property
     def _is_stale(self) -> bool:
         return self._applied_mark is not self._latest_mark
-
-    def _before_change(self) -> None:
-        """Raise if the index couldn't take a change now."""
 
     def _current(self) -> S_co | None:
         """Return the index if it is built and not stale."""

@@ -19,7 +19,7 @@ from app.package.manifest import (
     LivenessCalibration,
     LivenessContract,
     LivenessCut,
-    LivenessThreshold,
+    LivenessErrors,
     Manifest,
     Provenance,
     RewriteClassifier,
@@ -122,11 +122,11 @@ def calibrate(
 ) -> Package:
     """Write made-up operating points, measured with these packages together, into the first one's manifest."""
     points = {
-        spoof_below: LivenessThreshold(threshold=spoof_below, apcer=rate(0.2), bpcer=rate(0.01)),
-        live_from: LivenessThreshold(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.2)),
+        spoof_below: LivenessErrors(threshold=spoof_below, apcer=rate(0.2), bpcer=rate(0.01)),
+        live_from: LivenessErrors(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.2)),
     }
     if live_from == spoof_below:
-        points = {live_from: LivenessThreshold(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.01))}
+        points = {live_from: LivenessErrors(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.01))}
     made = LivenessCalibration(
         name="made-up",
         measured_on="-",

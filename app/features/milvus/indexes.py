@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -219,6 +219,13 @@ class MilvusIndex(GalleryIndex[Searcher]):
             self._milvus.mark(name, reached, self._spec.dimension)
         return reached
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        if self._is_stale or self._searchable is None:
+            self.ready()  # raises if Milvus can't be used, before anything is written to the database
+        with super().changing():
+            yield
+
     def _current(self) -> Searcher | None:
         searcher = super()._current()
         if searcher is None or self._collections.current(self._spec.key) != searcher.name:
@@ -226,11 +233,6 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return searcher
 
     # Everything below is called with the lock held.
-
-    def _before_change(self) -> None:
-        """Raise if Milvus can't be used, before anything is written to the database."""
-        if self._is_stale or self._searchable is None:
-            self._catch_up()
 
     def _compare(self, searcher: Searcher) -> tuple[Difference, int]:
         if searcher.name is None:

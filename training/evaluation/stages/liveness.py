@@ -25,7 +25,7 @@ from app.models.opening import open_detector
 from app.models.stages import LIMITS
 from app.package.cards import RateInterval
 from app.package.folders import Package
-from app.package.manifest import LivenessCalibration, LivenessThreshold, Manifest, liveness_digest
+from app.package.manifest import LivenessCalibration, LivenessErrors, Manifest, liveness_digest
 from app.photo_folders import folders_of_people, is_photo, walk
 from app.pipeline import Pipeline, choose_face
 from training.evaluation import bootstrap, metrics
@@ -230,7 +230,7 @@ def calibration(
         attacks={kind: len(sample.scores) for kind, sample in measured.attacks.items()},
         smallest_face=round(measured.smallest_face, 1),
         points=tuple(
-            LivenessThreshold(threshold=point.threshold, apcer=_rate(point.apcer), bpcer=_rate(point.bpcer))
+            LivenessErrors(threshold=point.threshold, apcer=_rate(point.apcer), bpcer=_rate(point.bpcer))
             for point in measured.points
         ),
         measured_with=liveness_digest(package.manifest for package in packages),
