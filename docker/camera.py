@@ -24,7 +24,7 @@ SIZE = "width=640,height=480"
 def pipeline(files: list[Path], folder: Path) -> str:
     """Return the pipeline that plays the files; links to the photos are made in the folder."""
     if files[0].suffix == ".mp4":
-        return f'( filesrc location="{files[0]}" ! qtdemux ! rtph264pay name=pay0 config-interval=-1 )'
+        return f'( filesrc location="{files[0]}" ! qtdemux ! rtph264pay name=pay0 )'
     for number, photo in enumerate(files):
         (folder / f"{number:04d}.jpg").symlink_to(photo.resolve())
     return (

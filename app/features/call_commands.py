@@ -21,6 +21,8 @@ CHANGES = "changes"
 """What calls name the parameter that takes a form's fields as they are."""
 SHARED = {"gallery": options.Gallery, "subject": options.Subject}
 """The arguments that other commands have too."""
+SAMPLES = {"gallery": "home", "subject": "collins", "url": "https://example.org/faces"}
+"""Arguments in examples, in which other ids are words."""
 SINGULAR = {"kinds": "kind", "galleries": "gallery", "cameras": "camera", "subjects": "subject"}
 """The option that may be repeated, for each list of a form."""
 
@@ -31,7 +33,6 @@ def add_call(
     call: Callable[..., Call[Any]],
     form: type[BaseModel] | None = None,
     *,
-    example: str,
     columns: Sequence[str] = (),
     done: str = "",
     required: Sequence[str] = (),
@@ -57,7 +58,11 @@ def add_call(
         send = getattr(client, f"all_{call.__name__}", None) or getattr(client, call.__name__)
         answer = send(*placed, **named)
         if columns:
-            session.say_list(columns, _rows(answer), lambda row: [_shown(getattr(row, each)) for each in columns])
+            session.say_list(
+                [each.replace("_", " ") for each in columns],
+                _rows(answer),
+                lambda row: [_shown(getattr(row, each)) for each in columns],
+            )
         elif answer is None:
             session.say_done(placed[-1], done)
         else:
@@ -69,7 +74,8 @@ def add_call(
     shown += [parameter(word, annotation=_option(fields[each]), default=None) for each, word in chosen.items()]
     work.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     work.__doc__ = about or call.__doc__
-    command(group, name, epilog=f"Example: {example}")(work)
+    sample = " ".join(SAMPLES.get(each, each.upper()) for each in [*needed, *required])
+    command(group, name, epilog=f"Example: likeness {group.info.name} {name} {sample}".rstrip())(work)
 
 
 def _argument(name: str, field: FieldInfo | None, taken: Mapping[str, inspect.Parameter]) -> Any:

@@ -16,70 +16,34 @@ from app.cli.options import Session, command
 from app.features.call_commands import add_call
 from app.features.watching.schemas import FilterParams, StrangerEdit, StrangerName, StrangersParams, WebhookCreate, Who
 
-sightings = typer.Typer(no_args_is_help=True, epilog="Example: likeness sightings list home --decision unknown")
-strangers = typer.Typer(no_args_is_help=True, epilog="Example: likeness strangers list home")
-webhooks = typer.Typer(no_args_is_help=True, epilog="Example: likeness webhooks list")
+sightings = typer.Typer(
+    name="sightings", no_args_is_help=True, epilog="Example: likeness sightings list home --decision unknown"
+)
+strangers = typer.Typer(name="strangers", no_args_is_help=True, epilog="Example: likeness strangers list home")
+webhooks = typer.Typer(name="webhooks", no_args_is_help=True, epilog="Example: likeness webhooks list")
 commands = typer.Typer()
 SEEN = ("id", "camera", "decision", "subject", "stranger", "score", "first_at", "last_at")
+MET = ("id", "sightings", "cameras", "first_at", "last_at", "ignored", "note")
+SENT = ("id", "url", "kinds", "state", "attempts", "last_error", "delivered_at")
 EVERY_S = 1.0
 """Seconds between looks for new events."""
 
-add_call(sightings, "list", calls.sightings, FilterParams, columns=SEEN, example="likeness sightings list home")
-add_call(sightings, "show", calls.sighting, example="likeness sightings show home 9f10c3a9")
-add_call(
-    sightings, "name", calls.say_who, Who, required=["subject"], example="likeness sightings name home 9f10c3a9 collins"
-)
-add_call(
-    sightings,
-    "deny",
-    calls.say_who,
-    about="Say that a sighting does not show whom it was taken for.",
-    example="likeness sightings deny home 9f10c3a9",
-)
-add_call(sightings, "delete", calls.delete_sighting, done="deleted", example="likeness sightings delete home 9f10c3a9")
-
-add_call(
-    strangers,
-    "list",
-    calls.strangers,
-    StrangersParams,
-    columns=("id", "sightings", "cameras", "first_at", "last_at", "ignored", "note"),
-    example="likeness strangers list home --no-ignored",
-)
-add_call(strangers, "show", calls.stranger, example="likeness strangers show home a3e0c6d7")
-add_call(
-    strangers, "edit", calls.edit_stranger, StrangerEdit, example="likeness strangers edit home a3e0c6d7 --ignored"
-)
-add_call(
-    strangers,
-    "name",
-    calls.name_stranger,
-    StrangerName,
-    columns=SEEN,
-    example="likeness strangers name home a3e0c6d7 collins",
-)
-add_call(strangers, "merge", calls.merge_strangers, example="likeness strangers merge home a3e0c6d7 b7b8a6f1")
-add_call(
-    strangers, "forget", calls.forget_stranger, done="forgotten", example="likeness strangers forget home a3e0c6d7"
-)
-
-add_call(
-    webhooks,
-    "add",
-    calls.create_webhook,
-    WebhookCreate,
-    example="likeness webhooks add https://example.org/faces --kind unknown_seen --camera door",
-)
-add_call(
-    webhooks,
-    "list",
-    calls.webhooks,
-    columns=("id", "url", "kinds", "state", "attempts", "last_error", "delivered_at"),
-    example="likeness webhooks list",
-)
-add_call(webhooks, "show", calls.webhook, example="likeness webhooks show c6d7b8a9")
-add_call(webhooks, "resume", calls.resume_webhook, example="likeness webhooks resume c6d7b8a9")
-add_call(webhooks, "remove", calls.delete_webhook, done="removed", example="likeness webhooks remove c6d7b8a9")
+add_call(sightings, "list", calls.sightings, FilterParams, columns=SEEN)
+add_call(sightings, "show", calls.sighting)
+add_call(sightings, "name", calls.say_who, Who, required=["subject"])
+add_call(sightings, "deny", calls.say_who, about="Say that a sighting does not show whom it was taken for.")
+add_call(sightings, "delete", calls.delete_sighting, done="deleted")
+add_call(strangers, "list", calls.strangers, StrangersParams, columns=MET)
+add_call(strangers, "show", calls.stranger)
+add_call(strangers, "edit", calls.edit_stranger, StrangerEdit)
+add_call(strangers, "name", calls.name_stranger, StrangerName, columns=SEEN)
+add_call(strangers, "merge", calls.merge_strangers)
+add_call(strangers, "forget", calls.forget_stranger, done="forgotten")
+add_call(webhooks, "add", calls.create_webhook, WebhookCreate)
+add_call(webhooks, "list", calls.webhooks, columns=SENT)
+add_call(webhooks, "show", calls.webhook)
+add_call(webhooks, "resume", calls.resume_webhook)
+add_call(webhooks, "remove", calls.delete_webhook, done="removed")
 
 
 @command(commands, "events", epilog="Example: likeness events --gallery home --event unknown_seen --follow")

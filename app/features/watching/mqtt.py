@@ -65,7 +65,7 @@ class Publisher:
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
         self._client.on_connect, self._client.on_message = self._connected, self._heard
         self._client.loop_start()
-        self._worker = Worker("mqtt", self._look)
+        self._worker = Worker("mqtt", self._publish_in_turn)
         self._worker.wake(poll_s)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Publisher:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _look(self) -> float:
+    def _publish_in_turn(self) -> float:
         if self._take_turn() and self._client.is_connected():
             try:
                 self._publish()

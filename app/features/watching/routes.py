@@ -298,9 +298,9 @@ async def listen(
         store.gallery(query.gallery)
     after = int(seen[:18]) if seen.isdecimal() and seen.isascii() else query.after
     where = among(galleries, query.camera and [query.camera], query.event and [query.event])
-    newest = listeners.begin()
+    begins = listeners.begin(after)
     ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
-    pieces = listeners.stream(newest if after is None else after, where, ends, lambda: request.app.state.status == "ok")
+    pieces = listeners.stream(begins, where, ends, lambda: request.app.state.status == "ok")
     return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 

@@ -46,7 +46,6 @@ class Stored:
     """A sighting with what identifies the person, as far as that is still kept."""
 
     sighting: Sighting
-    key: int
     template: Template | None
     crop: bytes | None
     """JPEG of the aligned crop."""
@@ -112,7 +111,7 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
     template, length = (None, 1.0) if row.template is None else template_of(row, blobs)
     crop = None if row.crop is None else blobs.unpack("sighting_crop", row.id, bytes(row.crop))
     kept = None if template is None else Template(template, row.package)
-    return Stored(to_sighting(row), row.key, kept, crop, length)
+    return Stored(to_sighting(row), kept, crop, length)
 
 
 def said_of(row: Row[Any]) -> str:

@@ -81,8 +81,7 @@ class Sightings:
                 values = _revised(change.gallery, row, values)
                 change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(values))
             self._group(change, key)
-            said, ended = (None, False) if row is None else (row.said, bool(row.ended))
-            return _say(change, key, said, ended_before=ended)
+            return _say(change, key, row)
 
     def hear(self, gallery: Gallery, sighting_id: str, last_at: str, *, ended: bool, zone: str | None) -> Sighting:
         """Note that the track goes on, or has ended. Raises NotFound ``sighting_not_found``."""
@@ -91,7 +90,7 @@ class Sightings:
             values = {"last_at": max(row.last_at, last_at), "heard_at": utc_now(), "ended": bool(row.ended) or ended}
             values["zone"] = zone or row.zone
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
-            return _say(change, row.key, row.said, ended_before=bool(row.ended))
+            return _say(change, row.key, row)
 
     def find(self, gallery: Gallery, sighting_id: str) -> Stored:
         """Return the sighting with its template and crop. Raises NotFound ``sighting_not_found``."""
@@ -135,7 +134,7 @@ class Sightings:
                 "crop_until": None if subject is not None else utc_now(self._unknown),
             }
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
-            settled.append(_say(change, row.key, row.said, ended_before=bool(row.ended)))
+            settled.append(_say(change, row.key, row))
         drop_unseen(change.connection, change.gallery)
         return settled
 
@@ -149,7 +148,7 @@ class Sightings:
             with self.store.change(self.store.gallery(row.gallery)) as change:
                 end = sa.update(SIGHTINGS).where((SIGHTINGS.c.key == row.key) & open_).values(ended=True)
                 if change.connection.execute(end).rowcount:
-                    _say(change, row.key, row.said, ended_before=False)
+                    _say(change, row.key, row)
         return len(rows)
 
     def prune(self) -> int:
@@ -242,9 +241,9 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
     return values | {"settled": row.said not in {None, says}}
 
 
-def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> Sighting:
-    """Write the events that follow from the row's state, and return the sighting; ``said`` is what was said of it
-    before."""
+def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
+    """Write the events that follow from the row's state, and from what it was ``before``; return the sighting."""
+    said, ended_before = (None, False) if before is None else (before.said, bool(before.ended))
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
     now, kind = said_of(row), None
     is_ignored = row.ignored and now == NOBODY

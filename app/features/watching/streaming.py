@@ -30,13 +30,14 @@ class Listeners:
         self._database = database
         self._places = threading.Semaphore(MOST)
 
-    def begin(self) -> int:
-        """Take a listener's place; return the number of the last event. Raises Overloaded."""
+    def begin(self, after: int | None) -> int:
+        """Take a listener's place; return the number after which it goes on: the last event's for None, and 0 where
+        ``after`` is one that was never reached, as a restored backup may be older. Raises Overloaded."""
         with self._database.read() as connection:
             newest = last_number(connection)
         if not self._places.acquire(blocking=False):
             raise Overloaded(f"{MOST} listeners are there already.", retry_after=KEEP_ALIVE_S)
-        return newest
+        return newest if after is None else after if after <= newest else 0
 
     async def stream(
         self, after: int, where: Sequence[Where], ends: float, goes_on: Callable[[], bool]

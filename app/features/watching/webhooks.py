@@ -274,7 +274,7 @@ class Sender:
         self._failures = FailureLog("webhooks")
         self._stopping = threading.Event()
         self._sending: dict[str, threading.Thread] = {}
-        self._worker = Worker("webhooks", self._look, failures=self._failures)
+        self._worker = Worker("webhooks", self._begin_due, failures=self._failures)
         self._worker.wake(poll_s)
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ class Sender:
         for thread in self._sending.values():
             thread.join(TIMEOUT_S)
 
-    def _look(self) -> float:
+    def _begin_due(self) -> float:
         self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
         for webhook_id in set(self._webhooks.due()) - self._sending.keys():
             thread = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)

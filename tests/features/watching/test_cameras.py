@@ -23,7 +23,7 @@ from PIL import Image
 
 pytest.importorskip("av", reason="the extra video brings PyAV")
 
-from app.features.watching.watcher.camera import read_camera
+from app.features.watching.watcher.camera import read_camera, read_film
 from app.timestamps import utc_now
 from bench.parts.watch import PICTURES
 from tests.features.watching.test_mqtt import MOSQUITTO, broker
@@ -127,13 +127,17 @@ def test_who_lies_before_a_camera_by_rtsp_is_named(
 
 
 def test_a_camera_that_sends_h264_by_rtsp(tmp_path: Path, port: int) -> None:
+    """Its pictures are the film's, each of which has several slices."""
     need_rtsp()
     path = film(tmp_path / "film.mp4", [COLLINS], each_s=4.0, codec="libx264")
     with rtsp_camera(port, [path]):
         frames = list(read_camera(f"rtsp://127.0.0.1:{port}/camera", 5))
     assert len(frames) >= 5
-    assert frames[0].pixels.shape == (480, 640, 3)
     assert frames[-1].at > frames[0].at
+    shown = [frame.pixels.astype(int) for frame in read_film(str(path), 1000)]
+    for frame in frames:
+        assert frame.pixels.shape == (480, 640, 3)
+        assert min(np.abs(frame.pixels - one).mean() for one in shown) < 2
 
 
 @contextmanager

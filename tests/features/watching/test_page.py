@@ -109,6 +109,10 @@ def test_an_unknown_person_gets_a_name_with_all_that_is_alike(guard: Visitor, ap
     expect(page.get_by_text("2 sightings of grace.")).to_be_visible()
     expect(page.get_by_role("button", name="grace door")).to_have_count(2)
     expect(waiting).to_be_hidden()
+    page.get_by_role("button", name="grace door").first.click()
+    expect(dialog).to_contain_text("by a person")
+    expect(dialog).not_to_contain_text("is enough")
+    page.keyboard.press("Escape")
     guard.go("#/galleries/home/people/grace")
     expect(page.get_by_role("region", name="Seen").get_by_role("button", name="grace door")).to_have_count(2)
     guard.look("person-seen")
@@ -145,6 +149,7 @@ def test_two_who_were_joined_come_apart_with_two_clicks(guard: Visitor, api: htt
 def test_a_camera_says_why_nobody_is_recognised(guard: Visitor, api: httpx.Client) -> None:
     told(api, AGAIN)
     told(api, AGAIN, camera="gate")
+    told(api, AGAIN, camera="film.mp4")  # of which no watcher reports
     reports = [
         {"name": "door", "frames": 900, "faces": 40, "usable": 2, "width": 14.2, "reasons": {"small_face": 38}},
         {"name": "hall", "problem": "TimeoutError"},
@@ -158,6 +163,7 @@ def test_a_camera_says_why_nobody_is_recognised(guard: Visitor, api: httpx.Clien
     expect(door).to_contain_text("Faces are 14 px wide: move the camera or use the main stream.")
     expect(door).to_contain_text("1 visit, 1 by known people")
     expect(door.locator("img")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="film.mp4")).to_contain_text("Nobody reports how it is: a film")
     expect(page.get_by_text("No pictures come (TimeoutError)")).to_be_visible()
     expect(page.get_by_role("listitem").filter(has_text="No face was seen")).to_contain_text("yard")
     guard.look("cameras")

@@ -16,7 +16,7 @@ const USABLE = 0.2;
 /** Narrower faces are too small to be compared. */
 const NARROW = 30;
 const SILENT = "Its watcher is silent: is likeness watch running, and does it reach this server?";
-const UNTOLD = "Sightings come, but nobody tells of the camera itself: is its watcher of an older version?";
+const UNTOLD = "Nobody reports how it is: a film, or sightings that another program has sent.";
 const GONE = "check its address, its password and the network. It is tried again.";
 const NO_FACES = "No face was seen in the last hour. If people came by: move the camera, or use the main stream.";
 /** @type {Record<string, string>} */
@@ -110,7 +110,7 @@ const facesOf = ({ faces = 0, usable = 0, width }) =>
  */
 function stateOf(gallery, camera) {
   const { told_at: told, problem, faces = 0, usable = 0, visits, known } = camera;
-  if (!told) return ["no report", "uncertain", UNTOLD];
+  if (!told) return ["no report", "unknown", UNTOLD];
   if (Date.now() - Date.parse(told) > SILENT_MS) return ["silent", "bad", `${SILENT} Last heard of ${moment(told)}.`];
   if (problem) return ["no pictures", "bad", `No pictures come (${problem}): ${GONE}`];
   if (!faces && !visits) return ["watching", "known", NO_FACES]; // its watcher may have begun to count just now

@@ -98,12 +98,15 @@ function aboutOf(gallery, sighting) {
   const { decision, subject, threshold, frames, quality } = sighting;
   const href = link("galleries", gallery, "people", subject ?? "");
   const reached = sighting.score === null ? "below every operating point" : score(sighting.score);
+  const needed = `${score(threshold)} is enough, which ${oneIn(sighting.fpir)} visits of others reach`;
+  const byHand = decision === "known" && (sighting.score ?? 0) < threshold;
   return facts([
     ["Camera", sighting.camera],
     ["Zone", sighting.zone],
     ["From", when(sighting.first_at, true)],
     ["To", sighting.ended ? when(sighting.last_at, true) : "still here"],
-    ["Score", `${reached}; ${score(threshold)} is enough, which ${oneIn(sighting.fpir)} visits of others reach`],
+    ["Score", !byHand && `${reached}; ${needed}`],
+    ["Named", byHand && "by a person"],
     ["Seen by", `${count(frames, "photo")}, the best of quality ${Math.round(quality)}`],
     ["Kept until", when(sighting.expires_at)],
     ["Person", decision === "known" && subject && h("a", { href }, nameOf(sighting))],

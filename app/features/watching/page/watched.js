@@ -46,7 +46,7 @@ export function galleryChoice(ids, chosen, onchange) {
 export const noGallery = () =>
   nothing(
     "No gallery yet",
-    h("p", {}, "Whom the cameras are to recognise is enrolled in a gallery."),
+    h("p", {}, "A gallery holds the people whom cameras recognise. Make one, and enroll them."),
     h("a.button.primary", { href: link("overview") }, "To the overview"),
   );
 
