@@ -110,7 +110,7 @@ def test_a_visit_goes_on_and_ends_while_the_clock_is_put_right(monkeypatch: pyte
     """A visit is told with the times of the clock as it is by then."""
     told = list[Report]()
     reporter: Any = SimpleNamespace(tell=told.append)
-    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at, **_: [look(at, 100.0, person(1))])
+    looker: Any = SimpleNamespace(embed=list, detect=lambda _pixels, at, **_: [look(at, 100.0, person(1))])
     watch, pixels = Watch("door", looker, Tracker(0.44, 0.35), reporter), np.zeros((480, 640, 3), np.uint8)
     start, clock, back_s = time.monotonic(), time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: clock() - back_s)
@@ -191,7 +191,7 @@ def test_a_zone_is_where_the_face_was_last(tmp_path: Path) -> None:
     assert not gate.holds(in_gate, frame.pixels, WHOLE)
     told = list[Report]()
     reporter: Any = SimpleNamespace(tell=told.append)
-    looker: Any = SimpleNamespace(embed=list, find=lambda _pixels, at, **_: [look(at, at * 100.0, person(1))])
+    looker: Any = SimpleNamespace(embed=list, detect=lambda _pixels, at, **_: [look(at, at * 100.0, person(1))])
     watch = Watch("door", looker, Tracker(0.44, 0.35), reporter, zones={"left": Area(0, 0, 0.5, 1), "all": WHOLE})
     for step in range(25):
         watch.see(Frame(frame.pixels, step / 5))
