@@ -6,6 +6,7 @@ its entry in the audit log, its error codes and its place in the document.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from tests.support.access import (
     FACE,
     GALLERY,
     KINDS,
+    NOT_FOUND,
     OPEN,
     OTHER,
     OWN,
@@ -34,6 +36,7 @@ from tests.support.access import (
     check_access,
     keys,
     keys_of,
+    state,
     token,
 )
 from tests.support.service import COLLINS, error_of, running
@@ -254,6 +257,27 @@ def test_another_gallery_looks_as_if_it_were_not_there(ground: Ground) -> None:
     assert error_of(there, 404, "gallery_not_found") == {"gallery": OTHER}
     assert error_of(nowhere, 404, "gallery_not_found") == {"gallery": "nowhere"}
     assert there.json()["error"]["message"].replace(OTHER, "nowhere") == nowhere.json()["error"]["message"]
+
+
+def test_an_id_of_another_gallery_is_as_unknown_as_an_invented_one(ground: Ground) -> None:
+    """Whatever it is the id of: the path's gallery, which the key may see, is not the one that it belongs to."""
+    ids = ground.inhabit()
+    ground.admin("POST", f"/v1/galleries/{OTHER}/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    before, asked = state(ground.data_dir), 0
+    for name in ground.operations.keys() - EVERYWHERE - OPEN - {f"PUT {SIGHTING}"}:  # that one takes any new id
+        own = set(re.findall(r"{(\w+)}", name)) - {"gallery", "subject"}
+        if not own:
+            continue
+        somebody, key = ids | {"gallery": OTHER}, token("admin", "other gallery")
+        answers = [ground.ask(name, somebody | dict.fromkeys(other, "9" * 32), key) for other in ((), own)]
+        codes = {
+            (answer.status_code, "" if answer.is_success else answer.json()["error"]["code"]) for answer in answers
+        }
+        assert len(codes) == 1, (name, codes)
+        assert codes.pop()[0] == NOT_FOUND, name
+        asked += 1
+    assert asked >= 20
+    assert state(ground.data_dir) == before
 
 
 @pytest.mark.parametrize(
