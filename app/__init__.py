@@ -2,6 +2,6 @@
 
 import os
 
-# ONNX Runtime's own wheels report to its maker over the network, and keep an identifier in the home folder, unless this
-# is set before they are loaded: so it stands where everything of `app` begins, which `training` uses too.
+# Without this, ONNX Runtime's wheels report to their maker, and keep an identifier in the home folder. It must be set
+# before they are loaded, so it is here, where every import of `app` begins (`training` imports `app`, too).
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

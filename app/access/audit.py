@@ -1,8 +1,8 @@
-"""The audit log: entries are written in the background, many in a transaction.
+"""Write the audit log in the background, many entries in a transaction.
 
 An operation that changes something waits for its entry (`write`): it is in the database before the work begins, and
 gets its outcome before the answer goes out, so that a killed process leaves no change without an entry. An enrollment's
-outcome is written with its change (`AuditEntry.finish`), which saves a commit; a sign-in's whole entry is
+outcome is written with its change (`AuditEntry.finish`), which saves a commit; so is a sign-in's whole entry
 (`AuditEntry.insert`), which saves two. The entry of an operation that only reads is queued (`note`) and written within
 FLUSH_S; a killed process may lose it.
 """
@@ -56,14 +56,14 @@ class AuditEntry:
         connection.execute(_UPDATE, {"of": self.row, **_values(self)})
 
     def insert(self, status: int, connection: Connection) -> int:
-        """Write the entry, with its status, in the transaction of the change itself. Return its ``row``, for when that
-        is committed."""
+        """Write the entry, with its status, in the transaction of the change itself. Return its ``row``, to be set
+        after the commit."""
         row: int = connection.execute(_INSERT, {**_values(self), "status": status}).scalar_one()
         return row
 
 
 def fit_id(text: str | None) -> str | None:
-    """Return ``text`` if it can be an id; else None, so that callers can write nothing else to the log."""
+    """Return ``text`` if it is a possible id; else None, so that callers can't write arbitrary text to the log."""
     try:
         return None if text is None else clean_id(text, "record")
     except InvalidInput:
@@ -75,7 +75,7 @@ class AuditStore:
         self.database = database
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Insert the entries that have no ``row`` yet, which they get, and update the others."""
+        """Insert the entries that have no ``row`` yet, and set it; update the others."""
         new: list[AuditEntry] = []
         inserted, updated = [], []
         for entry in entries:
@@ -138,24 +138,24 @@ class Sink(Protocol):
     """Takes a copy of the entries that have been committed. `write` and `retry` raise nothing."""
 
     available: bool
-    """False after a failure, until it can be written again."""
+    """False after a failure, until writing works again."""
     lost: int
-    """Entries that it did not get; the database has them."""
+    """Number of entries that the sink did not get; the database has them."""
 
     def write(self, entries: Sequence[AuditEntry]) -> None: ...
 
     def retry(self) -> None:
-        """Look whether it can be written again after a failure."""
+        """Check whether it can be written again after a failure."""
 
 
 _Waiting: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
-"""A queued entry, and what is resolved when it is written; None: no caller waits."""
+"""A queued entry, and a future that is resolved when it is written; None if no caller waits."""
 
 
 class AuditLog:
-    """Writes the audit log. Safe to share between threads. Entries are kept for `days`; 0: forever.
+    """Writes the audit log. Safe to share between threads. Entries are kept for `days`, with 0 forever.
 
-    Entries go to the `sink` when they are committed, before a caller that waits goes on.
+    Committed entries go to the `sink` before waiting callers continue.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class AuditLog:
         return self.sink is None or self.sink.available
 
     def retry_sink(self) -> None:
-        """Look whether a sink that failed can be written again. The scheduler calls it."""
+        """Check whether a sink that failed can be written again. The scheduler calls it."""
         if self.sink:
             self.sink.retry()
 
@@ -193,7 +193,7 @@ class AuditLog:
 
     @contextmanager
     def recorded(self, operation: str, gallery: str | None = None, subject: str | None = None) -> Iterator[None]:
-        """Record work that the server does by itself, without a key. Exceptions pass through."""
+        """Record the block's work, which the server does by itself, without a key. Exceptions pass through."""
         entry = self.entry(None, operation, secrets.token_hex(16))
         entry.gallery, entry.subject = gallery, subject
         self.write(entry).result()
@@ -209,7 +209,7 @@ class AuditLog:
                 self.write(entry).result()
 
     def write(self, entry: AuditEntry) -> Future[None]:
-        """Write the entry, or its changes, at once. The future raises what the database raises."""
+        """Write the entry, or its changes, at once. The returned future raises what the database raises."""
         done: Future[None] = Future()
         with self._lock:
             if self._closing:
@@ -230,15 +230,15 @@ class AuditLog:
                 return
             self._waiting.append((entry, None))
             is_first = len(self._waiting) == 1
-        if is_first:  # with others queued the thread will be awake
+        if is_first:  # if others are queued, the thread is awake
             self._worker.wake(FLUSH_S)
 
     def prune(self) -> int:
-        """Delete the entries that are older than the log keeps them; return how many. The scheduler calls it."""
+        """Delete entries that are older than `days`; return how many. The scheduler calls it."""
         return self.store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
 
     def close(self) -> None:
-        """Write what is queued, and end the thread."""
+        """Write the queued entries, and end the thread."""
         with self._lock:
             self._closing = True
         self._worker.close()
@@ -249,7 +249,7 @@ class AuditLog:
                 self._failures.failed(error)
 
     def _work(self) -> float | None:
-        """Write a batch of what is queued. Raises what the database raises."""
+        """Write a batch of queued entries. Raises what the database raises."""
         with self._lock:
             batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
             dropped, self._dropped = self._dropped, 0

@@ -1,4 +1,4 @@
-"""What a key allows: scopes, galleries, a rate; and the buckets that hold callers to rates."""
+"""Grants, which say what a key allows (scopes, galleries, a rate), and token buckets that enforce rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from app.errors import InvalidInput
 
 ADMIN_KEY_ID = "admin.key"
-"""The audit log's name of the data folder's key; no other key's id can hold a dot."""
+"""The id of the data folder's key in the audit log; no other key's id can contain a dot."""
 UNLIMITED = "unlimited"
 _RATE = re.compile(r"(\d{1,7})/(s|m)(?::(\d{1,7}))?")
 _SECONDS = {"s": 1.0, "m": 60.0}
@@ -27,17 +27,17 @@ class Scope(StrEnum):
     ENROLL = "enroll"
     ADMIN = "admin"
     DELETE = "delete"
-    """Deletions through other services' interfaces, where one call may delete a person or everybody."""
+    """Allows deletions through other services' interfaces, where one call may delete a person or everybody."""
     METRICS = "metrics"
     WATCH = "watch"
-    """What a watcher beside cameras does: tell of sightings."""
+    """Allows a watcher beside cameras to report sightings."""
     TEMPLATES = "templates"
-    """Exact scores of enrolled faces, and scores of vectors that the caller chose: enough of them show templates."""
+    """Gives exact scores of enrolled faces, and of the caller's own vectors: enough of these reveal templates."""
 
 
 Scopes: TypeAlias = frozenset[Scope]
 EXPLICIT: Scopes = frozenset({Scope.TEMPLATES})
-"""Scopes that `admin` does not imply; only the data folder's key has them without being given them."""
+"""Scopes that `admin` does not imply; only the data folder's key always has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Grant:
 
     @property
     def sees_exact_scores(self) -> bool:
-        """Return whether answers hold exact scores of enrolled faces, enough of which show the faces' templates."""
+        """Return whether answers have exact scores of enrolled faces, enough of which reveal the faces' templates."""
         return self.has(Scope.TEMPLATES)
 
     def sees(self, gallery: str) -> bool:
@@ -93,11 +93,11 @@ class Grant:
 
 
 MAX_BUCKETS = 10_000
-"""Callers remembered at a time; the least recent one is dropped first."""
+"""Maximum callers remembered; the least recent one is dropped first."""
 IPV6_PREFIX = 64
-"""All addresses of an IPv6 prefix of this length, one customer's, count as one caller."""
+"""All addresses with the same IPv6 prefix of this length, which one customer has, count as one caller."""
 NO_ADDRESS = "no address"
-"""The group of everything else that a socket, or a proxy's `X-Forwarded-For`, names in place of an address."""
+"""The group of any other text that a socket or a proxy's `X-Forwarded-For` gives as an address."""
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class Buckets:
             return 0.0
 
     def owe(self, caller: str, rate: RequestRate, count: int) -> None:
-        """Take `count` tokens, also those that are not there yet: the caller waits for them later."""
+        """Take `count` tokens, even more than there are: the caller waits for them later."""
         with self._lock:
             self._filled(caller, rate).tokens -= count
 
@@ -136,7 +136,7 @@ class Buckets:
         self.owe(caller, rate, -count)
 
     def wait(self, caller: str, rate: RequestRate) -> float:
-        """Return the seconds until there is a token, without taking it; unknown callers are not remembered."""
+        """Return the seconds until a token is available, without taking it; unknown callers are not remembered."""
         with self._lock:
             if caller not in self._buckets:
                 return 0.0
@@ -154,8 +154,8 @@ class Buckets:
 
 
 def address_group(host: str) -> str:
-    """Return what attempts are counted by: an IPv4 address, or the /64 of an IPv6 one; NO_ADDRESS for other texts, of
-    which a caller could invent any number."""
+    """Return the group whose attempts are counted together: an IPv4 address, or the /64 of an IPv6 one. Other texts, of
+    which a caller could invent any number, are NO_ADDRESS."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""API keys, checked at every request: the admin key of the data folder, or one of the database, mostly from a cache.
+"""Check API keys at every request: the admin key of the data folder, or the database's keys, mostly from a cache.
 `app.features.issued_keys` makes and changes them. Failed attempts are limited per address, successful requests per key.
 
 A key is `lk_` + id + `_` + secret. The id finds its row, which holds only the SHA-256 of the secret: a secret of 256
-random bits needs no slow hash. For a key that signs requests, as AWS's clients do, the secret itself is stored too,
+random bits needs no slow hash. For a key that signs requests, as AWS's clients do, the secret itself is also stored,
 sealed, since checking a signature needs it; the row still decides whether the key is valid.
 """
 
@@ -39,7 +39,7 @@ from app.timestamps import utc_seconds
 T = TypeVar("T")
 
 KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-"""Lower case letters, digits and hyphens. No underscore, which ends the id within a key, and no dot."""
+"""Lower case letters, digits and hyphens; no dot, and no underscore, since that ends the id within a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class Key(KeyTerms):
 
 PREFIX = "lk_"
 CACHE_S = 1.0
-"""How long a checked key is cached: a key that another process revoked works no longer than this."""
+"""Seconds that a checked key is cached; a key that another process revoked may work as long."""
 CACHE_SIZE = 10_000
 ALL_ADDRESSES = 100
-"""How many times as often all addresses together may fail as one alone: addresses can be rented."""
+"""All addresses together may fail this many times as often as one alone, since addresses can be rented."""
 EVERY_ADDRESS = "every address"
 FOLLOW_S = 0.5
-"""Seconds between checks whether the file of the admin key was replaced."""
+"""Seconds between checks of the admin key's file."""
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
 
 
@@ -90,9 +90,9 @@ class _Checked:
 
 
 class Keys:
-    """Checks keys. Safe to share between threads. Calls may raise what `Database` does.
+    """Checks keys. Safe to share between threads. Calls may raise what `Database` raises.
 
-    `default_rate` applies to keys without a rate of their own; `secrets` stores the secrets that requests are signed
+    `default_rate` applies to keys without their own rate; `secrets` stores the secrets that requests are signed
     with. `clock` returns seconds since 1970, `monotonic` monotonic seconds.
     """
 
@@ -114,14 +114,14 @@ class Keys:
         self._lock = threading.Lock()
 
     def recall(self, token: str) -> Grant | None:
-        """Return what `check` returned less than CACHE_S ago; None: unknown. Reads no database."""
+        """Return what `check` returned less than CACHE_S ago, or None. Doesn't read the database."""
         checked = self._cache.get(digest_of(token))
         if checked is None or self._monotonic() - checked.checked_at >= CACHE_S:
             return None
         return checked.grant if checked.until == math.inf or self.clock() < checked.until else None
 
     def is_known(self, token: str) -> bool:
-        """Return whether the key was valid when it was last looked up, however long ago."""
+        """Return whether the key was valid when it was last looked up, at any time."""
         return digest_of(token) in self._cache
 
     def check(self, token: str) -> Grant:
@@ -151,7 +151,7 @@ class Keys:
             with self.database.read() as connection, suppress(NotFound):
                 stored = find_key(connection, key_id)
         given = digest_of(secret)
-        # All comparisons run, whichever fails, so that the time tells nothing.
+        # Always run all comparisons, so that the time reveals nothing.
         is_current = hmac.compare_digest(given, stored.digest if stored else _NO_DIGEST)
         is_old = hmac.compare_digest(given, (stored.old_digest if stored else None) or _NO_DIGEST)
         if stored is None or not (is_current or is_old):
@@ -175,11 +175,11 @@ class Keys:
 
 
 ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
-"""What the admin key allows: everything, in all galleries, without a rate limit."""
+"""The grant of the admin key: everything, in all galleries, without a rate limit."""
 
 
 class AdminKey:
-    """The admin key by its SHA-256. It follows its file within FOLLOW_S; a file without a key changes nothing.
+    """Knows the admin key by its SHA-256. It follows the key's file within FOLLOW_S; a file without a key is ignored.
 
     `monotonic` returns monotonic seconds.
     """
@@ -209,7 +209,7 @@ class Guard:
     """Checks keys: the admin key by its SHA-256, the others through `keys`.
 
     `failures` limits how many wrong keys an address may send; all addresses together may send ALL_ADDRESSES times as
-    many. Beyond the limit a key is answered with 429, and looked up only if it has worked before.
+    many. Beyond the limit unknown keys are answered with 429; a key is looked up only if it has worked before.
     """
 
     admin: AdminKey
@@ -218,10 +218,10 @@ class Guard:
     attempts: Buckets = field(default_factory=Buckets)
     requests: Buckets = field(default_factory=Buckets)
     vector_rate: RequestRate | None = None
-    """How often a key may have vectors scored that its holder made; None: no limit."""
+    """The rate at which a key may have its holder's own vectors scored; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
     lookups: Shares = field(default_factory=lambda: Shares(LOOKUPS))
-    """Keys that are looked up now and have not worked before."""
+    """Counts unknown keys that are being looked up."""
 
     async def check(self, given: str, address: str) -> Grant:
         """Return what a key allows.
@@ -244,7 +244,7 @@ class Guard:
             raise Why.KEY_RATE.error(wait_s)
 
     def count_faces(self, grant: Grant, count: int) -> None:
-        """Count a photo with several searched faces as that many requests of the key; its own request is one of them.
+        """Count each searched face of a photo as a request of the key; the first is counted already.
 
         A key in debt waits before its next request (`count_request`).
         """
@@ -252,7 +252,7 @@ class Guard:
             self.requests.owe(grant.key_id, grant.rate, count - 1)
 
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
-        """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
+        """Return the result of `look_up`, which reads the database. Its InvalidInput is a failure of the address.
 
         Raises Overloaded without looking up if the caller is not `known` and its address, or all together, have failed
         too often (``too_many_failures``), or if too many unknown keys are being looked up.
@@ -274,8 +274,8 @@ class Guard:
 
     @contextmanager
     def _counted(self, address: str, *, known: bool) -> Iterator[None]:
-        """Count a failure before the block begins, so that simultaneous requests can't exceed the limit; take it back
-        unless the block raises InvalidInput."""
+        """Count a failure before the block, so that simultaneous requests can't exceed the limit; take it back unless
+        the block raises InvalidInput."""
         limits = {
             address_group(address): self.failures,
             EVERY_ADDRESS: RequestRate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),
@@ -318,12 +318,12 @@ def digest_of(secret: str) -> bytes:
 
 
 def token_of(key_id: str, secret: str) -> str:
-    """Return what the holder of a key sends."""
+    """Return the token that the holder of a key sends."""
     return f"{PREFIX}{key_id}_{secret}"
 
 
 def split_token(token: str) -> tuple[str, str]:
-    """Split a token into id and secret; both are empty if it is no token."""
+    """Split a token into id and secret; both are empty if it is not a token."""
     if not token.startswith(PREFIX):
         return "", ""
     key_id, _, secret = token.removeprefix(PREFIX).partition("_")

@@ -1,4 +1,4 @@
-"""Request bodies: read within a limit, then split into images and parameters.
+"""Read request bodies within a limit, and split them into images and parameters.
 
 Images come as multipart fields, as base64 in JSON, or as the raw body; parameters beside them as form or JSON
 fields. The body is never written to disk.
@@ -34,7 +34,7 @@ _INDEXED = re.compile(r"\[\d{0,4}\]$")
 
 @dataclass(frozen=True, slots=True)
 class ImageFields:
-    """The image fields of a body: each of these names once, or if ``many``, one name any number of times.
+    """The image fields of a body: each of these names once, or with ``many``, one name any number of times.
 
     ``track``: a name may have several images only if they show one person.
     """
@@ -49,8 +49,8 @@ class ImageFields:
         return len(self.names) == 1
 
     def field_of(self, name: str) -> str | None:
-        """Return the field that a part of a form names, which may be ``images[]`` or ``images[0]`` if there are many;
-        None for another name."""
+        """Return the field that a form's part names, or None. With ``many`` it may be written ``images[]`` or
+        ``images[0]``."""
         plain = _INDEXED.sub("", name) if self.many else name
         return plain if plain in self.names else None
 
@@ -68,37 +68,37 @@ class File:
     media_types: tuple[str, ...]
     description: str
     field: str | None = None
-    """The name of its field in a multipart form, for a body."""
+    """For a body: the name of its field in a multipart form."""
 
 
 Model = TypeVar("Model", bound=BaseModel)
 Params = TypeVar("Params", bound=BaseModel)
 
 FORM_OVERHEAD = 64 * 1024
-"""Bytes allowed beside the images: boundaries, headers, parameters."""
+"""Maximum bytes of a form besides the images: boundaries, headers, parameters."""
 MAX_TEXT_FIELD = 4096
-"""Bytes of one parameter sent as a form field."""
+"""Maximum bytes of a parameter sent as a form field."""
 MAX_TEXT_FIELDS = 16
-"""Form parts beside the images; no operation has as many parameters."""
+"""Maximum form parts besides the images; no operation has as many parameters."""
 MAX_PART_HEADER = 8 * 1024
 HEAD_END = b"\r\n\r\n"
 _HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:")
 """Begins a line of a part's head (RFC 5322, section 2.2, with the characters of RFC 9110's tokens)."""
 QUICK_BYTES = SMALL_BYTES
-"""A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
-thread."""
+"""A form or JSON object up to this size is parsed in the event loop, which takes less than a millisecond; larger ones
+are parsed in a thread."""
 COSTLY_BYTES = 2 * 1024**2
-"""Bytes from which on bodies are parsed one at a time, at low priority; smaller bodies don't wait for them."""
+"""Bodies are parsed one at a time, at low priority, from these bytes on; smaller ones don't wait for them."""
 PARSED_COPIES = 2
-"""Copies of a body that are counted while it is parsed: a form takes one, JSON less than two."""
+"""Copies of a body counted against the memory while it is parsed: a form takes one, JSON less than two."""
 MAX_ERRORS = 10
-"""How many wrong fields one answer lists."""
+"""Maximum wrong fields that an answer lists."""
 JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"
 RAW_TYPE = "application/octet-stream"
 
 BASE64_PIECE = 128 * 1024
-"""Bytes of base64 that are decoded at a time, a multiple of four; takes half a millisecond."""
+"""Bytes of base64 decoded at a time, a multiple of four; it takes half a millisecond."""
 WHITESPACE = b" \t\n\r\v\f"
 URL_SAFE = bytes.maketrans(b"-_", b"+/")
 """Translates base64's alphabet for URLs (RFC 4648, section 5) into the usual one."""
@@ -107,23 +107,23 @@ _DATA_URL = re.compile(rb"data:[^,]{0,255};base64,", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Bytes of one image, of a whole body, and how many images one enrollment may have."""
+    """Maximum bytes of one image and of a whole body, and maximum images of one enrollment."""
 
     image_bytes: int
     request_bytes: int
     images: int
     seconds: float
     json_bytes: int
-    """Most bytes of a body without images."""
+    """Maximum bytes of a body without images."""
     upload_bytes: int
-    """Most bytes of an upload for a job, packed and unpacked."""
+    """Maximum bytes of an upload for a job, both packed and unpacked."""
 
     def count(self, wanted: ImageFields) -> int:
-        """Return how many images a body may hold, in all of its fields."""
+        """Return the maximum number of images in all fields of a body."""
         return self.images if wanted.many else len(wanted.names)
 
     def most(self, wanted: ImageFields | None) -> int:
-        """Return the most bytes of a body with these images, where base64 makes four bytes of three; without images,
+        """Return the maximum bytes of a body with these images, which base64 may lengthen by a third; without images,
         `json_bytes`."""
         if wanted is None:
             return self.json_bytes
@@ -132,7 +132,7 @@ class BodyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body with its media type, in lower case without parameters."""
+    """A body and its media type, in lower case without parameters."""
 
     data: bytes
     media_type: str
@@ -195,9 +195,9 @@ def is_quick(body: Body) -> bool:
 def parse_images(
     body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = (), *, ignore: bool = False
 ) -> Parts:
-    """Split a body into images and parameters; a form may hold the ``known`` fields beside the images.
+    """Split a body into images and parameters; a form may have the ``known`` fields beside the images.
 
-    With ``ignore``, other fields of a form are left out, in place of an error.
+    With ``ignore``, other fields of a form are ignored; otherwise they are an error.
 
     Raises InvalidInput: ``unsupported_media_type``, ``invalid_json``, ``invalid_multipart``, ``invalid_base64``,
     ``missing_image``, ``too_many_images``, ``payload_too_large``, ``invalid_request``.
@@ -233,8 +233,8 @@ class Sent(Generic[Params]):
     def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
         """Return the content of a body.
 
-        Raises InvalidInput as `parse_images` does, and if a parameter has one value in the query and another in
-        the body. Generated clients send defaults in both.
+        Raises what `parse_images` raises, and InvalidInput if a parameter has different values in the query and in
+        the body. Equal ones are accepted, since generated clients send defaults in both.
         """
         model = type(query)
         parts = parse_images(body, wanted, limits, model.model_fields)
@@ -250,7 +250,7 @@ class Sent(Generic[Params]):
 
 
 def parse_json(body: Body, model: type[Model]) -> Model:
-    """Read a JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images` does."""
+    """Read a JSON body as ``model``, strictly typed. Raises what `parse_images` raises."""
     if body.media_type != JSON_TYPE:
         raise unsupported([JSON_TYPE])
     load = load_json if issubclass(model, RootModel) else _load_object
@@ -272,7 +272,7 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
 
 
 def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInput:
-    """Return pydantic's errors as one InvalidInput, with places and messages, but never the values that were sent."""
+    """Return pydantic's errors as one InvalidInput with places and messages, but without the values that were sent."""
     listed = []
     for error in errors[:MAX_ERRORS]:
         place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
@@ -313,10 +313,10 @@ class _Place(Enum):
     PREAMBLE = auto()
     """Before the first boundary: text that is ignored (RFC 2046, section 5.1.1)."""
     HEAD = auto()
-    """Behind a boundary."""
+    """After a boundary."""
     CONTENT = auto()
     END = auto()
-    """Behind the last boundary."""
+    """After the last boundary."""
 
 
 class FormReader:
@@ -330,7 +330,7 @@ class FormReader:
         self._max_parts = max_parts
         self._place = _Place.PREAMBLE
         self._held = b""
-        """Bytes that were not read yet: the next ones may complete them."""
+        """Bytes that were not parsed yet, since the next ones may complete them."""
         self._count = 0
         self._name = ""
 
@@ -365,8 +365,8 @@ class FormReader:
         return pieces
 
     def _begin_part(self, data: bytes, at: int) -> int | None:
-        """Read what follows a boundary: the head of a part, or the end of the form. Return where that ends; None if not
-        all of it is there."""
+        """Read what follows a boundary: the head of a part, or the end of the form. Return its end; None if it is
+        incomplete."""
         if data.startswith(b"--", at):
             self._place = _Place.END
             return at
@@ -389,7 +389,7 @@ class FormReader:
 
 
 def _field_of(head: bytes) -> str:
-    """Return the field that a part's head names: the rest of the boundary's line, and a line for each header."""
+    """Return the field named in a part's head, which is the rest of the boundary's line and a line per header."""
     padding, *lines = head.split(b"\r\n")
     if padding.strip(b" \t") or not all(map(_HEADER.match, lines)):
         raise _malformed()
@@ -405,9 +405,9 @@ def _malformed() -> InvalidInput:
 
 
 def form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
-    """Return the name and content of each of a form's parts, ``limit`` at most. Raises as `FormReader` does."""
+    """Return the name and content of each part of a form, at most ``limit``. Raises what `FormReader` raises."""
     reader = FormReader(body.boundary, limit)
-    parts = [(name, data) for _, name, data in reader.feed(body.data)]  # fed whole, each part is one piece
+    parts = [(name, data) for _, name, data in reader.feed(body.data)]  # fed whole, each part is in one piece
     reader.finish()
     return parts
 
@@ -453,8 +453,8 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
 
 
 def decode_base64(text: bytes | memoryview) -> bytes:
-    """Decode base64 without white space, piece by piece, so that other threads run in between: 12 MiB at once hold the
-    interpreter for 30 ms.
+    """Decode base64 without white space, piece by piece, so that other threads can run: 12 MiB at once would hold the
+    GIL for 30 ms.
 
     Raises binascii.Error.
     """
@@ -463,7 +463,7 @@ def decode_base64(text: bytes | memoryview) -> bytes:
         raise binascii.Error(message)
     decoded = io.BytesIO()
     decoded.seek(len(text) // 4 * 3)
-    decoded.write(b"\0")  # allocates all the memory at once: growing would take an eighth more
+    decoded.write(b"\0")  # allocate all memory at once: growing would take an eighth more
     decoded.seek(0)
     for start in range(0, len(text), BASE64_PIECE):
         piece = binascii.a2b_base64(text[start : start + BASE64_PIECE], strict_mode=True)

@@ -1,5 +1,4 @@
-"""The parts of the running server, as one value that `main` builds; and the types by which handlers take ids from
-paths."""
+"""The parts of the running server, in one value that `main` builds; types for the ids in paths."""
 
 from __future__ import annotations
 
@@ -39,13 +38,13 @@ Drop: TypeAlias = Callable[[Change, str], int]
 GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
 """Takes the gallery, and the id of the key that has changed it."""
 SessionKey: TypeAlias = Callable[[Scope], Awaitable[str | None]]
-"""Returns the key of a request that sends none, such as that of a browser which is signed in; None without one."""
+"""Returns the key of a request that sends none, for example from a signed-in browser; or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Data of a feature that erasing a subject also deletes: the receipt gives the count as ``name``, and the
-    ``tables`` are cleared from the disk."""
+    """A feature's data that erasing a subject also deletes. The receipt gives the count as ``name``; the ``tables`` are
+    cleared from the disk."""
 
     name: str
     drop: Drop
@@ -54,7 +53,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The running server's parts, built by `main`. A handler takes the few that it uses, by their names."""
+    """The running server's parts, built by `main`. A handler takes those that it uses, by name."""
 
     operations: Operations
     embedders: Embedders
@@ -64,7 +63,7 @@ class Components:
     admission: Admission
     workers: WorkerPool
     parsing: Lanes
-    """Where large bodies are parsed."""
+    """The threads that parse large bodies."""
     limits: BodyLimits
     metrics: Metrics
     guard: Guard
@@ -80,14 +79,14 @@ class Components:
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
-    """The folders of the models folder whose package can't be used now."""
+    """Returns the folders in the models folder whose package can't be used now."""
     gallery_changed: list[GalleryChanged] = field(default_factory=list)
-    """What features do when the settings of a gallery have changed."""
+    """Functions of features to call when a gallery's settings have changed."""
     session_keys: list[SessionKey] = field(default_factory=list)
     erased_too: list[Reached] = field(default_factory=list)
-    """What erasing a subject also deletes."""
+    """Features' data that erasing a subject also deletes."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """All of these by name, the whole as `components`, and what features add (`app.api.feature`)."""
+    """All parts by name, including this object as `components` and those of features (`app.api.feature`)."""
 
     def __post_init__(self) -> None:
         self.parts.update({each.name: getattr(self, each.name) for each in fields(self)} | {"components": self})
@@ -98,7 +97,7 @@ HEXADECIMAL = "^[0-9a-f]{32}$"
 
 
 def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
-    """Return a path parameter. The pattern is for the document alone: an id that does not match is simply not found."""
+    """Return a path parameter. The pattern is only for the document: an id that doesn't match is not found."""
     return Path(
         min_length=1,
         max_length=schemas.MAX_ID_LENGTH,

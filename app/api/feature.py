@@ -1,4 +1,4 @@
-"""What a feature adds to the service. `app.main.FEATURES` lists the features; nothing else knows of them.
+"""The parts that a feature adds to the service. `app.main.FEATURES` lists the features; nothing else knows of them.
 
 A feature is one folder. Without its entry in that list, and without the folder, the rest works as before.
 """
@@ -24,7 +24,7 @@ from app.search.registry import OpenIndex
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A call every ``seconds``, unless the server's clock cannot be trusted."""
+    """A function to call every ``seconds``, unless the server's clock can't be trusted."""
 
     seconds: float
     name: str
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The running part of a feature: what its handlers take, by name; the work of its jobs, by kind; and its tasks."""
+    """A running feature: the parts that its handlers take, by name; the work of its jobs, by kind; and its tasks."""
 
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Part:
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
     apart: Sequence[str] = ()
-    """Kinds of jobs that may last for hours: one of them at a time runs beside the other jobs, which don't wait for it.
+    """Kinds of jobs that may take hours: they run one at a time beside other jobs, which don't wait for them.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature: its operations, and what they need."""
+    """The declaration of a feature: its operations, and what they need."""
 
     routers: Sequence[Router] = ()
     start: Callable[..., Part] | None = None
@@ -60,22 +60,22 @@ class Feature:
     settings: Sequence[str] = ()
     """The settings that `start` takes."""
     setting: str | None = None
-    """Name of the setting that is `on` where the feature is wanted; None for a feature that always is."""
+    """Name of the setting that turns the feature on with `on`; None if it is always on."""
     load: Callable[[], Feature] | None = None
-    """Imports the whole feature, where this one holds its setting, and `start` as it is while the feature is off: a
-    server that does without it does not import it."""
+    """Imports the whole feature, if this declaration has only the setting, and the `start` for while the feature is
+    off, so that servers without it don't import it."""
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
     webhooks: Sequence[type[BaseModel]] = ()
-    """Models of what it posts to addresses that people have given, for the document."""
+    """For the document: models of what it posts to addresses that people have given."""
     page: Path | None = None
-    """A folder of what it adds to the web page: `start.js` is loaded before the page begins, `style.css` after its
+    """A folder of additions to the web page: `start.js` is loaded before the page begins, `style.css` after the page's
     own. They are served below `/page/` and the name of the feature's folder."""
     open_index: OpenIndex | None = None
-    """Opens another place for the galleries' vectors than this process's memory."""
+    """Opens a store of the galleries' vectors in place of this process's memory."""
     find_gpu: FindGpu | None = None
-    """Finds the GPU that large galleries are searched on."""
+    """Finds the GPU on which large galleries are searched."""
     open_gates: OpenGates | None = None
     """Opens the gates that judge liveness."""
     open_thresholds: Callable[[Store], OwnThresholds] | None = None
-    """Returns a function from a gallery to the thresholds that decide in it, where galleries may have their own."""
+    """Returns a function that gives the thresholds that decide in a gallery, if galleries may have their own."""

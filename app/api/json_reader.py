@@ -1,6 +1,6 @@
-"""Reads JSON from outside: counts its values before any becomes an object, and does not copy long strings.
+"""Read JSON from clients: count its values before making objects of them, and don't copy long strings.
 
-Three bytes of JSON can become 72 of Python's, and 60 MiB of it hold the interpreter for seconds.
+Three bytes of JSON can become 72 bytes in Python, and parsing 60 MiB of it holds the GIL for seconds.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, NoReturn, TypeAlias
 from app.errors import InvalidInput
 
 MAX_VALUES = 250_000
-"""Values of one body, 72 bytes each at most: 488 embeddings of 512 numbers, 18 MB."""
+"""Maximum values of one body, of at most 72 bytes each: 488 embeddings of 512 numbers, 18 MB."""
 MAX_VALUES_BESIDE_IMAGES = 10_000
 SMALL_BYTES = 64 * 1024
-"""JSON up to this size is not counted: it holds 32,000 values at most, and is read in about a millisecond. Strings
-beyond it are long."""
+"""The values of JSON up to this size are not counted: there are at most 32,000, read in about a millisecond. Longer
+strings are long ones."""
 BOM = b"\xef\xbb\xbf"
-"""A byte order mark, which some programs of Windows write before UTF-8."""
+"""A byte order mark, which some Windows programs write before UTF-8."""
 _WINDOW = 64 * 1024
-"""Bytes whose values are counted at a time, so that other threads run in between."""
+"""Bytes whose values are counted at a time, so that other threads can run."""
 _STRUCTURE = b"{[,:"
 _LONG = "NaN"
-"""Stands for a long string while the rest is read. It is not JSON, so no client can send it outside a string."""
+"""Replaces a long string while the rest is parsed. It is not JSON, so clients can't send it outside a string."""
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 Span: TypeAlias = tuple[int, int]
@@ -46,10 +46,10 @@ def load_json(data: bytes, max_values: int = MAX_VALUES) -> Any:
 
 
 def load_with_images(data: bytes) -> tuple[Any, int]:
-    """Read JSON that may hold images in base64; also return the number of strings longer than SMALL_BYTES.
+    """Read JSON that may contain images in base64; also return the number of strings longer than SMALL_BYTES.
 
-    Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises as `load_json` does; a field
-    with so long a name is rejected as invalid.
+    Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises what `load_json` raises; a
+    field with such a long name is rejected as invalid.
     """
     data = data.removeprefix(BOM)
     if len(data) <= SMALL_BYTES:
@@ -98,7 +98,7 @@ def _strings(data: bytes, max_values: int) -> Iterator[Span]:
 
 
 def _count(data: bytes, start: int, end: int, most: int) -> int:
-    """Count the values that begin between two strings; stop where there are more than ``most``."""
+    """Count the values that begin between two strings; stop after more than ``most``."""
     values = 0
     for at in range(start, end, _WINDOW):
         until = min(at + _WINDOW, end)
@@ -111,7 +111,7 @@ def _count(data: bytes, start: int, end: int, most: int) -> int:
 
 
 def _end_of_string(data: bytes, start: int, most: int) -> Span:
-    """Return where the string's closing quote is, and the number of quotes up to it; stop behind ``most``."""
+    """Return the position of the string's closing quote, and the number of quotes up to it; stop after ``most``."""
     at = start
     for quotes in range(1, most + 2):
         end = data.find(b'"', at)
@@ -119,7 +119,7 @@ def _end_of_string(data: bytes, start: int, most: int) -> Span:
             _invalid()
         if data[end - 1] != ord("\\"):
             return end, quotes
-        # The quote is escaped by an odd number of backslashes, all of which come after the last quote.
+        # An odd number of backslashes escapes the quote; all of them come after the previous quote.
         before = data[at:end]
         if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
             return end, quotes

@@ -1,4 +1,4 @@
-"""Counts of requests and stages, for Prometheus; `app.features.monitoring` shows them with everything else.
+"""Count requests and stages for Prometheus; `app.features.monitoring` shows these counts with everything else.
 
 Labels have a fixed set of values (route templates, methods, statuses, stages), never an id or text of a client. Each
 application has its own registry.

@@ -1,4 +1,4 @@
-"""What happens around every request: its id, security headers, log and metrics, and an answer to any error left."""
+"""Middleware around every request: its id, security headers, log and metrics, and an answer to remaining errors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ID_NAME = ID_HEADER.encode()
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PORT = re.compile(r":[0-9]*$")
 HEAD = "HEAD"
-"""The method that is answered as GET is, without the body (RFC 9110, 9.3.2)."""
+"""The method that is answered like GET, but without the body (RFC 9110, 9.3.2)."""
 _ERROR_STATUS = 500
 CSP = "content-security-policy"
 ANSWER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
-"""A browser may show an answer and nothing else. Pages have a policy of their own."""
+"""Lets a browser show an answer, but nothing else. Pages have their own policy."""
 HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -48,16 +48,16 @@ CORS_HEADERS = (
 )
 CORS_EXPOSED = ("x-request-id", "retry-after")
 MAX_QUERY = 100
-"""Most parameters in a query; no operation has a third as many."""
+"""Maximum parameters in a query; no operation has a third as many."""
 PREFLIGHT_S = 600
-"""How long a browser may cache which requests it may send."""
+"""Seconds that a browser may cache the answer to a preflight request."""
 _RAW = tuple((name.encode(), value.encode()) for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items())
 
 log = logging.getLogger(LOGGER)
 
 
 class RequestMiddleware:
-    """Gives a request its id, its answer the security headers that it does not set itself, and logs and counts both.
+    """Gives a request an id and its answer the missing security headers; logs and counts both.
 
     It also makes routes match the path as it was sent, segment by segment: `%2F` within an id is not a separator.
     Therefore path parameters arrive percent-encoded, and `OperationRoute.handle` decodes them.
@@ -74,7 +74,7 @@ class RequestMiddleware:
         scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
         method = scope["method"]
         if is_head := method == HEAD:
-            scope = {**scope, "method": "GET"}  # a copy: by the server's own scope, which stays HEAD, it sends no body
+            scope = {**scope, "method": "GET"}  # a copy: the server's own scope stays HEAD, so that it sends no body
         answer = _Answer(send, scope["request_id"], without_body=is_head)
         start = time.perf_counter()
         try:
@@ -95,7 +95,7 @@ class RequestMiddleware:
 
 
 class _Answer:
-    """Sends an answer on; remembers its status, and adds the request id and the security headers."""
+    """Forwards an answer; remembers its status, and adds the request id and the security headers."""
 
     def __init__(self, send: Send, request_id: str, *, without_body: bool = False) -> None:
         self.status = CLIENT_GONE
@@ -113,14 +113,14 @@ class _Answer:
         elif self._without_body:
             await self._send({**message, "body": b"", "more_body": False})
             if message.get("more_body"):
-                raise ClientDisconnect  # who asked for the head alone has it: a stream may have no end
+                raise ClientDisconnect  # the client wanted only the head and has it; a stream may have no end
             return
         await self._send(message)
 
 
 def _check_host_and_query(scope: Scope) -> None:
-    """Refuse a query of too many parameters before anything reads them, and a request for another server's name, by
-    which a browser may have been led here (DNS rebinding)."""
+    """Reject a query with too many parameters before anything reads them, and a request with another server's name, by
+    which a page may have led a browser here (DNS rebinding)."""
     if scope["query_string"].count(b"&") >= MAX_QUERY:
         raise InvalidInput(f"The query has more than {MAX_QUERY} parameters.", code="invalid_request", limit=MAX_QUERY)
     allowed: tuple[str, ...] = scope["app"].state.hosts
@@ -133,7 +133,7 @@ def _check_host_and_query(scope: Scope) -> None:
 
 
 def _count_request(scope: Scope, method: str, status: int, seconds: float) -> None:
-    """Log and count a request by its route's template, never by its path, which may hold people's ids."""
+    """Log and count a request by its route's template, never by its path, which may contain people's ids."""
     route = getattr(scope.get("route"), "path", None)
     method = method if method in METHODS else OTHER  # a client may send any word as its method
     metrics: Metrics = scope["app"].state.metrics
@@ -155,7 +155,7 @@ def add_middleware(app: FastAPI, origins: Sequence[str], wires: Sequence[WireFor
     """Put the middleware around ``app``.
 
     ``origins`` are the exact origins whose pages may read answers and send requests that need a browser's permission;
-    without any, no other site's page can. Cookies and stored passwords are never allowed.
+    by default no other site's pages may. Cookies and stored passwords are never allowed.
     """
     if origins:
         app.add_middleware(

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI can't see by itself, since `app.api.body` reads the bodies."""
+"""Write the parts of the OpenAPI document that FastAPI can't know, since `app.api.body` reads the bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.api.wire import WireFormat
 from app.error_codes import BY_CODE, KINDS
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
-"""FastAPI's ``responses``: what an operation may answer, by status."""
+"""FastAPI's ``responses``: the possible answers of an operation, by status."""
 BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
 TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson", "text/event-stream"})
 TAGS = [
@@ -39,8 +39,8 @@ TAGS = [
 REF = "#/components/schemas/{model}"
 EXAMPLE_REF = "#/components/examples/{code}"
 OTHER_FORMS = "x-other-content"
-"""Name of the extension with the other forms of a body; `content` has the first alone. Generators of clients that see
-one form send photos as a form; of several they take the last, or JSON, and send a file as `{}`."""
+"""Name of the extension with a body's other forms; `content` has only the first. With one form, generated clients send
+photos as a form; with several they use the last, or JSON, and send a file as `{}`."""
 ERROR = {"$ref": REF.format(model=schemas.ErrorAnswer.__name__)}
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
@@ -56,7 +56,7 @@ should switch on its `code`.
 
 
 def responses(operation: Operation) -> Responses:
-    """Return FastAPI's ``responses``: the good answer with its example, and each error status with one example per
+    """Return FastAPI's ``responses``: the successful answer with its example, and each error status with an example per
     code."""
     if operation.wire.name:
         error = {"description": f"An error, in the form that {operation.wire.name} gives it."}
@@ -69,8 +69,7 @@ def responses(operation: Operation) -> Responses:
 
 
 def request_body(operation: Operation) -> dict[str, Any] | None:
-    """Return FastAPI's ``openapi_extra``: the body of an operation. The first of several forms is the one for
-    generators."""
+    """Return FastAPI's ``openapi_extra``: the body of an operation. Generators use the first of several forms."""
     model, images, content = operation.body, operation.images, dict[str, Any]()
     if operation.upload:
         content = _upload_content(operation.upload)
@@ -103,8 +102,8 @@ def document(
     wires: Iterable[WireFormat],
     webhooks: Sequence[type[BaseModel]] = (),
 ) -> dict[str, Any]:
-    """Return the document of these operations of ``app``; ``wires`` are the further wire formats that it speaks,
-    ``webhooks`` what it sends by itself."""
+    """Return the document of these operations of ``app``. ``wires``: its further wire formats; ``webhooks``: models of
+    what it sends by itself."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -170,9 +169,9 @@ _VALUES = frozenset({"example", "examples", "default", "enum", "const", "require
 
 
 def _tidy(value: Any) -> None:
-    """Change what FastAPI and pydantic write, below ``value``, to what generators of clients understand.
+    """Change the output of FastAPI and pydantic, below ``value``, to a form that generators of clients understand.
 
-    Fields have no `title`, which repeats their name; closed sets are named; tuples say what their items are.
+    Remove fields' `title`, which repeats their name; name closed sets; describe the items of tuples.
     """
     for each in _schemas(value):
         if isinstance(each.get("title"), str):
@@ -199,15 +198,14 @@ def _schemas(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _operation_id(made: str, method: str, path: str, declared: Operation) -> str:
-    """Return the handler's name as the id, without the path that FastAPI adds; other services' interfaces add their
-    name."""
+    """Return the handler's name as the id, without the path that FastAPI adds, but with another service's name."""
     handler = made.removesuffix(f"{re.sub('[^0-9a-zA-Z]', '_', path)}_{method}").rstrip("_")
     prefix = re.sub("[^a-z]+", "_", (declared.wire.name or "").lower())
     return f"{prefix}_{handler}" if prefix else handler
 
 
 def _complete_example(responses: dict[str, Any], declared: Operation) -> None:
-    """Write the good answer's example as the server sends it: FastAPI leaves out what is null."""
+    """Write the successful answer's example as the server sends it, since FastAPI leaves out nulls."""
     content = responses[str(declared.status)].get("content", {}).get(JSON_TYPE, {})
     example, answer = getattr(declared.answer, "example", None), declared.answer
     if content and example and isinstance(answer, type) and issubclass(answer, BaseModel):
@@ -225,7 +223,7 @@ def _good_response(operation: Operation) -> dict[str, Any]:
 
 
 def _webhook(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the description of what is posted to a webhook's address."""
+    """Return the description of the requests to a webhook's address."""
     content = {"schema": {"$ref": REF.format(model=model.__name__)}, "example": getattr(model, "example", None)}
     body = {"required": True, "content": {JSON_TYPE: content}}
     taken = {"2XX": {"description": "Taken: it is not sent again."}}
@@ -245,7 +243,7 @@ def _error_response(status: int | str, codes: Iterable[str]) -> dict[str, Any]:
     examples = {code: {"$ref": EXAMPLE_REF.format(code=code)} for code in codes}
     response: dict[str, Any] = {
         "description": " ".join(f"`{code}`: {BY_CODE[code].meaning}" for code in codes),
-        # Not FastAPI's `model`: it would build a validator for each status of each operation at every start.
+        # FastAPI's `model` would build a validator for each status of each operation at every start.
         "content": {JSON_TYPE: {"schema": ERROR, "examples": examples}},
     }
     if status == 429:
@@ -264,7 +262,7 @@ def _form_schema(model: type[BaseModel], wanted: ImageFields) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template=REF)
     file = BINARY | {"description": "An image file."}
     many = {"type": "array", "items": file, "minItems": 1, "description": "Image files; repeat the field."}
-    # One file for generators, which can't say "one or several"; our own clients know what `x-repeats` means.
+    # Generators get one file, since they can't say "one or several"; our own clients know `x-repeats`.
     track = file | {"description": "An image file; with `track=true` repeat the field.", "x-repeats": True}
     schema["properties"] |= dict.fromkeys(wanted.names, track if wanted.track else many if wanted.many else file)
     return schema

@@ -1,4 +1,4 @@
-"""One operation of the HTTP interface as a value, declared once, on its handler.
+"""An operation of the HTTP interface as a value, declared once, on its handler.
 
 `app.api.route` makes it; authorization, the audit log, the OpenAPI document and the access tests read it.
 """
@@ -88,7 +88,7 @@ class Operation:
     unrestricted: bool = False
     """Whether keys that are restricted to galleries may not call it."""
     one_commit: bool = False
-    """Whether its handler writes the audit log's entry with the change (`AuditEntry.insert`), and none is before."""
+    """Whether its handler writes the audit entry with the change (`AuditEntry.insert`), so none is written before."""
     status: int = 200
     query: type[BaseModel] | None = None
     """Its parameters in the query."""
@@ -101,11 +101,11 @@ class Operation:
     file: File | None = None
     """The answer, if it is a file."""
     codes: tuple[str, ...] = ()
-    """Error codes beside those that follow from the other fields."""
+    """Error codes besides those that follow from the other fields."""
     monitoring: bool = False
-    """Whether it is about the server alone; it then does not count as a request in progress, and is not audited."""
+    """Whether it is only about the server; then it does not count as a request in progress, and is not audited."""
     streams: bool = False
-    """Whether its answer goes on for as long as the client listens; it then does not count as a request in progress."""
+    """Whether its answer lasts as long as the client listens; then it does not count as a request in progress."""
     public: bool = False
     """Whether it needs no key."""
     wire: WireFormat = OWN

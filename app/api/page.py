@@ -39,14 +39,14 @@ AUTHORIZE = """
             if (key) ui.preauthorizeApiKey("api_key", key);
             document.body.removeAttribute("data-key");
         },"""
-"""Authorizes "Try it out" with the key of the sign-in: on this page, or on the web page in the same tab."""
+"""Authorizes "Try it out" with the key that signed in, on this page or on the web page in the same tab."""
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 CACHE_CONTROL = "cache-control"
 REVALIDATED = {CACHE_CONTROL: "no-cache"}
-"""Headers of the start page, and of files asked for without the current digest: a browser caches them, and revalidates
+"""Headers of the start page, and of files requested without the current digest: a browser caches them, but revalidates
 each time."""
 IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
-"""Headers of files whose address holds the digest of all files, as the start page gives it: other versions have other
+"""Headers of files whose address contains the digest of all files, as in the start page: other versions have other
 addresses."""
 _NOT_TAKEN = re.compile(r"q=0(\.0{0,3})?")
 _VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
@@ -66,7 +66,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
         file = files.get(versioned[2] if versioned else name)
         if file is None:
             raise NotFound("There is no such file.")
-        # The digest may be that of a replica of another version: answer with our file, but don't let it be kept.
+        # The digest may be that of a replica with another version: send our file, but don't let browsers keep it.
         return _answer(request, file, IMMUTABLE if versioned and versioned[1] == digest else REVALIDATED)
 
     server.add_api_route(PAGE_PATH, show_start, methods=[*PAGE_METHODS], include_in_schema=False)
@@ -74,7 +74,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
 
 
 def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
-    """Return the file, gzipped if the client takes that; only its headers if the client has it."""
+    """Return the file, gzipped if the client accepts that; only its headers if the client has it already."""
     headers = file.headers | cached
     given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
     if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
@@ -85,8 +85,7 @@ def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Return whether a client takes gzip, by its header `accept-encoding`: a coding of weight 0 is not taken (RFC 9110,
-    12.5.3)."""
+    """Return whether a client accepts gzip, by its header `accept-encoding`; weight 0 means no (RFC 9110, 12.5.3)."""
     weights = {}
     for coding in accepted.lower().split(","):
         name, _, weight = coding.partition(";")

@@ -1,4 +1,4 @@
-"""The files of the web page: as they lie in `app/page` and in features' folders, and as they are served."""
+"""Read the web page's files from `app/page` and features' folders, and make them into the files to serve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDED = """\
     <link rel="stylesheet" href="/page/{name}/style.css">
     <script type="module" src="/page/{name}/start.js"></script>
 """
-"""Inserted before BEGIN for each feature that has a part of the page."""
+"""Inserted before BEGIN for each feature with a part of the page."""
 _SHEET = re.compile(r' *<link rel="stylesheet" href="/page/(?P<name>[^"]+)">\n')
 _SCRIPT = re.compile(r' *<script type="module" src="/page/(?P<name>[^"]+)"></script>\n')
 TYPES = {
@@ -33,18 +33,18 @@ TYPES = {
     "svg": "image/svg+xml",
     "webp": "image/webp",
 }
-"""Kinds of files that are served, with their content types."""
+"""Extensions of files to serve, with their content types."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 """Content-Security-Policy of the page's files: only files and calls of its own server, nothing inline; `blob:` is for
-photos that the browser already has. START has the hashes of its own script and styles besides."""
+photos that the browser already has. START's also has the hashes of its script and styles."""
 HEADERS = {"vary": "accept-encoding"}
 DOCUMENTS = {"permissions-policy": "camera=(self), geolocation=(), microphone=()"}
-"""Headers, beside the policy, of files that a browser opens alone: in scripts, styles and pictures of a page they have
-no effect."""
+"""Headers, besides the policy, of files that a browser opens as documents; they have no effect on scripts, styles and
+pictures."""
 DOCUMENT_KINDS = ("html", "svg")
 DIGEST_CHARACTERS = 16
 
@@ -55,7 +55,7 @@ class File:
     packed: bytes
     """The content by gzip."""
     headers: dict[str, str]
-    """Content type and ETag, beside those of every file."""
+    """Content type and ETag, besides the headers of every file."""
 
 
 def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
@@ -71,13 +71,13 @@ def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
 
 
 def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
-    """Return the files as they are served: START with all style sheets and the modules of the first view in it, so that
-    a first view waits for one file, and the others, which it names below the digest of them all.
+    """Return the files to serve: START, which contains all style sheets and the first view's modules, so that a first
+    view needs one file; and the others, which START names below the digest of all files.
 
-    The other views' modules are in a template, which the page has fetched once its first view is there: a module whose
-    request breaks off when it is imported would be missing until the page is loaded again.
+    The other views' modules are in a template, which the page has fetched when its first view is shown: a module whose
+    request fails during an import would be missing until the page is reloaded.
 
-    Raises ValueError as `join_modules` does.
+    Raises what `join_modules` raises.
     """
     files = read_files(added)
     html = files.pop(START).content.decode()
@@ -97,13 +97,13 @@ def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
 
 
 def digest_of(files: Mapping[str, File]) -> str:
-    """Return what stands for the names and contents of all files but START, which names it."""
+    """Return a digest of the names and contents of all files except START, which contains it."""
     tags = "".join(f"{name} {file.headers['etag']}\n" for name, file in sorted(files.items()) if name != START)
     return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def _inline(tag: Literal["script", "style"], text: str) -> str:
-    """Return the element. Raises ValueError if the text would end it."""
+    """Return the element with the text in it. Raises ValueError if the text would end the element."""
     if found := re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
         raise ValueError(f"The page's {tag} has {found[0]} in it, which can't stand in HTML.")
     kind = ' type="module"' if tag == "script" else ""

@@ -1,9 +1,8 @@
-"""The web page's JavaScript modules as a first view needs them: one script in place of some twenty files.
+"""Join the web page's JavaScript modules for the first view: one script in place of about twenty files.
 
-A browser asks for six files at a time, and no module runs before all that it imports are there. Each joined module
-stays a scope of its own, a function that returns what the module exports; its text is otherwise as it was written. The
-script stands in the start page itself, which nothing can import from: it leaves its scopes in SCOPES, for the modules
-that are fetched later.
+A browser fetches six files at a time, and a module runs only after all of its imports are there. Each joined module
+keeps its own scope, a function that returns the module's exports; its text is otherwise unchanged. The script is in the
+start page itself, from which nothing can be imported, so it leaves its scopes in SCOPES for modules fetched later.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _LATER = re.compile(r"""\bimport\(\s*(?P<quote>["'])(?P<target>[^"']+)(?P=quote)
 _EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:const|function\*?|class)\s+(?P<name>[\w$]+))", re.MULTILINE)
 _RENAMED = re.compile(r"(\w+)\s+as\s+(\w+)")
 _OTHERWISE = re.compile(r"^(?:import|export)\b(?!\()[^\n]*|^.*\bimport\.meta\b[^\n]*", re.MULTILINE)
-"""Matches imports and exports written in another way, which can't stand in a function."""
+"""Matches imports and exports in other forms, which can't be put into a function."""
 SCOPES = "likeness"
 """Global name of the joined modules' scopes."""
 
 
 def join_modules(modules: Mapping[str, str], begun: Sequence[str], folder: str) -> tuple[str, dict[str, str]]:
-    """Return the modules as a page serves them: ``begun`` and all that they import as one script, and the others.
+    """Return the modules to serve: ``begun`` and all their imports as one script, and the others.
 
     Args: modules: Text by path, `views/home.js`. begun: The modules that run when the page begins, in this order.
     folder: The address of the modules' folder, which the script imports the others from.
@@ -42,7 +41,7 @@ def join_modules(modules: Mapping[str, str], begun: Sequence[str], folder: str) 
 
 
 def imported(modules: Mapping[str, str], name: str) -> list[str]:
-    """Return the modules that this one imports at its beginning, as paths."""
+    """Return the paths of the modules that this one imports at its beginning."""
     targets = (_path(name, found["target"]) for found in _IMPORT.finditer(modules[name]))
     return [target for target in targets if target in modules]
 
@@ -75,7 +74,7 @@ def _scope(modules: Mapping[str, str], name: str, joined: Mapping[str, str], fol
 
 
 def _taken(found: re.Match[str], scope: str | None) -> str:
-    """Return the statement that takes from ``scope`` what the import takes from its module, on as many lines."""
+    """Return the statement that takes from ``scope`` what the import takes from its module, in as many lines."""
     if scope is None:
         return found[0]  # not a joined module
     names, lines = found["names"] or "", "\n" * found[0].count("\n")
@@ -88,7 +87,7 @@ def _taken(found: re.Match[str], scope: str | None) -> str:
 
 
 def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, str]) -> str:
-    """Return a module that isn't joined: it takes from SCOPES what it imports from modules that are."""
+    """Return a module that isn't joined, changed to take imports from joined modules out of SCOPES."""
 
     def scope(found: re.Match[str]) -> str | None:
         own = joined.get(_path(name, found["target"]))
@@ -99,7 +98,7 @@ def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, st
 
 
 def _path(name: str, target: str) -> str:
-    """Return the path that the module ``name`` means by ``target``."""
+    """Return the path of the import ``target`` in the module ``name``."""
     if target.startswith("/page/"):
         return target.removeprefix("/page/")
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), target))

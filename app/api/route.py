@@ -49,21 +49,21 @@ from app.gallery.text import to_nfc
 from app.wording import near, unknown_name
 
 LOOKED_THROUGH = 100
-"""Galleries among which one of almost the same id is looked for."""
+"""Maximum galleries among which to search one with a similar id."""
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
-"""Statuses that the audit log leaves out: such a request did nothing and is tried again, and a flood of requests must
-not become a flood of rows."""
+"""Statuses that the audit log leaves out: such a request did nothing and is repeated, and many of them must not fill
+the log."""
 PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
-"""Error codes whose answers are delayed for a caller who gets them again and again (`Admission.pause`)."""
+"""Error codes whose answers are delayed for a caller who gets them repeatedly (`Admission.pause`)."""
 
 
 class AuditTrail:
-    """Records a request and sends its answer on.
+    """Records a request and forwards its answer.
 
-    An operation that changes something is written before it begins, or by its handler with the change (`one_commit`),
-    and again before the answer goes out; any other is noted at its end. Refusals are noted too if the key is known or
-    was wrong. Monitoring is not recorded.
+    The entry of an operation that changes something is written before it begins, or by its handler with the change
+    (`one_commit`), and again before the answer goes out; any other is noted at its end. Refusals are noted, too, if the
+    request has a key, even a wrong one. Monitoring is not recorded.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AuditTrail:
         self._finished = operation.monitoring
 
     def refuse(self, error: LikenessError) -> None:
-        """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
+        """Note a refusal. Requests without a key are not recorded, since their number is not limited."""
         if error.code in _BAD_KEY:
             self.entry.key = str(error.details["key"])
         has_begun = self.entry.row is not None
@@ -88,7 +88,7 @@ class AuditTrail:
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     async def send(self, message: Message) -> None:
-        """Send on a part of the answer, after the outcome of a change was written.
+        """Forward a part of the answer, after writing the outcome of a change.
 
         If the database fails now, the work is done, and the entry stays without outcome.
         """
@@ -107,7 +107,7 @@ class AuditTrail:
         await self._send(message)
 
     def end(self) -> None:
-        """Note the request, unless its outcome is written already or it is not recorded."""
+        """Note the request, unless its outcome has been written or it is not recorded."""
         if self._finished or self.status in _NOT_RECORDED:
             return
         self.entry.status = self.status
@@ -142,10 +142,10 @@ class OperationRoute(APIRoute):
         return (self.operation,)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request: authenticate, admit, audit, then the handler. Any error becomes an answer.
+        """Answer a request: authenticate, admit, audit, then call the handler. Any error becomes an answer.
 
-        FastAPI's own code looks at all types again, and takes four times as long. A route of several operations sets
-        ``scope["operation"]`` before.
+        FastAPI's own code would inspect all types again, and takes four times as long. A route of several operations
+        sets ``scope["operation"]`` first.
         """
         operation: Operation = scope.get("operation", self.operation)
         components: Components | None = self._state.components
@@ -184,7 +184,7 @@ class OperationRoute(APIRoute):
                 return
             except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
                 refusal = expected(error, scope["request_id"])
-                # Their frames would hold the body in memory during the wait.
+                # The frames would keep the body in memory during the wait.
                 refusal.__traceback__ = refusal.__context__ = None
                 trail.refuse(refusal)
                 refusal = await _naming_nearest(refusal, components, scope)
@@ -218,7 +218,7 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
     """Check that the key may call the operation on this gallery.
 
     Raises InvalidInput (``missing_scope``, ``gallery_restricted``), and NotFound (``gallery_not_found``) for a gallery
-    that the key may not see, as if there were none.
+    that the key may not see, as if it didn't exist.
     """
     if operation.scope is not None:
         grant.require(operation.scope)
@@ -270,10 +270,10 @@ class Router:
         a response. The first line of its docstring is the operation's summary, the rest its description. ``responses``
         and ``extra`` are further parts of the OpenAPI document.
 
-        The function takes parts of `Components` by their names; the request, its `Grant` or its `AuditEntry`; ids of
-        the path, of which a `Gallery` comes opened; a model of the query (``Query()``); and the body, as a model of its
-        JSON or as `Sent`. One that isn't a coroutine runs in a worker thread, where the body is parsed and the gallery
-        opened; a coroutine takes neither.
+        The function takes parts of `Components` by name; the request, its `Grant` or its `AuditEntry`; ids of the path,
+        where a `Gallery` is opened; a model of the query (``Query()``); and the body, as a model of its JSON or as
+        `Sent`. It runs in a worker thread, where the body is parsed and the gallery opened, unless it is a coroutine,
+        which can take neither.
         """
 
         def declare(handler: Handler) -> Handler:
@@ -310,7 +310,7 @@ class Router:
 def add_operations(app: FastAPI, routers: Iterable[Router]) -> None:
     """Add the operations of the routers to the application."""
     for router in routers:
-        # Not `include_router`: FastAPI would then look each route up twice at each request, for 0.1 ms.
+        # With `include_router` FastAPI would look each route up twice at each request, for 0.1 ms.
         app.router.routes.extend(route.bound_to(app) for route in router.routes)
 
 
@@ -325,28 +325,28 @@ class _Parameters:
     """A handler's parameters, by where they come from."""
 
     of_request: dict[str, str] = field(default_factory=dict)
-    """Names of those taken from the request: where its scope has them, or empty for the request itself."""
+    """Names of parameters taken from the request, with their key in the scope, empty for the request itself."""
     parts: list[str] = field(default_factory=list)
-    """Names of those that are parts of `Components`."""
+    """Names of parameters that are parts of `Components`."""
     ids: dict[str, Any] = field(default_factory=dict)
     """Ids of the path, as fields of a model."""
     made: dict[str, Any] = field(default_factory=dict)
-    """Functions that make what a feature takes from a request in its own way (`Depends`)."""
+    """Functions that make parameters from a request for a feature (`Depends`)."""
     read: list[inspect.Parameter] = field(default_factory=list)
     """The parameters in the path and the query, for the document."""
     query: type[BaseModel] | None = None
     query_name: str = ""
     body: str = ""
-    """The name of the one that is the body; empty without any."""
+    """The name of the parameter that is the body; empty if there is none."""
     model: Any = None
-    """Its type: a model of JSON, or `Sent`, whose parameters are then those of the query."""
+    """The body's type: a model of JSON, or `Sent`, whose parameters may also be in the query."""
     gallery: str = ""
-    """The name of the one that is the gallery of the path's id, opened; empty without any."""
+    """The name of the parameter that is the path's gallery, opened; empty if there is none."""
 
     def reader(self) -> Callable[[Request], Awaitable[dict[str, Any]]]:
-        """Return a coroutine that reads all parameters but the body, from the request and the service.
+        """Return a coroutine that reads all parameters except the body, from the request and the service.
 
-        It raises InvalidInput (``invalid_request``) for the path and the query.
+        It raises InvalidInput (``invalid_request``) for wrong ones in the path and the query.
         """
         of_path = create_model("Ids", **self.ids)
 
@@ -369,7 +369,7 @@ class _Parameters:
 
 
 OF_REQUEST: Mapping[type, str] = {Request: "", Grant: "grant", AuditEntry: "audit"}
-"""Types that a handler may take from its request, and where the scope has them."""
+"""Types that a handler may take from its request, with their keys in the scope."""
 QUERY = "query_"
 """The name of the parameters in the query of an operation that takes photos."""
 
@@ -404,7 +404,7 @@ def _parameters_of(signature: inspect.Signature) -> _Parameters:
 
 
 def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:
-    """Return the model of the body, for the document: images are beside the parameters of the query."""
+    """Return the model of the body, for the document; of a body with images it is that of the query's parameters."""
     if images is None or parameters.query is None:
         return parameters.model
     several: Any = Annotated[list[Base64], Field(min_length=1)]
@@ -415,7 +415,7 @@ def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:
 
 
 def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: Operation) -> Callable[..., Any]:
-    """Return the coroutine that answers a request: it supplies what the handler takes, runs it, and writes its answer.
+    """Return the coroutine that answers a request: it collects the handler's arguments, runs it, and writes its answer.
 
     Its signature is for the document.
     """

@@ -1,10 +1,10 @@
-"""Wire formats: this service's own REST interface, or another service's that a feature speaks.
+"""Wire formats: that of this service's own REST interface, or another service's in a feature.
 
-A wire format says how a key is sent and how an error looks. Everything else is the same for all: keys and scopes,
-limits, the audit log, the operations.
+A wire format says how clients send a key and what an error looks like. Everything else is the same for all: keys and
+scopes, limits, the audit log, the operations.
 
-Every error of the REST interface has one shape: ``{"error": {"code", "message", "details"}, "request_id"}``. Only here
-does an exception become an answer.
+All errors of the REST interface have the same shape: ``{"error": {"code", "message", "details"}, "request_id"}``. Only
+this module turns exceptions into answers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusab
 from app.logs import LOGGER
 
 BROWSER_PATHS = ("/docs", "/openapi.json")
-"""Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
-send Basic credentials along with requests that other sites make."""
+"""Paths that also accept the key as the password of HTTP Basic, so that a browser can open them. Others don't, since
+browsers send Basic credentials with requests that other sites make."""
 RETRY_AFTER_S = 1.0
 """The `Retry-After` of an error that has none."""
 
@@ -70,7 +70,7 @@ def answer_problem(error: LikenessError, request_id: str) -> ProblemAnswer:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` in JSON's types; NaN becomes null, and bytes their number."""
+    """Return ``value`` in JSON's types; NaN becomes null, and bytes become their length."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -85,37 +85,36 @@ def plain(value: Any) -> Any:
 
 
 class WireFormat(ABC):
-    """How an interface sends keys and errors. In its methods, ``scope["path"]`` is the path as it was sent,
-    percent-encoded."""
+    """How an interface sends keys and errors. In methods, ``scope["path"]`` is the path as sent, percent-encoded."""
 
     name: ClassVar[str | None] = None
     """The other service's name; None: this is our own format."""
     security: ClassVar[Sequence[str]]
-    """The ways to send a key, by their names in the OpenAPI document."""
+    """Names, in the OpenAPI document, of the ways to send a key."""
     takes_keys: ClassVar[bool] = True
-    """Whether callers send a key, so that the document says which scope it needs."""
+    """Whether callers send a key; if so, the document says which scope it needs."""
     security_schemes: ClassVar[Mapping[str, Any]] = {}
     """The security schemes that only this format has, for the document."""
     sent_headers: ClassVar[Sequence[str]] = ()
     answer_headers: ClassVar[Sequence[str]] = ()
-    """Headers that pages of other origins may send and read, beside those of our own format."""
+    """Headers that pages of other origins may send and read, besides those of our own format."""
     description: ClassVar[str] = ""
     """Describes its operations in the document."""
     strict: ClassVar[bool] = False
-    """Whether parameters in the query that are unknown or given twice are errors."""
+    """Whether unknown and repeated parameters in the query are errors."""
     forms: ClassVar[bool] = True
     """Whether images may be the files of a form."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
-        """Return whether a request that no route took is in this format."""
+        """Return whether a request without a route is in this format."""
 
     @abstractmethod
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
         """Return the error in this format."""
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the request's key allows, and where to read the body from.
+        """Return what the request's key allows, and the function to read the body with.
 
         The key is ``scope["key"]`` from then on. Only requests in our own format may come in a session.
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
@@ -173,12 +172,12 @@ def is_browser_path(path: str) -> bool:
 
 
 def not_ready() -> LikenessError:
-    """Return the error of a request before the start of the application and after its end."""
+    """Return the error of a request before the application has started or after it has stopped."""
     return LikenessError("The server is starting or stopping.", code="not_ready")
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
-    """Return the callers that a request counts for: its key and its address."""
+    """Return the callers for whom a request is counted: its key and its address."""
     return key_id, f"@{address_group(address_of(scope))}"
 
 
@@ -189,13 +188,13 @@ def address_of(scope: Scope) -> str:
 
 
 CLIENT_GONE = 499
-"""The status of a request whose client left before its answer, as in nginx."""
+"""The status of a request whose client left before the answer, as in nginx."""
 
 log = logging.getLogger(LOGGER)
 
 
 class Answer(Protocol):
-    """Sends an answer on. ``status`` is CLIENT_GONE until it begins."""
+    """Forwards an answer. ``status`` is CLIENT_GONE until the answer begins."""
 
     status: int
 
@@ -203,7 +202,7 @@ class Answer(Protocol):
 
 
 def expected(error: Exception, request_id: str) -> LikenessError:
-    """Return the error as a LikenessError; log one that was not expected."""
+    """Return the error as a LikenessError; log an unexpected one."""
     if isinstance(error, LikenessError):
         return error
     fields = {"fields": {"request_id": request_id}}
@@ -216,7 +215,7 @@ def expected(error: Exception, request_id: str) -> LikenessError:
 
 
 async def send_error(error: LikenessError, wire: WireFormat, scope: Scope, receive: Receive, answer: Answer) -> None:
-    """Send the error as the answer, unless one has begun: that one is cut short, which clients notice."""
+    """Send the error as the answer. An answer that has begun is cut off instead, which clients notice."""
     if answer.status != CLIENT_GONE:
         fields = {"request_id": scope["request_id"], "code": error.code, "error": error.message}
         log.warning("an answer was cut short", extra={"fields": fields})
@@ -226,18 +225,18 @@ async def send_error(error: LikenessError, wire: WireFormat, scope: Scope, recei
 
 
 def wire_of(scope: Scope) -> WireFormat:
-    """Return the wire format of a request that no operation took."""
+    """Return the wire format of a request without an operation."""
     others: tuple[WireFormat, ...] = scope["app"].state.wires
     return next((wire for wire in others if wire.speaks(scope)), OWN)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Have Starlette's own refusals answered as errors of this service."""
+    """Answer Starlette's own refusals as errors of this service."""
     app.add_exception_handler(HTTPException, _refuse_unrouted)
 
 
 async def _refuse_unrouted(request: Request, error: Exception) -> Response:
-    """Refuse a request without a route, but tell nothing about routes to those without a key."""
+    """Refuse a request without a route, but reveal nothing about routes to callers without a key."""
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
     refusal: LikenessError = InvalidInput(str(error.detail))
     headers: dict[str, str] = dict(error.headers or {})

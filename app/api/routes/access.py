@@ -1,4 +1,4 @@
-"""Access: a request's own key."""
+"""Show a request's own key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ router = Router("access")
 async def show_own_key(grant: Grant) -> schemas.OwnKey:
     """Show what this key may do.
 
-    The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
-    may call this.
+    Answers the id, scopes and galleries of the request's own key, so that a program can offer only what the key allows.
+    Any key may call this.
     """
     return own_key(grant)
 

@@ -32,7 +32,7 @@ def list_faces(
 ) -> schemas.FacePage:
     """List a subject's faces.
 
-    In the order of their enrollment, page by page.
+    Lists them in the order of their enrollment, page by page.
     """
     page = store.faces(gallery, subject, cursor=query.cursor, limit=query.limit)
     return schemas.FacePage.of(page, faces=[stored_face(face, gallery) for face in page.items])
@@ -42,7 +42,7 @@ def list_faces(
 def get_face(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
-    Where the face was in its photo, its quality, and the model that computed its template.
+    Answers where the face was in its photo, its quality, and the model that computed its template.
     """
     return stored_face(store.face(gallery, face_id, subject), gallery)
 
@@ -51,7 +51,7 @@ def get_face(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId
 def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
-    Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one goes.
+    Deletes the face, its stored crop and its vector. The subject stays, even without faces, unless it is unnamed.
     """
     with galleries.change(gallery) as change:
         subjects.delete_face(change, subject, face_id)
@@ -68,7 +68,7 @@ def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face
 def get_crop(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
-    The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
+    Answers the aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
     face = store.face(gallery, face_id, subject)
     if face.crop is None:

@@ -104,7 +104,7 @@ class GalleryPage(Wire):
 def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
     """List galleries.
 
-    The galleries that the key may see, with their counts, in the order of their creation, page by page.
+    Lists the galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
     page = store.galleries(query.cursor, query.limit, grant.galleries)
     return GalleryPage.of(page, galleries=[_answer(store, gallery) for gallery in page.items])
@@ -122,7 +122,7 @@ def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Quer
 def create_gallery(operations: Operations, store: Store, entry: AuditEntry, asked: GalleryCreate) -> Gallery:
     """Create a gallery.
 
-    The new gallery is empty. It holds templates of one model package, which may be any installed one.
+    Creates an empty gallery. It will hold templates of one model package, which may be any installed one.
     """
     entry.gallery = fit_id(asked.id)
     made = operations.create_gallery(asked.id, asked.embedder, **asked.model_dump(exclude={"id", "embedder"}))
@@ -133,7 +133,7 @@ def create_gallery(operations: Operations, store: Store, entry: AuditEntry, aske
 def get_gallery(store: Store, gallery: records.Gallery) -> Gallery:
     """Show a gallery.
 
-    The gallery with the number of its subjects and faces.
+    Answers the gallery with the number of its subjects and faces.
     """
     return _answer(store, gallery)
 
@@ -150,8 +150,8 @@ def update_gallery(
     """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
-    once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
-    points are measured soon, and decide from then on.
+    once and in other servers of the same database soon after. With `calibration` set to `gallery` its operating points
+    are measured soon, and decide from then on.
     """
     updated = galleries.update_gallery(gallery, **asked.model_dump(exclude_none=True))
     for tell in components.gallery_changed:

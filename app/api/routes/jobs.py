@@ -32,14 +32,14 @@ JOB = f"{JOBS}/{{job}}"
 
 REPORT_FIELDS = ("item", "name", "code", "message", "reasons", "enrolled")
 FORMULA_SIGNS = tuple("=+-@\t\r")
-"""A spreadsheet takes a cell that begins with one of these for a formula; senders choose the items' names."""
+"""A spreadsheet takes a cell that begins with one of these for a formula, and senders choose the items' names."""
 
 
 @router.operation("GET", JOBS, scope=Scope.READ, codes=("invalid_cursor", "invalid_id"))
 def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPageParams, Query()]) -> schemas.JobPage:
     """List the jobs.
 
-    The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
+    Lists the jobs of the galleries that the key may see, newest first, page by page. Finished jobs are kept for
     `LIKENESS_JOB_DAYS`.
     """
     gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
@@ -51,7 +51,7 @@ def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPagePara
 def get_job(jobs: JobStore, grant: Grant, job: JobId) -> schemas.Job:
     """Show a job.
 
-    How far it is, what it counted, and how it ended.
+    Answers its progress, its counts, and how it ended.
     """
     return answer(find_job(jobs, grant, job))
 
@@ -80,8 +80,8 @@ def get_report(
 ) -> StreamingResponse:
     """Read a job's report.
 
-    Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message, reasons and
-    whether it was enrolled; as lines of JSON, or as CSV.
+    Lists every item that was rejected so far, or enrolled with a warning, as lines of JSON or as CSV: its number, name,
+    code, message, reasons and whether it was enrolled.
     """
     reported = find_job(jobs, grant, job)
     as_csv = query.format == "csv"
@@ -144,5 +144,5 @@ def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
 
 
 def _harmless(cell: str) -> str:
-    """Return the cell so that no spreadsheet takes it for a formula."""
+    """Return the cell, changed so that no spreadsheet takes it for a formula."""
     return "'" + cell if cell.startswith(FORMULA_SIGNS) else cell

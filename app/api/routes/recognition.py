@@ -1,4 +1,4 @@
-"""Photos in, answers out: detect, embed, verify, identify, enroll."""
+"""The operations on photos: detect, embed, verify, identify, enroll."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def detect(operations: Operations, sent: Sent[schemas.DetectParams]) -> schemas.
     """Find the faces in a photo.
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if there
-    is no face. Faces may be as small as 20 pixels or larger than the frame, and turned, each in its own way. A face
-    whose landmarks can't be measured has none, and the reason `unalignable`.
+    is no face. Faces may be as small as 20 pixels or larger than the frame, and turned by any angle. A face whose
+    landmarks can't be measured has none, and the reason `unalignable`.
     """
     photo = operations.detect(sent.images[0])
     return schemas.DetectAnswer.of(photo, image=photo, explain=_explained([photo]) if sent.params.explain else None)
@@ -145,13 +145,13 @@ def identify(
     """Who is in this photo?
 
     Searches the gallery for every face of the photo, and decides for each: known, uncertain or unknown. A subject is
-    given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the server's defaults
-    for both are kept, or the strictest measured operating point if the gallery is too large. Unless the key has the
-    scope `templates`, scores are rounded down without changing a decision, and candidates below the most lenient
-    operating point are left out, because enough exact scores show the enrolled templates.
+    given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the server's defaults for both
+    hold, or the strictest measured operating point if the gallery is too large. Unless the key has the scope
+    `templates`, scores are rounded down without changing a decision, and candidates below the most lenient operating
+    point are left out, because enough exact scores would reveal the enrolled templates.
 
-    With `track=true`, several images of one person, as of a track before a camera, are one probe. The answer has one
-    face, that of the best image, or none if no image shows one of the `quality`.
+    With `track=true`, several images of one person, as from a camera, are one probe. The answer has one face, that of
+    the best image, or none if no image shows a face of the `quality`.
     """
     params = sent.params
     identification = operations.identify(
@@ -224,8 +224,8 @@ def enroll(
 ) -> schemas.EnrollAnswer:
     """Enroll photos of a person.
 
-    Adds each photo's face to the subject, which is created if it is missing. When the answer comes, the faces are in
-    the database and searches find them. Photos without a face, with several equally prominent ones, or of too low
+    Adds each photo's face to the subject, which is created if it is missing. At the time of the answer, the faces are
+    in the database and searches find them. Photos without a face, with several equally prominent ones, or of too low
     quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is good enough,
     nothing changes and the answer is an error.
 
@@ -391,8 +391,8 @@ def _explained(
     point: VerifyPoint | IdentifyPoint | None = None,
     track: Sequence[int] | None = None,
 ) -> schemas.Explain:
-    """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed;
-    ``point``: what decided about a gallery's faces.
+    """Return how an answer came about. ``stages``: milliseconds besides those of the photos, which are summed;
+    ``point``: the operating point that decided about a gallery's faces.
     """
     photos = list(photos)
     total: dict[str, float] = {}

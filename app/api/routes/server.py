@@ -20,7 +20,7 @@ NAME = "likeness"
 async def livez() -> schemas.Health:
     """Is the process alive?
 
-    Answers as long as the process can. Restart the process if it doesn't.
+    Answers as long as the process works. Restart the process if it doesn't answer.
     """
     return schemas.Health(status="ok")
 
@@ -41,8 +41,8 @@ async def readyz(request: Request) -> Response:
     """Does the server take requests?
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
-    searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a write
-    to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one succeeds; that is tried every 2
+    searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a failed
+    write to the database or to `LIKENESS_AUDIT_SINK`, as on a full disk, until one succeeds; this is tried every 2
     seconds. `warnings` lists problems that do not keep it from answering, and is renewed every minute.
     """
     components: Components | None = request.app.state.components
@@ -61,7 +61,7 @@ async def readyz(request: Request) -> Response:
 async def version(request: Request) -> schemas.Version:
     """Show the server's version.
 
-    The name of the program and its version.
+    Answers the name of the program and its version.
     """
     return schemas.Version(name=NAME, version=request.app.version)
 
@@ -70,8 +70,8 @@ async def version(request: Request) -> schemas.Version:
 def list_models(components: Components) -> schemas.ModelList:
     """List the model packages.
 
-    Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
-    Folders whose manifest can't be used are in `skipped`.
+    Lists every package in the models folder: its licence, SHA-256, measured operating points, and whether it is
+    running. Folders whose manifest can't be used are in `skipped`.
     """
     operations = components.operations
     defaults = schemas.Defaults.of(operations.defaults, embedder=operations.package)
@@ -80,7 +80,7 @@ def list_models(components: Components) -> schemas.ModelList:
 
 
 def model_answer(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:
-    """Return a package; ``device``: where it is running, None if it isn't."""
+    """Return a package's answer; ``device``: where it is running, or None."""
     manifest = package.manifest
     contract = manifest.liveness
     return schemas.Model.of(

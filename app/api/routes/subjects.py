@@ -27,7 +27,7 @@ def list_subjects(
 ) -> schemas.SubjectPage:
     """List the subjects of a gallery.
 
-    In the order of their creation, page by page; with `search` only those whose id or name contains it.
+    Lists them in the order of their creation, page by page; with `search` only those whose id or name contains it.
     """
 
     page = store.subjects(
@@ -47,8 +47,8 @@ def list_subjects(
 def create_subject(store: Store, entry: AuditEntry, gallery: Gallery, asked: schemas.SubjectCreate) -> schemas.Subject:
     """Create a subject.
 
-    The new subject has no faces, and an id that the server makes unless one is given. Enrolling creates a missing
-    subject too; this is for giving it a name first.
+    Creates a subject without faces. The server makes an id unless one is given. Enrolling also creates a missing
+    subject; this is for giving it a name first.
     """
     entry.subject = fit_id(asked.id)
     with store.change(gallery) as change:
@@ -61,7 +61,7 @@ def create_subject(store: Store, entry: AuditEntry, gallery: Gallery, asked: sch
 def get_subject(store: Store, gallery: Gallery, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
-    The subject with its name, metadata and number of faces.
+    Answers the subject with its name, metadata and number of faces.
     """
     return schemas.Subject.model_validate(store.subject(gallery, subject))
 

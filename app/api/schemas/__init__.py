@@ -1,4 +1,4 @@
-"""What goes over the wire: every request and answer of the REST interface, as pydantic models.
+"""Every request and answer of the REST interface, as pydantic models.
 
 The service, the Python client and the command line share these; nothing here imports a web framework.
 Coordinates are pixels of the upright original photo, scores are cosine similarities (-1 to 1, higher =

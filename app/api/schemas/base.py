@@ -21,7 +21,7 @@ from app.timestamps import utc_text
 
 MAX_ID_LENGTH = MAX_TEXT
 ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-"""Pattern of ids that callers choose: no control characters. `app.gallery.text` refuses a few more characters."""
+"""Pattern of ids that callers choose: no control characters. `app.gallery.text` rejects a few more characters."""
 MAX_NOTE_LENGTH = MAX_CONSENT
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
@@ -34,7 +34,7 @@ MODEL = "sface@1.0.0"
 FACE_ID = "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"
 PUBLIC_KEY = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
 Example: TypeAlias = dict[str, Any]
-"""A model's ``example`` is one request or answer, for the OpenAPI document; of an answer it may be some fields."""
+"""A model's ``example`` is a request or an answer for the OpenAPI document; an answer's may lack fields."""
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
@@ -64,8 +64,8 @@ AskedRate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 def _time(value: object) -> str:
-    """Return a time, given as RFC 3339 text, as the database stores it. Numbers, which pydantic would accept, are
-    refused."""
+    """Return a time, given as RFC 3339 text, as the database stores it. Numbers are rejected, though pydantic would
+    accept them."""
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
     time = datetime.fromisoformat(value)
@@ -89,7 +89,7 @@ Time: TypeAlias = Annotated[
 
 
 def words(closed_set: type[StrEnum]) -> WithJsonSchema:
-    """Return the annotation by which the document lists an enum's values in the field, not as a type of its own."""
+    """Return the annotation that makes the document list an enum's values in the field, not as a separate type."""
     return WithJsonSchema({"enum": [word.value for word in closed_set], "type": "string"})
 
 
@@ -101,7 +101,7 @@ def _scope(word: str) -> Scope:
 
 
 ScopeWord: TypeAlias = Annotated[Scope, BeforeValidator(_scope), words(Scope)]
-"""A scope, read from its name: strict reading of JSON would refuse that, since JSON has no enums."""
+"""A scope, read from its name, which strict reading of JSON would reject, since JSON has no enums."""
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."
@@ -130,7 +130,7 @@ def _not_removed(kind: object) -> object:
 
 
 Population: TypeAlias = Annotated[
-    str,  # the pattern of a manifest, repeated: importing that module would double a command's start
+    str,  # repeats the manifest's pattern, since importing that module would double a command's start
     Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100),
 ]
 Populations: TypeAlias = Annotated[list[Population], Field(max_length=20)]
@@ -148,7 +148,7 @@ NextCursor: TypeAlias = Annotated[
 
 
 is_none = partial(operator.is_, None)
-"""Says whether a field of an answer is left out (`Field`'s ``exclude_if``)."""
+"""Leaves a field out of an answer if it is None (`Field`'s ``exclude_if``)."""
 
 
 SHOWN: Mapping[str, Any] = {
@@ -209,12 +209,12 @@ SHOWN: Mapping[str, Any] = {
     "version": "1.0.0",
     "write_ahead_log": "emptied",
 }
-"""Values that examples of answers show in a field of this name, if it has no example of its own."""
+"""Values for fields with these names in examples of answers, if the field has no example."""
 _OF_TYPE: Mapping[Any, Any] = {str: "...", bool: False, int: 1, float: 0.5, datetime: TIME, list: [], dict: {}}
 
 
 def _shown(name: str, field: FieldInfo) -> Any:
-    """Return the value that an example shows in this field of an answer."""
+    """Return the value of this field in an answer's example."""
     if field.examples:
         return field.examples[0]
     if not field.is_required():
@@ -242,7 +242,7 @@ class Wire(BaseModel):
         validate_by_alias=True,
     )
     example: ClassVar[Example]
-    """One answer, for the document: from its fields' examples, names and types, and from what the class says itself."""
+    """An answer for the document, made from its fields' examples, names and types, and the class's own declaration."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -257,7 +257,7 @@ class Wire(BaseModel):
 
 
 class Params(BaseModel):
-    """Base of parameters and request bodies: parameters come in the query, as form fields or as JSON fields."""
+    """Base of parameters and request bodies. Parameters are in the query, or are form fields or JSON fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""Photos in, answers out: detect, embed, verify, identify."""
+"""Requests and answers of the operations on photos: detect, embed, verify, identify."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class DetectedFace(Wire):
 
 
 class Liveness(Wire):
-    """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
+    """Whether a face is live or a picture of one, decided at measured thresholds; or no decision."""
 
     live: Annotated[Verdict, words(Verdict)] = Field(
         validation_alias="verdict",
@@ -247,7 +247,7 @@ class Choice(Wire):
 
 
 class NearestOther(Wire):
-    """The nearest subject that is not the answer: how close a false match was."""
+    """The nearest subject besides the answer, which shows how close a false match was."""
 
     subject: str
     name: str | None
@@ -264,7 +264,7 @@ class RuledOut(Wire):
 
 
 class Explain(Wire):
-    """How the answer came about; only with `explain=true`."""
+    """Explains how the answer came about; only with `explain=true`."""
 
     stages: dict[str, float] = Field(
         description=f"Milliseconds in each stage ({', '.join(get_args(Stage))}), including waiting; summed over the "

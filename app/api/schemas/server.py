@@ -1,4 +1,4 @@
-"""The server itself: its models, key, version, health and errors; and its jobs."""
+"""Answers about the server itself (its models, key, version, health and errors) and its jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Licence(Wire):
 
 
 class OperatingPoint(Wire):
-    """A threshold named by the false match rate it was measured at; `_low`, `_high`: 95 % interval."""
+    """A threshold, named by its measured false match rate; `_low`, `_high`: 95 % interval."""
 
     fmr: float
     threshold: float
@@ -106,7 +106,7 @@ class LivenessCalibration(Wire):
 
 
 class LivenessModel(Wire):
-    """A liveness package's classes and input, and what was measured with it."""
+    """A liveness package's classes, input and measurements."""
 
     classes: list[str]
     live: str = Field(description="The class that means a live person.")
@@ -143,14 +143,14 @@ class Model(Wire):
 
 
 class SkippedModel(Wire):
-    """A folder of the models folder that holds no usable package."""
+    """A folder in the models folder that contains no usable package."""
 
     folder: str
     problem: str = Field(description="What is wrong with its manifest.")
 
 
 class Defaults(Wire):
-    """The error rates that the server decides at, and its embedder, unless a request or a gallery says otherwise."""
+    """The server's default error rates and embedder, which a request or a gallery may override."""
 
     fmr: float = Field(description="Verification: false match rate.")
     fpir: float = Field(description="Identification: false positive identification rate.")

@@ -37,7 +37,7 @@ from app.api.schemas.recognition import (
 from app.choices import OnConflict, QualityName
 
 _MAX_OFFSET = 2**31 - 1
-"""Largest offset: more than any gallery holds, and the largest integer that both databases take."""
+"""Maximum offset: more than any gallery's subjects, and the largest integer that both databases accept."""
 
 
 class Consent(Params):
@@ -57,7 +57,7 @@ class SubjectCreate(Params):
 
 
 class SubjectPatch(Params):
-    """A given field replaces the old value as a whole (metadata is not merged); an absent field stays as it is."""
+    """Changes: a given field replaces the old value as a whole (metadata is not merged), an absent one stays."""
 
     example: ClassVar[Example] = {"name": "Eileen Marie Collins"}
 

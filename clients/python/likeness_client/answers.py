@@ -160,8 +160,7 @@ class DecidedBy(Answer):
 
 
 class Defaults(Answer):
-    """The error rates that the server decides at, and its embedder, unless a request or a gallery says
-    otherwise."""
+    """The server's default error rates and embedder, which a request or a gallery may override."""
 
     fmr: float
     fpir: float
@@ -246,7 +245,7 @@ class ErrorRate(Answer):
 
 
 class Explain(Answer):
-    """How the answer came about; only with `explain=true`."""
+    """Explains how the answer came about; only with `explain=true`."""
 
     stages: dict[str, float]
     batch_size: int | None
@@ -513,8 +512,7 @@ class Licence(Answer):
 
 
 class Liveness(Answer):
-    """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or
-    none."""
+    """Whether a face is live or a picture of one, decided at measured thresholds; or no decision."""
 
     live: str
     live_score: float
@@ -532,7 +530,7 @@ class LivenessCalibration(Answer):
 
 
 class LivenessModel(Answer):
-    """A liveness package's classes and input, and what was measured with it."""
+    """A liveness package's classes, input and measurements."""
 
     classes: list[str]
     live: str
@@ -600,7 +598,7 @@ class Named(Answer):
 
 
 class NearestOther(Answer):
-    """The nearest subject that is not the answer: how close a false match was."""
+    """The nearest subject besides the answer, which shows how close a false match was."""
 
     subject: str
     name: str | None
@@ -627,7 +625,7 @@ class NewKey(Answer):
 
 
 class OperatingPoint(Answer):
-    """A threshold named by the false match rate it was measured at; `_low`, `_high`: 95 % interval."""
+    """A threshold, named by its measured false match rate; `_low`, `_high`: 95 % interval."""
 
     fmr: float
     threshold: float
@@ -865,7 +863,7 @@ class Signature(Answer):
 
 
 class SkippedModel(Answer):
-    """A folder of the models folder that holds no usable package."""
+    """A folder in the models folder that contains no usable package."""
 
     folder: str
     problem: str

@@ -18,7 +18,7 @@ def detect(image: Image, *, explain: bool | None = None) -> Call[answers.DetectA
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list
     is empty if there is no face. Faces may be as small as 20 pixels or larger than the frame, and
-    turned, each in its own way. A face whose landmarks can't be measured has none, and the reason
+    turned by any angle. A face whose landmarks can't be measured has none, and the reason
     `unalignable`."""
     return call("POST", "/v1/detect", answers.DetectAnswer, params=given(explain=explain), files=[part("image", image)])
 
@@ -96,13 +96,13 @@ def identify(
 
     Searches the gallery for every face of the photo, and decides for each: known, uncertain or
     unknown. A subject is given to at most one face of the photo, the best-scoring one. Without
-    `fmr` or `fpir` the server's defaults for both are kept, or the strictest measured operating
-    point if the gallery is too large. Unless the key has the scope `templates`, scores are rounded
-    down without changing a decision, and candidates below the most lenient operating point are left
-    out, because enough exact scores show the enrolled templates.
+    `fmr` or `fpir` the server's defaults for both hold, or the strictest measured operating point
+    if the gallery is too large. Unless the key has the scope `templates`, scores are rounded down
+    without changing a decision, and candidates below the most lenient operating point are left out,
+    because enough exact scores would reveal the enrolled templates.
 
-    With `track=true`, several images of one person, as of a track before a camera, are one probe.
-    The answer has one face, that of the best image, or none if no image shows one of the `quality`."""
+    With `track=true`, several images of one person, as from a camera, are one probe. The answer has
+    one face, that of the best image, or none if no image shows a face of the `quality`."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/identify",
@@ -166,10 +166,11 @@ def enroll(
 ) -> Call[answers.EnrollAnswer]:
     """Enroll photos of a person.
 
-    Adds each photo's face to the subject, which is created if it is missing. When the answer comes,
-    the faces are in the database and searches find them. Photos without a face, with several
-    equally prominent ones, or of too low quality are listed in `rejected` with their reasons, and
-    the others are enrolled. If no photo is good enough, nothing changes and the answer is an error.
+    Adds each photo's face to the subject, which is created if it is missing. At the time of the
+    answer, the faces are in the database and searches find them. Photos without a face, with
+    several equally prominent ones, or of too low quality are listed in `rejected` with their
+    reasons, and the others are enrolled. If no photo is good enough, nothing changes and the answer
+    is an error.
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled. In its row,
     `duplicate` is the same photo, saved again or not, and `conflict` a face of another subject that
@@ -203,7 +204,7 @@ def enroll(
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[answers.FacePage]:
     """List a subject's faces.
 
-    In the order of their enrollment, page by page."""
+    Lists them in the order of their enrollment, page by page."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",
@@ -217,8 +218,8 @@ def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str |
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.GalleryPage]:
     """List galleries.
 
-    The galleries that the key may see, with their counts, in the order of their creation, page by
-    page."""
+    Lists the galleries that the key may see, with their counts, in the order of their creation,
+    page by page."""
     return call("GET", "/v1/galleries", answers.GalleryPage, params=given(limit=limit, cursor=cursor))
 
 
@@ -237,8 +238,8 @@ def create_gallery(
 ) -> Call[answers.Gallery]:
     """Create a gallery.
 
-    The new gallery is empty. It holds templates of one model package, which may be any installed
-    one."""
+    Creates an empty gallery. It will hold templates of one model package, which may be any
+    installed one."""
     return call(
         "POST",
         "/v1/galleries",
@@ -261,7 +262,7 @@ def create_gallery(
 def gallery(gallery: str) -> Call[answers.Gallery]:
     """Show a gallery.
 
-    The gallery with the number of its subjects and faces."""
+    Answers the gallery with the number of its subjects and faces."""
     return call("GET", "/v1/galleries/{gallery}", answers.Gallery, gallery=gallery)
 
 
@@ -270,7 +271,7 @@ def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[answers.Gal
     is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is
-    rebuilt in memory, here at once and by other servers of the same database within a moment. With
+    rebuilt in memory, here at once and in other servers of the same database soon after. With
     `calibration` set to `gallery` its operating points are measured soon, and decide from then on."""
     return call("PATCH", "/v1/galleries/{gallery}", answers.Gallery, gallery=gallery, json=dict(changes))
 
@@ -293,8 +294,8 @@ def subjects(
 ) -> Call[answers.SubjectPage]:
     """List the subjects of a gallery.
 
-    In the order of their creation, page by page; with `search` only those whose id or name contains
-    it."""
+    Lists them in the order of their creation, page by page; with `search` only those whose id or
+    name contains it."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects",
@@ -315,8 +316,8 @@ def create_subject(
 ) -> Call[answers.Subject]:
     """Create a subject.
 
-    The new subject has no faces, and an id that the server makes unless one is given. Enrolling
-    creates a missing subject too; this is for giving it a name first."""
+    Creates a subject without faces. The server makes an id unless one is given. Enrolling also
+    creates a missing subject; this is for giving it a name first."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects",
@@ -329,7 +330,7 @@ def create_subject(
 def subject(gallery: str, subject: str) -> Call[answers.Subject]:
     """Show a subject.
 
-    The subject with its name, metadata and number of faces."""
+    Answers the subject with its name, metadata and number of faces."""
     return call("GET", "/v1/galleries/{gallery}/subjects/{subject}", answers.Subject, gallery=gallery, subject=subject)
 
 
@@ -359,7 +360,7 @@ def delete_subject(gallery: str, subject: str) -> Call[None]:
 def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
     """Show a face.
 
-    Where the face was in its photo, its quality, and the model that computed its template."""
+    Answers where the face was in its photo, its quality, and the model that computed its template."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}",
@@ -373,8 +374,8 @@ def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     """Delete a face.
 
-    Deletes the face, its stored crop and its vector. The subject stays, even without any face; an
-    unnamed one goes."""
+    Deletes the face, its stored crop and its vector. The subject stays, even without faces, unless
+    it is unnamed."""
     return call(
         "DELETE",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}",
@@ -388,8 +389,8 @@ def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
 def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
     """Show a face's crop.
 
-    The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps
-    crops."""
+    Answers the aligned 112x112 crop that the template was computed from, as JPEG, if the gallery
+    keeps crops."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/crop",
@@ -403,8 +404,8 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
 def own_key() -> Call[answers.OwnKey]:
     """Show what this key may do.
 
-    The id, scopes and galleries of the request's own key, so that a program can offer only what the
-    key allows. Any key may call this."""
+    Answers the id, scopes and galleries of the request's own key, so that a program can offer only
+    what the key allows. Any key may call this."""
     return call("GET", "/v1/key", answers.OwnKey)
 
 
@@ -413,7 +414,7 @@ def jobs(
 ) -> Call[answers.JobPage]:
     """List the jobs.
 
-    The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs
+    Lists the jobs of the galleries that the key may see, newest first, page by page. Finished jobs
     are kept for `LIKENESS_JOB_DAYS`."""
     return call(
         "GET", "/v1/jobs", answers.JobPage, params=given(limit=limit, cursor=cursor, gallery=gallery, state=state)
@@ -423,7 +424,7 @@ def jobs(
 def job(job: str) -> Call[answers.Job]:
     """Show a job.
 
-    How far it is, what it counted, and how it ended."""
+    Answers its progress, its counts, and how it ended."""
     return call("GET", "/v1/jobs/{job}", answers.Job, job=job)
 
 
@@ -438,8 +439,8 @@ def cancel_job(job: str) -> Call[answers.Job]:
 def job_report(job: str, *, format_: str | None = None) -> Call[bytes]:
     """Read a job's report.
 
-    Every item that was rejected so far, or enrolled with a warning: its number, its name, code,
-    message, reasons and whether it was enrolled; as lines of JSON, or as CSV."""
+    Lists every item that was rejected so far, or enrolled with a warning, as lines of JSON or as
+    CSV: its number, name, code, message, reasons and whether it was enrolled."""
     return call("GET", "/v1/jobs/{job}/report", bytes, job=job, params=given(format=format_))
 
 
@@ -448,24 +449,24 @@ def ready() -> Call[answers.Health]:
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server
     stops. If vectors are searched in Milvus, also 503 while Milvus can't be reached; this is
-    checked every 2 seconds. Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has
-    failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` lists
-    problems that do not keep it from answering, and is renewed every minute."""
+    checked every 2 seconds. Also 503 after a failed write to the database or to
+    `LIKENESS_AUDIT_SINK`, as on a full disk, until one succeeds; this is tried every 2 seconds.
+    `warnings` lists problems that do not keep it from answering, and is renewed every minute."""
     return call("GET", "/readyz", answers.Health)
 
 
 def version() -> Call[answers.Version]:
     """Show the server's version.
 
-    The name of the program and its version."""
+    Answers the name of the program and its version."""
     return call("GET", "/version", answers.Version)
 
 
 def models() -> Call[answers.ModelList]:
     """List the model packages.
 
-    Every package in the models folder: its licence, SHA-256, measured operating points, and whether
-    it is running. Folders whose manifest can't be used are in `skipped`."""
+    Lists every package in the models folder: its licence, SHA-256, measured operating points, and
+    whether it is running. Folders whose manifest can't be used are in `skipped`."""
     return call("GET", "/v1/models", answers.ModelList)
 
 

@@ -20,8 +20,8 @@ export class Client {
    * Find the faces in a photo.
    *
    * Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if
-   * there is no face. Faces may be as small as 20 pixels or larger than the frame, and turned, each in its own
-   * way. A face whose landmarks can't be measured has none, and the reason `unalignable`.
+   * there is no face. Faces may be as small as 20 pixels or larger than the frame, and turned by any angle. A
+   * face whose landmarks can't be measured has none, and the reason `unalignable`.
    */
   detect(image: Image, query: { explain?: boolean } = {}): Promise<T.DetectAnswer> {
     return this.send({ method: "POST", path: "/v1/detect", images: { image }, query });
@@ -53,13 +53,13 @@ export class Client {
    *
    * Searches the gallery for every face of the photo, and decides for each: known, uncertain or unknown. A
    * subject is given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the
-   * server's defaults for both are kept, or the strictest measured operating point if the gallery is too large.
+   * server's defaults for both hold, or the strictest measured operating point if the gallery is too large.
    * Unless the key has the scope `templates`, scores are rounded down without changing a decision, and
-   * candidates below the most lenient operating point are left out, because enough exact scores show the
+   * candidates below the most lenient operating point are left out, because enough exact scores would reveal the
    * enrolled templates.
    *
-   * With `track=true`, several images of one person, as of a track before a camera, are one probe. The answer
-   * has one face, that of the best image, or none if no image shows one of the `quality`.
+   * With `track=true`, several images of one person, as from a camera, are one probe. The answer has one face,
+   * that of the best image, or none if no image shows a face of the `quality`.
    */
   identify(gallery: string, image: Image | readonly Image[], query: { track?: boolean; quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; limit?: number; fmr?: number | null; fpir?: number | null } = {}): Promise<T.IdentifyAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/identify", { gallery }), images: { image }, query });
@@ -79,10 +79,10 @@ export class Client {
   /**
    * Enroll photos of a person.
    *
-   * Adds each photo's face to the subject, which is created if it is missing. When the answer comes, the faces
-   * are in the database and searches find them. Photos without a face, with several equally prominent ones, or
-   * of too low quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is
-   * good enough, nothing changes and the answer is an error.
+   * Adds each photo's face to the subject, which is created if it is missing. At the time of the answer, the
+   * faces are in the database and searches find them. Photos without a face, with several equally prominent
+   * ones, or of too low quality are listed in `rejected` with their reasons, and the others are enrolled. If no
+   * photo is good enough, nothing changes and the answer is an error.
    *
    * Unless `on_conflict` is `allow`, each face is first compared with those enrolled. In its row, `duplicate` is
    * the same photo, saved again or not, and `conflict` a face of another subject that it matches at an FPIR of
@@ -100,7 +100,7 @@ export class Client {
   /**
    * List a subject's faces.
    *
-   * In the order of their enrollment, page by page.
+   * Lists them in the order of their enrollment, page by page.
    */
   faces(gallery: string, subject: string, query: { limit?: number; cursor?: string | null } = {}): Promise<T.FacePage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), query });
@@ -114,7 +114,7 @@ export class Client {
   /**
    * List galleries.
    *
-   * The galleries that the key may see, with their counts, in the order of their creation, page by page.
+   * Lists the galleries that the key may see, with their counts, in the order of their creation, page by page.
    */
   galleries(query: { limit?: number; cursor?: string | null } = {}): Promise<T.GalleryPage> {
     return this.send({ method: "GET", path: "/v1/galleries", query });
@@ -128,7 +128,7 @@ export class Client {
   /**
    * Create a gallery.
    *
-   * The new gallery is empty. It holds templates of one model package, which may be any installed one.
+   * Creates an empty gallery. It will hold templates of one model package, which may be any installed one.
    */
   createGallery(body: T.GalleryCreate): Promise<T.Gallery> {
     return this.send({ method: "POST", path: "/v1/galleries", json: { ...body } });
@@ -137,7 +137,7 @@ export class Client {
   /**
    * Show a gallery.
    *
-   * The gallery with the number of its subjects and faces.
+   * Answers the gallery with the number of its subjects and faces.
    */
   gallery(gallery: string): Promise<T.Gallery> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}", { gallery }) });
@@ -147,8 +147,8 @@ export class Client {
    * Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
    *
    * An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory,
-   * here at once and by other servers of the same database within a moment. With `calibration` set to `gallery`
-   * its operating points are measured soon, and decide from then on.
+   * here at once and in other servers of the same database soon after. With `calibration` set to `gallery` its
+   * operating points are measured soon, and decide from then on.
    */
   updateGallery(gallery: string, body: T.GalleryPatch): Promise<T.Gallery> {
     return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}", { gallery }), json: { ...body } });
@@ -166,7 +166,8 @@ export class Client {
   /**
    * List the subjects of a gallery.
    *
-   * In the order of their creation, page by page; with `search` only those whose id or name contains it.
+   * Lists them in the order of their creation, page by page; with `search` only those whose id or name contains
+   * it.
    */
   subjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null; offset?: number } = {}): Promise<T.SubjectPage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects", { gallery }), query });
@@ -180,8 +181,8 @@ export class Client {
   /**
    * Create a subject.
    *
-   * The new subject has no faces, and an id that the server makes unless one is given. Enrolling creates a
-   * missing subject too; this is for giving it a name first.
+   * Creates a subject without faces. The server makes an id unless one is given. Enrolling also creates a
+   * missing subject; this is for giving it a name first.
    */
   createSubject(gallery: string, body: T.SubjectCreate = {}): Promise<T.Subject> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects", { gallery }), json: { ...body } });
@@ -190,7 +191,7 @@ export class Client {
   /**
    * Show a subject.
    *
-   * The subject with its name, metadata and number of faces.
+   * Answers the subject with its name, metadata and number of faces.
    */
   subject(gallery: string, subject: string): Promise<T.Subject> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}", { gallery, subject }) });
@@ -218,7 +219,7 @@ export class Client {
   /**
    * Show a face.
    *
-   * Where the face was in its photo, its quality, and the model that computed its template.
+   * Answers where the face was in its photo, its quality, and the model that computed its template.
    */
   face(gallery: string, subject: string, faceId: string): Promise<T.StoredFace> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}", { gallery, subject, face_id: faceId }) });
@@ -227,8 +228,8 @@ export class Client {
   /**
    * Delete a face.
    *
-   * Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one
-   * goes.
+   * Deletes the face, its stored crop and its vector. The subject stays, even without faces, unless it is
+   * unnamed.
    */
   deleteFace(gallery: string, subject: string, faceId: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}", { gallery, subject, face_id: faceId }), answer: "nothing" });
@@ -237,7 +238,7 @@ export class Client {
   /**
    * Show a face's crop.
    *
-   * The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
+   * Answers the aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
    */
   faceCrop(gallery: string, subject: string, faceId: string): Promise<Blob> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/crop", { gallery, subject, face_id: faceId }), answer: "blob" });
@@ -246,8 +247,8 @@ export class Client {
   /**
    * Show what this key may do.
    *
-   * The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows.
-   * Any key may call this.
+   * Answers the id, scopes and galleries of the request's own key, so that a program can offer only what the key
+   * allows. Any key may call this.
    */
   ownKey(): Promise<T.OwnKey> {
     return this.send({ method: "GET", path: "/v1/key" });
@@ -256,7 +257,7 @@ export class Client {
   /**
    * List the jobs.
    *
-   * The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
+   * Lists the jobs of the galleries that the key may see, newest first, page by page. Finished jobs are kept for
    * `LIKENESS_JOB_DAYS`.
    */
   jobs(query: { limit?: number; cursor?: string | null; gallery?: string | null; state?: T.JobStateName | null } = {}): Promise<T.JobPage> {
@@ -271,7 +272,7 @@ export class Client {
   /**
    * Show a job.
    *
-   * How far it is, what it counted, and how it ended.
+   * Answers its progress, its counts, and how it ended.
    */
   job(job: string): Promise<T.Job> {
     return this.send({ method: "GET", path: path("/v1/jobs/{job}", { job }) });
@@ -290,8 +291,8 @@ export class Client {
   /**
    * Read a job's report.
    *
-   * Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message,
-   * reasons and whether it was enrolled; as lines of JSON, or as CSV.
+   * Lists every item that was rejected so far, or enrolled with a warning, as lines of JSON or as CSV: its
+   * number, name, code, message, reasons and whether it was enrolled.
    */
   jobReport(job: string, query: { format?: "jsonl" | "csv" } = {}): Promise<Blob> {
     return this.send({ method: "GET", path: path("/v1/jobs/{job}/report", { job }), query, answer: "blob" });
@@ -302,8 +303,8 @@ export class Client {
    *
    * 200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If
    * vectors are searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds.
-   * Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one
-   * succeeds; that is tried every 2 seconds. `warnings` lists problems that do not keep it from answering, and
+   * Also 503 after a failed write to the database or to `LIKENESS_AUDIT_SINK`, as on a full disk, until one
+   * succeeds; this is tried every 2 seconds. `warnings` lists problems that do not keep it from answering, and
    * is renewed every minute.
    */
   ready(): Promise<T.Health> {
@@ -313,7 +314,7 @@ export class Client {
   /**
    * Show the server's version.
    *
-   * The name of the program and its version.
+   * Answers the name of the program and its version.
    */
   version(): Promise<T.Version> {
     return this.send({ method: "GET", path: "/version" });
@@ -322,7 +323,7 @@ export class Client {
   /**
    * List the model packages.
    *
-   * Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is
+   * Lists every package in the models folder: its licence, SHA-256, measured operating points, and whether it is
    * running. Folders whose manifest can't be used are in `skipped`.
    */
   models(): Promise<T.ModelList> {

@@ -256,7 +256,7 @@ export interface DecidedBy {
 
 export type Decision = "known" | "uncertain" | "unknown" | (string & {});
 
-/** The error rates that the server decides at, and its embedder, unless a request or a gallery says otherwise. */
+/** The server's default error rates and embedder, which a request or a gallery may override. */
 export interface Defaults {
   /** Verification: false match rate. */
   fmr: number;
@@ -418,7 +418,7 @@ export interface ErrorRate {
 
 export type EventKind = "person_seen" | "unknown_seen" | "name_changed" | "left" | (string & {});
 
-/** How the answer came about; only with `explain=true`. */
+/** Explains how the answer came about; only with `explain=true`. */
 export interface Explain {
   /**
    * Milliseconds in each stage (decode, detect, align, quality, liveness, embed, search, store), including
@@ -977,7 +977,7 @@ export interface Licence {
   url: string | null;
 }
 
-/** Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none. */
+/** Whether a face is live or a picture of one, decided at measured thresholds; or no decision. */
 export interface Liveness {
   /**
    * `live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; `not_measured`: the
@@ -1006,7 +1006,7 @@ export interface LivenessCalibration {
 
 export type LivenessMode = "off" | "report" | "require" | (string & {});
 
-/** A liveness package's classes and input, and what was measured with it. */
+/** A liveness package's classes, input and measurements. */
 export interface LivenessModel {
   classes: Array<string>;
   /** The class that means a live person. */
@@ -1092,7 +1092,7 @@ export interface Named {
   sightings: Array<Sighting>;
 }
 
-/** The nearest subject that is not the answer: how close a false match was. */
+/** The nearest subject besides the answer, which shows how close a false match was. */
 export interface NearestOther {
   subject: string;
   name: string | null;
@@ -1126,7 +1126,7 @@ export interface NewKey {
 
 export type OnConflict = "warn" | "reject" | "allow" | (string & {});
 
-/** A threshold named by the false match rate it was measured at; `_low`, `_high`: 95 % interval. */
+/** A threshold, named by its measured false match rate; `_low`, `_high`: 95 % interval. */
 export interface OperatingPoint {
   fmr: number;
   threshold: number;
@@ -1472,7 +1472,7 @@ export interface Signature {
   value: string;
 }
 
-/** A folder of the models folder that holds no usable package. */
+/** A folder in the models folder that contains no usable package. */
 export interface SkippedModel {
   folder: string;
   /** What is wrong with its manifest. */
@@ -1586,7 +1586,7 @@ export interface SubjectPage {
   next_cursor: string | null;
 }
 
-/** A given field replaces the old value as a whole (metadata is not merged); an absent field stays as it is. */
+/** Changes: a given field replaces the old value as a whole (metadata is not merged), an absent one stays. */
 export interface SubjectPatch {
   /** The new id, which no other subject of the gallery has; all else stays. */
   id?: string;
