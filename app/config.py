@@ -23,13 +23,13 @@ PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
 CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY", "LIKENESS_KEY_FILE", "LIKENESS_PUBLIC_URL"})
-"""Variables that only the command line reads, to find a server and to name it in links."""
+"""Variables that only the command line reads, to find a server and to use its address in links."""
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
 
 HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
-"""A name or an address as it stands in the header `Host`, without its port."""
+"""A name or an address as in the header `Host`, without its port."""
 
 AskedRate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         default=16 * 1024, ge=2, description="Largest metadata of one subject, in bytes of JSON."
     )
     threads: int = Field(
-        # Most wait for a core, for their batch or for the database, and more of them fill the batches.
+        # Most requests wait for a core, their batch or the database, and more of them fill the batches.
         default_factory=lambda: max(16, 4 * cores()),
         ge=1,
         le=1024,
@@ -382,7 +382,7 @@ def load_settings(**given: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]  # validated right here
     except ValidationError as error:
         first = error.errors()[0]
-        if not first["loc"]:  # several settings that don't fit together, which the message names
+        if not first["loc"]:  # the message names settings that don't fit together
             raise InvalidSetting(found_wrong(first)) from None
         name = PREFIX + str(first["loc"][0]).upper()
         raise InvalidSetting(f"{name}: {found_wrong(first)}", setting=name) from None

@@ -24,7 +24,7 @@ from app.version import DISTRIBUTION, VERSION
 from app.wording import found_wrong, meant_rate
 
 COMMANDS = "commands"
-"""What a module calls the Typer object of commands that belong to no group."""
+"""A module's name for the Typer object of commands without a group."""
 FEATURES = "features."
 
 
@@ -36,11 +36,11 @@ class Entry(NamedTuple):
     help: str
     panel: str
     more: tuple[str, ...] = ()
-    """Features' modules, and the names of their Typer objects, whose commands the group has too."""
+    """Features' modules, and the names of their Typer objects, whose commands are added to the group."""
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a command's module exists: a feature's folder may have been taken out."""
+    """Return whether a command's module exists, since a feature's folder may have been removed."""
     try:
         return not module.startswith(FEATURES) or find_spec(f"app.{module.partition(':')[0]}") is not None
     except ModuleNotFoundError:
@@ -50,7 +50,7 @@ def is_installed(module: str) -> bool:
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
 _NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST
 UNWRITABLE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full") | dict.fromkeys(_NOT_WRITABLE, "not_writable")
-"""Error codes for failures of the file system that one sentence explains."""
+"""Error codes for file system errors that one sentence explains."""
 ENTRIES = {
     "detect": Entry("cli.recognition:commands", "Find the faces in photos.", _RECOGNITION),
     "verify": Entry("cli.recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
@@ -134,14 +134,14 @@ MEANT = {
     "cameras": "watch", "camera": "watch", "calibrate": "galleries calibrate", "review": "galleries review",
     "list": "galleries list", "create": "galleries create", "delete": "people delete", "pull": "models pull",
 }  # fmt: skip
-"""What other programs call the same."""
+"""Other programs' names for commands."""
 ENGINES = {"faiss", "onnxruntime"}
-"""Modules that an extra brings, `cpu` or `gpu`."""
+"""Modules that the extra `cpu` or `gpu` installs."""
 _NO_COMMAND = re.compile("No such command '(.*?)'\\.")
 
 
 class _Commands(TyperGroup):
-    """The commands of ENTRIES. Lists show their one line of help; the command that is called is loaded."""
+    """The commands of ENTRIES. Lists show their one-line help; a command is loaded when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         attributes["commands"] = {
@@ -167,9 +167,9 @@ class _Commands(TyperGroup):
 
 
 def _said(error: Any) -> str:
-    """Return what is wrong with the command line, and what was probably meant."""
+    """Return what is wrong with the command line, and a guess at what was meant."""
     name = getattr(getattr(error, "param", None), "name", None)
-    message = found_wrong({"msg": error.message, "loc": [name]})  # Typer has pydantic check values
+    message = found_wrong({"msg": error.message, "loc": [name]})  # Typer checks values by pydantic
     command = error.ctx.command if getattr(error, "ctx", None) else None
     if found := _NO_COMMAND.match(message):
         if found[1] in MEANT:
@@ -213,7 +213,7 @@ def _group(where: str) -> TyperGroup:
 
 
 def every_command() -> Iterator[tuple[str, TyperCommand]]:
-    """Yield each command that help shows, with its whole name, such as `galleries list`."""
+    """Yield each command that help shows, with its full name, such as `galleries list`."""
     for name in ENTRIES:
         yield from _below(name, load(name))
 
@@ -267,7 +267,7 @@ def main() -> None:
 
 
 def _called() -> TyperCommand | TyperGroup:
-    """Return the command that the arguments name, as far as they name one."""
+    """Return the command that the arguments name, or the group if they name only that."""
     words = sys.argv[1:]
     command: Any = load(words[0]) if words[:1] and words[0] in ENTRIES else TyperGroup(name="likeness")
     for word in words[1:]:

@@ -1,5 +1,4 @@
-"""Connect a command to a server: the one named, the one that runs on the data folder, or the application in this
-process."""
+"""Connect a command to a server: a named one, one that runs on the data folder, or one in this process."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
 KEY_FILE_VARIABLE = "LIKENESS_KEY_FILE"
-"""Environment variable: a file with the API key for the server that --server or LIKENESS_SERVER names."""
+"""Environment variable with a file of the API key for the server that --server or LIKENESS_SERVER names."""
 
 
 class Data(Enum):
-    """The parts of the data folder that a command needs where it does the work itself."""
+    """The parts of the data folder that a command needs if it does the work itself."""
 
     UNUSED = 1
-    """Nothing but models. Without a data folder, the command uses a temporary one."""
+    """Only models. Without a data folder, the command uses a temporary one."""
     EXISTING = 2
     """The stored data. If it is missing, the command fails and creates nothing."""
     CREATED = 3
@@ -44,7 +43,7 @@ class Data(Enum):
 def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> Iterator[Client]:
     """Yield a client for ``server``, for a server on the data folder, or for the application in this process.
 
-    Raises Unreachable; Unusable where settings, models or the data folder are at fault (``no_data_folder``).
+    Raises Unreachable; Unusable if settings, models or the data folder are at fault (``no_data_folder``).
     """
     running = find_server(server, key)
     with _in_process(data) if running is None else answering(running) as client:
@@ -53,7 +52,7 @@ def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> 
 
 @contextmanager
 def answering(client: Client) -> Iterator[Client]:
-    """Yield the client and close it. An Unreachable because nothing listens there says how to start a server."""
+    """Yield the client, and close it. If nothing listens there, Unreachable says how to start a server."""
     try:
         with client:
             yield client
@@ -68,7 +67,7 @@ def answering(client: Client) -> Iterator[Client]:
 
 
 def find_server(server: str | None, key: str | None) -> Client | None:
-    """Return a client for ``server``, or for the server that runs on the data folder; None where none runs."""
+    """Return a client for ``server``, or for the server that runs on the data folder; None if none runs."""
     if server:
         return Client(server, key or _key_from_file(), timeout_s=TIMEOUT_S)
     from app.config import load_settings  # noqa: PLC0415 - slow to import
@@ -81,7 +80,7 @@ def find_server(server: str | None, key: str | None) -> Client | None:
 
 
 def _key_from_file() -> str | None:
-    """Return the key in the file that LIKENESS_KEY_FILE names; None where it names none.
+    """Return the key in the file that LIKENESS_KEY_FILE names; None if it isn't set.
 
     Raises Unusable (``key_unusable``).
     """
@@ -90,7 +89,7 @@ def _key_from_file() -> str | None:
 
 
 def own_client(settings: Settings, url: str, key: str) -> Client:
-    """Return a client for a server of this data folder, which trusts its certificate whatever names that has."""
+    """Return a client for a server of this data folder, which trusts the server's certificate for any name."""
     transport = None
     if settings.tls_cert:
         context = ssl.create_default_context(cafile=settings.tls_cert)
@@ -122,7 +121,7 @@ def require_data(settings: Settings) -> None:
 
 
 def missing(settings: Settings) -> Unusable:
-    """Return the error for a data folder that holds nothing."""
+    """Return the error for a data folder without data."""
     message = (
         f"There is no data folder of Likeness at {settings.data_dir.absolute()}, and no server runs on it. Start one "
         "with `likeness serve`, name a running one with --server, or set LIKENESS_DATA_DIR."
@@ -143,7 +142,7 @@ def _in_process(data: Data) -> Iterator[Client]:
     with ExitStack() as ending:
         if data is Data.UNUSED and not has_data(settings):
             settings = _temporary(settings, ending.enter_context(tempfile.TemporaryDirectory(prefix="likeness-")))
-        from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
+        from app import main  # noqa: PLC0415 - slow to import, and not needed with a server
         from app.server.local import InProcess  # noqa: PLC0415 - slow to import
 
         here, key = InProcess(main.create_app(settings)), data_folder.load_key(settings.data_dir)[0]
@@ -151,8 +150,7 @@ def _in_process(data: Data) -> Iterator[Client]:
 
 
 def _temporary(settings: Settings, folder: str) -> Settings:
-    """Return the settings for a data folder that is deleted afterwards; it has the models and thresholds of the real
-    one."""
+    """Return the settings for a temporary data folder, which has the models and thresholds of the real one."""
     from app.config import load_settings  # noqa: PLC0415 - slow to import
     from app.package.folders import CALIBRATIONS, OWN_FOLDER  # noqa: PLC0415 - slow to import
     from app.server.models import FOLDER  # noqa: PLC0415 - slow to import

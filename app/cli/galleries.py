@@ -1,4 +1,4 @@
-"""galleries: the core's commands. Features add theirs to the group."""
+"""`likeness galleries`: the core's commands. Features add theirs to the group."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def update(
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     liveness: options.Liveness = None,
 ) -> None:
-    """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness."""
+    """Change how a gallery is searched, what it does with duplicates, whom it is for, or how it uses liveness."""
     given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:

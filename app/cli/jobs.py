@@ -1,4 +1,4 @@
-"""jobs: work that outlasts a request."""
+"""`likeness jobs`: work that outlasts a request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cancel(session: Session, job_id: JobId) -> None:
 
 @command(jobs, epilog="Example: likeness jobs wait 3f2a")
 def wait(session: Session, job_id: JobId) -> None:
-    """Wait until a job has ended. Exit code 3: it refused some items, 4: it failed or was cancelled."""
+    """Wait until a job has ended. Exit code 3: it rejected some items, 4: it failed or was cancelled."""
     job = await_job(session.client(), job_id)
     say(session, job)
     raise typer.Exit(exit_code(job))
@@ -63,13 +63,13 @@ def report(
     server: options.Server = None,
     key: options.Key = None,
 ) -> None:
-    """Print what a job refused, one item per line."""
+    """Print the items that a job rejected, one per line."""
     with connect(server, key) as client:
         write_report(client, job_id, path, as_csv=csv)
 
 
 def write_report(client: Client, job_id: str, path: Path | None, *, as_csv: bool) -> None:
-    """Write what a job refused to a file, or to standard output."""
+    """Write the items that a job rejected to a file, or to standard output."""
     content = client.job_report(job_id, format_="csv" if as_csv else "jsonl")
     if path is None:
         sys.stdout.write(content.decode())

@@ -1,5 +1,5 @@
-"""The options that several commands share, what a shell completes them with, and those of a command that works with a
-server: which one, with which key, and how answers are printed (`Session`)."""
+"""Options that several commands share, their completion in a shell, and the options of commands that work with a
+server: which one, with which key, and how to print answers (`Session`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from app.cli.connect import Data, connect, find_server
 from app.errors import GalleryNotFound, LikenessError
 
 NAMED = 5
-"""Galleries that a message names at most."""
+"""Maximum galleries that a message names."""
 COMPLETED = 100
-"""Galleries that a shell is given at most."""
+"""Maximum galleries that a shell gets as completions."""
 
 
 def gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the matching galleries of a running server; none where there is no server."""
+    """Return the matching galleries of a running server; none if no server runs."""
     try:
         running = find_server(context.params.get("server"), context.params.get("key"))
         if running is None:
@@ -44,7 +44,7 @@ def gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def model_ids(incomplete: str) -> Iterator[str]:
-    """Yield the matching packages here, read as plain JSON: importing what checks manifests takes long."""
+    """Yield the matching packages here, read as plain JSON: the module that checks manifests is slow to import."""
     from app.config import load_settings  # noqa: PLC0415 - only completion needs it here
 
     try:
@@ -144,7 +144,7 @@ class Session:
         return self._client
 
     def say(self, answer: BaseModel | dict[str, Any], *lines: str) -> None:
-        """Print an answer as JSON, or these lines for people."""
+        """Print an answer as JSON, or as these lines for people."""
         output.answer(answer, *lines, as_json=self.as_json)
 
     def say_done(self, what: str, done: str) -> None:
@@ -186,10 +186,10 @@ def command(
 
 
 def _hints(session: Session, error: LikenessError | ClientError, *, creates: bool) -> Iterator[str]:
-    """Yield what to do about a gallery that there is not, beside the one that the server has named."""
+    """Yield hints about a missing gallery, besides the server's suggestion."""
     try:
         known = [gallery.id for gallery in session.client().galleries(limit=COMPLETED).galleries]
-    except (LikenessError, ClientError):  # the key may do something else only
+    except (LikenessError, ClientError):  # the key may lack the right to list galleries
         known = []
     if known and "nearest" not in error.details:
         yield f"There {'are' if len(known) > 1 else 'is'} {', '.join(known[:NAMED])}{', ...' * (len(known) > NAMED)}."
@@ -198,7 +198,7 @@ def _hints(session: Session, error: LikenessError | ClientError, *, creates: boo
 
 
 def confirm(question: str, yes: Yes) -> None:
-    """Ask, unless ``yes``. Raises Abort where the answer is no, BadParameter where nobody is there to answer."""
+    """Ask, unless ``yes``. Raises Abort if the answer is no, BadParameter without a terminal."""
     if yes:
         return
     try:

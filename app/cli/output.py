@@ -30,11 +30,11 @@ class Exit(IntEnum):
     USAGE = 2
     """An argument, an option or a setting is wrong."""
     REFUSED = 3
-    """A photo was refused or is missing; the others were processed."""
+    """A photo was rejected or is missing; the others were processed."""
     FAILED = 4
     """No server or data folder, no valid key, or an installation that doesn't work."""
     MISSING = 5
-    """The gallery doesn't exist, or the person, face, job, key or receipt that was named."""
+    """The named gallery, person, face, job, key or receipt doesn't exist."""
 
 
 BY_ABOUT = {
@@ -47,7 +47,7 @@ BY_ABOUT = {
     About.SERVER: Exit.FAILED,
 }
 OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
-"""Fields of a request whose option or argument has another name here."""
+"""Fields of requests whose option or argument has another name here."""
 CODE_FIELDS = {
     "invalid_expiry": ("expires_at",),
     "invalid_key_id": ("id",),
@@ -56,9 +56,9 @@ CODE_FIELDS = {
     "package_ambiguous": ("model", "embedder", "package"),
     "package_unknown": ("model", "embedder", "package"),
 }
-"""Codes about one field of a request."""
+"""The field that a code is about."""
 PIPED_WIDTH = 10_000
-"""Characters in a line of a table that no terminal shows: nothing is cut short."""
+"""Width of a table that is not shown on a terminal: nothing is cut off."""
 
 
 Failure: TypeAlias = LikenessError | ClientError
@@ -66,7 +66,7 @@ Failure: TypeAlias = LikenessError | ClientError
 
 
 def exit_code(error: Failure) -> Exit:
-    """Return the exit code for an error, from the server or from here, where the installation may be at fault."""
+    """Return the exit code for an error from the server or from this process."""
     if isinstance(error, Unusable):
         return Exit.USAGE if isinstance(error, InvalidSetting) else Exit.FAILED
     if kind := about(error.code, getattr(error, "status", None)):
@@ -101,7 +101,7 @@ def with_option_names(error: Failure, parameters: Iterable[Any]) -> LikenessErro
 
 
 def wants_json() -> bool:
-    """Return whether the command line asks for JSON; also true where the rest of it is wrong."""
+    """Return whether the command line asks for JSON, even if the rest of it is wrong."""
     return "--json" in sys.argv[1:]
 
 
@@ -123,7 +123,7 @@ def say(text: str) -> None:
 
 
 def answer(value: BaseModel | dict[str, Any], *lines: str, as_json: bool) -> None:
-    """Print an answer as one line of JSON, or these lines for people."""
+    """Print an answer as one line of JSON, or as these lines for people."""
     if as_json:
         say_json(value)
     else:
@@ -157,9 +157,9 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show a bar on standard error, where that is a terminal and there is more than one thing to do.
+    """Show a bar on standard error, if that is a terminal and there is more than one thing to do.
 
-    Yield what changes it, with the arguments of rich's `Progress.update`.
+    Yield the function that changes it, which takes the arguments of rich's `Progress.update`.
     """
     from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""people, faces: what a gallery holds."""
+"""`likeness people`, `faces`: the content of a gallery."""
 
 from __future__ import annotations
 

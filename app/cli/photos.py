@@ -1,4 +1,4 @@
-"""The photos that a command works on, and work on many at once, with a progress bar."""
+"""Collect the photos that a command works on, and work on several at a time, with a progress bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.cli import output
 from app.errors import FileMissing
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-"""The beginning of a URL, of whose slashes a path keeps one."""
+"""Matches a URL that was made a path, which keeps only one of its slashes."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -24,10 +24,10 @@ def skipped(folder: Path, why: str) -> None:
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
-    """Return the files named and the photos below the folders named, sorted by name, and how many paths are missing.
+    """Return the named files and the photos below the named folders, sorted by name, and how many paths are missing.
 
-    A file named is sent whatever its ending.
-    A missing path is reported on standard error. Raises InvalidInput (``file_not_found``) where no photo is left.
+    A named file is sent even if its extension isn't a photo's.
+    A missing path is reported on standard error. Raises InvalidInput (``file_not_found``) if no photo is left.
     """
     files: list[Path] = []
     missing = [path for path in paths if not path.exists()]
@@ -45,7 +45,7 @@ def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
 
 
 def missing_file(path: Path) -> str:
-    """Return what is wrong with a path at which there is nothing."""
+    """Return the message about a missing path."""
     if _ADDRESS.match(str(path)):
         return "an address, and nothing is fetched: download the photo, and name its file"
     return "no such file or folder"
@@ -67,7 +67,7 @@ def people(folder: Path) -> dict[str, list[Path]]:
 def each(
     work: Callable[[Item], Result], items: Sequence[Item], label: str, *, jobs: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield ``(item, work(item))`` in the items' order; ``jobs`` of them run at the same time."""
+    """Yield ``(item, work(item))`` in the items' order; ``jobs`` calls run at the same time."""
     with output.progress(label, len(items)) as update, ThreadPoolExecutor(jobs) as pool:
         for item, result in zip(items, pool.map(work, items), strict=True):
             update(advance=1)

@@ -1,4 +1,4 @@
-"""detect, verify, enroll, identify."""
+"""`likeness detect`, `verify`, `enroll`, `identify`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.errors import LikenessError
 
 Answer = TypeVar("Answer", bound=BaseModel)
 BATCH = 8
-"""Photos per enrollment request: few enough to stay below any sensible limit of a request's size."""
+"""Photos per enrollment request, few enough for any sensible limit of a request's size."""
 commands = typer.Typer()
 
 
@@ -192,7 +192,7 @@ def identify(
 
 
 def attempt(work: Callable[[], Answer]) -> Answer | Failure:
-    """Return the error where a photo is at fault, so that the other photos are processed; raise any other."""
+    """Return an error if a photo is at fault, so that the other photos are processed; raise any other error."""
     try:
         return work()
     except ApiError as error:
@@ -209,7 +209,7 @@ def _say_all(
     jobs: int,
     lines: Callable[[Path, Answer], Iterator[str]],
 ) -> Exit:
-    """Print the answer to each photo, or why it was refused."""
+    """Print the answer to each photo, or why it was rejected."""
     code = Exit.DONE
     for path, result in photos.each(lambda path: attempt(lambda: ask(path)), files, label, jobs=jobs):
         if isinstance(result, Failure):
@@ -299,7 +299,7 @@ def create_gallery(client: Client, gallery: str, embedder: str | None = None) ->
 
 
 def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
-    """Print what became of a request. Raises the refusal if it is about something else than single photos."""
+    """Print the result of a request. Raises the refusal if it is not about single photos."""
     if isinstance(result, Failure):
         answer: dict[str, object] = {"error": output.problem(result)}
     else:
@@ -334,7 +334,7 @@ def _whom(resemblance: answers.Resemblance) -> str:
 
 
 def _rejected(refusal: Failure) -> list[answers.RejectedImage]:
-    """Return the photos of a request that enrolled none. Raises the refusal if it is about something else."""
+    """Return the rejected photos of a request that enrolled none. Raises the refusal if it is about something else."""
     listed = refusal.details.get("rejected")
     if not isinstance(listed, list):
         raise refusal

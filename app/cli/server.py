@@ -1,4 +1,4 @@
-"""serve: the server itself."""
+"""`likeness serve`: start the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Watches this machine's clock: nothing is expired or deleted by its age while the clock may be wrong.
+"""Watch this machine's clock, so that nothing expires or is deleted by age while the clock may be wrong.
 
-The trusted time is in the database, which all servers share. It advances by the time since the machine's start, which
-nobody can set, so that neither a leap of the clock nor many small steps move it.
+The trusted time is in the database, which all servers share. It advances by the machine's uptime, which can't be set,
+so that neither a leap of the clock nor many small steps move it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ CLOCK = "clock"
 """Name of the trusted time among the server's secrets."""
 DAY_S = 86_400.0
 MAX_AHEAD_S = DAY_S
-"""How far the clock may run ahead of the trusted time while the machine is on: virtual machines are paused."""
+"""Maximum seconds that the clock may be ahead of the trusted time while the machine is on (it may be paused)."""
 MAX_OFF_S = 7 * DAY_S
-"""How far it may be ahead after the machine was started again: a server may be off for a week's holiday."""
+"""Maximum seconds that it may be ahead after a restart, since a server may be off for a week."""
 SETTLED_DAYS = 7
-"""A clock that was further ahead is trusted after it has gone steadily for so long, under the eyes of a server."""
+"""A clock that was further ahead is trusted after running steadily for this time while a server watched it."""
 STEP_S = 3600.0
-"""How far the clock goes on before the trusted time is written again, and how far a steady one may stray."""
+"""Seconds between writes of the trusted time, and maximum seconds that a steady clock may stray."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A time in seconds since 1970; when it was read: the id of the machine's start, and the seconds since; and how
-    many seconds of `uptime` it has been followed for.
+    """A time in seconds since 1970; when it was read: the id of the machine's start, and the seconds since then; and
+    for how many seconds of `uptime` it has been followed.
     """
 
     at: float
@@ -46,23 +46,23 @@ class Reading:
     followed: float = 0.0
 
     def passed(self, now: Reading) -> float | None:
-        """Return the seconds that the machine counted since this reading; None if it was started again."""
+        """Return the seconds that the machine counted since this reading; None if it was restarted."""
         return now.uptime - self.uptime if self.boot and self.boot == now.boot else None
 
     def reaches(self, now: Reading) -> bool:
-        """Return whether so much time can have passed since this reading."""
+        """Return whether the time from this reading to `now` can have passed."""
         passed = self.passed(now)
         return now.at - self.at <= (MAX_OFF_S if passed is None else passed + MAX_AHEAD_S)
 
     def is_steady(self, now: Reading) -> bool:
-        """Return whether `now` is about where a clock would be that this reading was taken from."""
+        """Return whether `now` is about what the clock of this reading should show now."""
         passed = self.passed(now)
         if passed is None:
             return self.reaches(now) and now.at >= self.at
         return abs(now.at - self.at - passed) <= STEP_S
 
     def moved(self, now: Reading) -> Reading:
-        """Return this reading advanced by what the machine counted, or to the clock if the machine was off."""
+        """Return this reading advanced by the seconds that the machine counted, or set to `now` if it was off."""
         passed = self.passed(now)
         if passed is None:
             return replace(max(self, now, key=lambda reading: reading.at), followed=self.followed)
@@ -71,7 +71,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The stored state: the trusted time, and the clock that is ahead of it, if one is."""
+    """The stored state: the trusted time, and a clock that is ahead of it, if there is one."""
 
     trusted: Reading
     ahead: Reading | None = None
@@ -82,13 +82,13 @@ class Watched:
 
     @classmethod
     def decode(cls, stored: bytes) -> Watched:
-        """Return what `encode` made. Earlier versions stored a time alone."""
+        """Decode what `encode` made; earlier versions stored only a time."""
         text = stored.decode()
         readings = json.loads(text) if text.startswith("[") else [(text, "", 0)]
         return cls(*(Reading(utc_seconds(at), *rest) for at, *rest in readings))
 
     def after(self, now: Reading) -> Watched:
-        """Return what is to be stored at the time `now`; unless it is steady for long enough, a leap stays `ahead`."""
+        """Return the state to store at the time `now`; a leap stays `ahead` until it was steady for long enough."""
         if self.trusted.reaches(now):
             return Watched(self.trusted.moved(now))
         if self.ahead is None or not self.ahead.is_steady(now):
@@ -108,11 +108,11 @@ class ClockGuard:
         self._secrets = secrets
         self._now = now
         self.ahead = False
-        """What `trusted` found last."""
+        """The last result of `trusted`."""
         self._last: Reading | None = None
 
     def trusted(self) -> bool:
-        """Return whether the clock is no further ahead than it can be, and write what was seen."""
+        """Return whether the clock is not impossibly far ahead, and store the state."""
         now = read_clock(self._now)
         stored = self._secrets.get(CLOCK)
         before = self._read_rows(now) if stored is None else Watched.decode(stored)
@@ -132,7 +132,7 @@ class ClockGuard:
         return not self.ahead
 
     def now(self) -> float:
-        """Return the seconds since 1970 by the clock, or by the trusted time if the clock was set back behind that."""
+        """Return the seconds since 1970 by the clock, or by the trusted time if the clock is behind it."""
         now, last = read_clock(self._now), self._last
         return now.at if last is None else max(now.at, last.at + (last.passed(now) or 0))
 
@@ -141,7 +141,7 @@ class ClockGuard:
         return lambda: work() if self.trusted() else None
 
     def _read_rows(self, now: Reading) -> Watched:
-        """Return the newest time of the database's rows; without any, the clock's."""
+        """Return the newest time in the database's rows; without rows, the clock's."""
         columns = (AUDIT.c.at, CHANGES.c.created_at, GALLERIES.c.created_at, JOBS.c.created_at)
         with self._database.read() as connection:
             newest_of = [connection.execute(sa.select(sa.func.max(column))).scalar() for column in columns]

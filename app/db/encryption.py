@@ -1,13 +1,13 @@
-"""Authenticated encryption of blobs and files: AES-256-GCM with a ring of keys; and the files that hold the keys.
+"""Authenticated encryption of blobs and files: AES-256-GCM with a ring of keys; and the files with the keys.
 
 A sealed blob is FORMAT (1 byte), the key's id (4), a random nonce (12) and the ciphertext with its tag (16 bytes longer
 than the plain bytes). Its purpose is authenticated with it, so a blob that was moved to another place does not open
-there. Nonces are random: NIST SP 800-38D, section 8.3, limits that to 2^32 blobs a key.
+there. With random nonces, NIST SP 800-38D, section 8.3, allows 2^32 blobs per key.
 
-Files are sealed in pieces, so that nobody has to hold one whole: a header (STREAM_FORMAT, key id, a random salt), then
-pieces of PIECE bytes under a key of the file's own (HKDF-SHA256 of the ring's key with the salt). The nonce counts the
-pieces and marks the last, as in the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizár 2015), so pieces can't
-be left out, moved, repeated or cut off.
+Files are sealed in pieces, so that they need not fit in memory: a header (STREAM_FORMAT, key id, a random salt), then
+pieces of PIECE bytes with the file's own key (HKDF-SHA256 of the ring's key with the salt). The nonce counts the pieces
+and marks the last one, as in the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizár 2015), so pieces can't be
+left out, moved, repeated or cut off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SALT_BYTES = 32
 FORMAT, STREAM_FORMAT = 1, 2
 HEADER_BYTES = 1 + KEY_ID_BYTES
 OVERHEAD = HEADER_BYTES + NONCE_BYTES + TAG_BYTES
-"""How many bytes longer a sealed blob is than its content."""
+"""Number of bytes by which a sealed blob is longer than its content."""
 PIECE = 1024 * 1024
 STREAM_HEADER_BYTES = HEADER_BYTES + SALT_BYTES
 _COUNTER_BYTES = NONCE_BYTES - 1
@@ -52,10 +52,10 @@ class Readable(Protocol):
 
 
 class Sealer:
-    """A ring of keys: the first one encrypts, all decrypt. Safe to share between threads; never shows a key."""
+    """A ring of keys: the first one encrypts, all decrypt. Safe to share between threads; never reveals a key."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """Take keys of KEY_BYTES each. Raises Unusable ``vault_key_unusable`` for none, or for equal keys."""
+        """Take keys of KEY_BYTES each. Raises Unusable ``vault_key_unusable`` without keys, or if two are equal."""
         self._secrets = {key_id(key): key for key in keys}
         if not keys or len(self._secrets) != len(keys) or any(len(key) != KEY_BYTES for key in keys):
             message = f"A key ring holds one or more different keys of {KEY_BYTES} bytes."
@@ -69,12 +69,12 @@ class Sealer:
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """The ids of all keys, hexadecimal and not secret; the encrypting key's comes first."""
+        """Return the ids of all keys, hexadecimal and not secret, first the encrypting key's."""
         return tuple(name.hex() for name in self._ciphers)
 
     @property
     def mark(self) -> bytes:
-        """The bytes that every blob sealed with this ring begins with."""
+        """Return the bytes with which every blob sealed with this ring begins."""
         return self._header
 
     def seal(self, data: bytes, purpose: bytes) -> bytes:
@@ -84,7 +84,7 @@ class Sealer:
     def open(self, sealed: bytes, purpose: bytes) -> bytes:
         """Return what was sealed.
 
-        Raises Unusable ``sealed_unreadable`` if it was altered, is for another purpose or of an unknown key.
+        Raises Unusable ``sealed_unreadable`` if it was altered, has another purpose, or its key is unknown.
         """
         header = sealed[:HEADER_BYTES]
         cipher = self._ciphers.get(header[1:])
@@ -100,7 +100,7 @@ class Sealer:
             raise _altered() from None
 
     def seal_stream(self, data: Iterable[bytes | memoryview], purpose: bytes) -> Iterator[bytes]:
-        """Seal `data`, in parts of any size; yield the bytes to write one after the other."""
+        """Seal `data`, which comes in parts of any size; yield the bytes to write."""
         stream = self.stream(purpose)
         yield stream.header
         for part in data:
@@ -147,7 +147,7 @@ class Sealer:
 
 
 class SealedStream:
-    """A file that is being sealed: its ``header``, what `add` yields, and what `end` returns make it up."""
+    """A file that is being sealed: it consists of the ``header``, the results of `add`, and that of `end`."""
 
     def __init__(self, header: bytes, cipher: AESGCM) -> None:
         self.header = header
@@ -203,16 +203,16 @@ def _read(file: Readable, size: int) -> bytes:
 
 
 VAULT_FILE = "vault.key"
-"""In the data folder: the key for the server's own secrets if no encryption key is configured."""
+"""File in the data folder with the key for the server's own secrets, if no encryption key is configured."""
 ADMIN_KEY_FILE = "admin.key"
-"""In the data folder: the key that may do everything, made at the first start."""
+"""File in the data folder with the key that may do everything, made at the first start."""
 IRREPLACEABLE = (ADMIN_KEY_FILE, VAULT_FILE)
-"""Files of the data folder that can't be made again, and that no backup of the database contains."""
+"""Files of the data folder that can't be remade, and that backups of the database alone don't contain."""
 _SEPARATORS = re.compile(r"[\s,]+")
 
 
 def load_or_make(path: Path) -> Sealer:
-    """Return the ring of the keys in `path`; a missing file is made with one key. Other users lose access to it.
+    """Return the ring of the keys in `path`; make a missing file with one key. Remove other users' access to it.
 
     Raises Unusable ``vault_key_unusable``.
     """
@@ -240,7 +240,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def parse_keys(text: str, where: str) -> tuple[bytes, ...]:
-    """Return the keys in `text`, separated by white space or commas; errors name `where` it is from.
+    """Return the keys in `text`, separated by white space or commas; errors name `where` it comes from.
 
     Raises Unusable ``vault_key_unusable``.
     """

@@ -1,8 +1,8 @@
 """The SQL database, SQLite or PostgreSQL: its transactions, and a cache of its answers.
 
-SQLite says within microseconds whether any process has committed; a query through SQLAlchemy takes a few hundred.
-PostgreSQL says no such thing, so nothing is cached there. Without the cache a server takes 8 % more CPU time to verify
-a photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores; 200 requests to each, in turns).
+SQLite tells within microseconds whether any process has committed; a query through SQLAlchemy takes a few hundred.
+PostgreSQL doesn't tell it, so nothing is cached there. Without the cache a server takes 8 % more CPU time to verify a
+photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores; 200 requests to each, in turns).
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ R = TypeVar("R")
 Columns = TypeVarTuple("Columns")
 
 KEPT = 256
-"""Entries of one cache; a full cache is emptied."""
+"""Maximum entries of a cache; a full cache is emptied."""
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 SCRUB_BUSY_MS = 100
-"""How long emptying SQLite's write-ahead log waits for its readers; writers wait meanwhile."""
+"""Milliseconds to wait for readers when emptying SQLite's write-ahead log; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
-"""The first pause between attempts, and the longest; it doubles each time."""
+"""The first and the longest pause between attempts; it doubles each time."""
 UNMARKED_S = 5.0
-"""How long a cached value may outlive a commit of another program's."""
+"""Maximum seconds that a cached value may outlive another program's commit."""
 MARK_BITS = 31
-"""SQLite's `user_version` is an integer of 32 bits with a sign."""
+"""SQLite's `user_version` is a signed integer of 32 bits."""
 AGAIN = 2
-"""How often overtaken work is done again before its caller gets the error."""
+"""Number of times overtaken work is repeated before its caller gets the error."""
 AGAIN_S = 0.05
-"""The longest pause before that, drawn at random, so that two who were in each other's way aren't again."""
+"""Maximum seconds before a repetition; they are random, so that two threads don't collide again."""
 
 
 class _Commits(threading.local):
@@ -60,10 +60,10 @@ _commits = _Commits()
 
 
 def again_if_overtaken(work: Callable[[], R]) -> R:
-    """Do the work, and again if another change overtook it.
+    """Do the work, and repeat it if another change overtook it.
 
-    That is: PostgreSQL ended its transaction in favour of another, as it ends a deadlock, unless this thread has
-    committed something by then; or the gallery that the work opened has other packages now, by a re-embedding.
+    That is: PostgreSQL ended its transaction in favour of another, for example in a deadlock, and this thread has not
+    committed anything yet; or a re-embedding has changed the packages of the gallery that the work opened.
     """
     for left in reversed(range(AGAIN + 1)):
         before = _commits.count
@@ -72,7 +72,7 @@ def again_if_overtaken(work: Callable[[], R]) -> R:
         except TransactionEnded:
             if not left or _commits.count != before:
                 raise
-            time.sleep(random.uniform(AGAIN_S / 2, AGAIN_S))  # noqa: S311 (no secret)
+            time.sleep(random.uniform(AGAIN_S / 2, AGAIN_S))  # noqa: S311 (not a secret)
         except (PackageMismatch, TwoPackages):
             if not left:
                 raise
@@ -83,8 +83,8 @@ class Database:
     """Transactions on SQLite or PostgreSQL; safe to share between threads.
 
     `url` is ``sqlite:///path`` or ``postgresql://…``; the schema is brought up to date at opening.
-    SQLite commits with synchronous=FULL: what was acknowledged survives a killed process and a power loss.
-    Deleted rows are overwritten (secure_delete). The write-ahead log still holds the old bytes; a background thread
+    SQLite commits with synchronous=FULL: acknowledged changes survive a killed process and a power loss.
+    Deleted rows are overwritten (secure_delete). The write-ahead log still has the old bytes; a background thread
     empties it as soon as no reader uses it, normally well within a second (`scrub` waits for it).
     PostgreSQL keeps deleted rows until it vacuums; that and the retention of its log are up to its administrator.
     Raises Unusable if the database can't be opened or is newer than this program, and Conflict ``data_dir_in_use``
@@ -103,12 +103,12 @@ class Database:
         self.writable = True
         """Whether the last write succeeded."""
         self._single = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        # Writers of this process queue here: SQLite's busy handler would sleep between attempts.
+        # Writers of this process queue here, since SQLite's busy handler would sleep between attempts.
         self._write_lock: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
         self._version = _Version(self._engine.url.database or "") if self.is_sqlite else None
         self.version: Callable[[], int | None] = self._version or (lambda: None)
-        """Returns a number that every commit changes, one of the audit log some seconds later; None on PostgreSQL."""
+        """Returns a number that every commit changes (the audit log's within seconds); None on PostgreSQL."""
         try:
             with self.read() as connection:
                 current = is_current(connection)
@@ -129,7 +129,7 @@ class Database:
     def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
         """Open a transaction for reading. With `one_moment` all its statements see the same state of the database.
 
-        On SQLite they always do; on PostgreSQL each statement otherwise sees the latest commits.
+        On SQLite they always do; on PostgreSQL, by default, each statement sees the latest commits.
         """
         with _pooled(), self._engine.connect() as connection:
             if one_moment and not self.is_sqlite:
@@ -141,7 +141,7 @@ class Database:
     def read_once(self) -> Iterator[Connection]:
         """Open a connection for one query, which needs no transaction.
 
-        To begin and end one hands Python's lock over six times on SQLite, and asks PostgreSQL two times more.
+        A transaction's begin and end hand over the GIL six times on SQLite, and cost PostgreSQL two more requests.
         """
         with _pooled(), self._single.connect() as connection:
             yield connection
@@ -159,7 +159,7 @@ class Database:
     def write(self, *, cached: bool = True) -> Iterator[Connection]:
         """Open a transaction that is committed at the end and rolled back by any error.
 
-        With `cached` False, it changes nothing that a `Cache` keeps.
+        With `cached` False, it must not change anything that a `Cache` keeps.
         """
         try:
             with _pooled(), self._write_lock, self._engine.begin() as connection:
@@ -175,13 +175,13 @@ class Database:
         _commits.count += 1
 
     def retry_write(self) -> None:
-        """Write something that changes nothing, if the last write failed. Raises as `write` does."""
+        """If the last write failed, try a write that changes nothing. Raises what `write` raises."""
         if not self.writable:
             with self.write() as connection:
                 connection.execute(sa.update(VERSION).values(version_num=VERSION.c.version_num))
 
     def request_scrub(self) -> None:
-        """Have the write-ahead log emptied soon; call it after a deletion."""
+        """Request that the write-ahead log is emptied soon. Call it after a deletion."""
         if self._scrubber:
             self._scrubber.request()
 
@@ -190,8 +190,8 @@ class Database:
         return self._scrubber.wait(timeout_s) if self._scrubber else True
 
     def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
-        """Vacuum the tables (PostgreSQL only). With `full`, rewrite them, so that nothing deleted stays in their files;
-        that locks them meanwhile."""
+        """Vacuum the tables (PostgreSQL only). With `full`, rewrite them, so that nothing deleted stays in their files,
+        but they are locked meanwhile."""
         if self.is_sqlite:
             return
         with _pooled(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -212,7 +212,7 @@ class Database:
                     busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 finally:
                     cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
-        # Another process writes, no connection is free, the disk is full.
+        # Another process writes, no connection is free, or the disk is full.
         except (sqlite3.Error, DatabaseBusy, DatabaseUnavailable):
             return False
         return not busy
@@ -220,7 +220,7 @@ class Database:
 
 @contextmanager
 def _pooled() -> Iterator[None]:
-    """Raise DatabaseBusy where the block gets no connection of the pool in time."""
+    """Raise DatabaseBusy if the block gets no connection from the pool in time."""
     try:
         yield
     except PoolTimeout as error:
@@ -236,7 +236,7 @@ def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def select_in(
     connection: Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], keys: Iterable[Any]
 ) -> Iterator[Row[Any]]:
-    """Yield the rows of `query` whose `column` is one of `keys`, in the order of these, part by part."""
+    """Yield the rows of `query` whose `column` is one of `keys`, in parts, in the order of the keys."""
     for some in in_parts(sorted(keys)):
         yield from connection.execute(query.where(column.in_(some)))
 
@@ -263,7 +263,7 @@ class _Scrubber:
             return self._changed.wait_for(lambda: self._done >= target, timeout_s)
 
     def close(self) -> None:
-        """Stop after one last attempt; the next start does the rest."""
+        """Stop after a last attempt; the next start does the rest."""
         self._worker.close()
         if self._requested > self._done:
             self._work()
@@ -284,10 +284,10 @@ class _Scrubber:
 class _Version:
     """Counts the versions of a SQLite file. Safe to share between threads.
 
-    Commits that were marked count at once, whichever process made them; others, the audit log's and other programs',
-    count together, UNMARKED_S after the last count at the latest. The mark is SQLite's `user_version`, which nothing
-    else uses. Commits of the same connection don't change its `data_version`
-    (https://www.sqlite.org/pragma.html#pragma_data_version), so this has a connection of its own, which makes none.
+    Marked commits, of any process, count at once. Others (the audit log's and other programs') count together, at most
+    UNMARKED_S after the last count. The mark is SQLite's `user_version`, which nothing else uses. Commits of the same
+    connection don't change its `data_version` (https://www.sqlite.org/pragma.html#pragma_data_version), so this class
+    has its own connection, which makes none.
     """
 
     def __init__(self, path: str) -> None:
@@ -305,7 +305,7 @@ class _Version:
         begun = self._checks
         with self._lock:
             if self._checks != begun and self._mark is not None:
-                return self._count  # of another thread's check, which began after this call
+                return self._count  # from another thread's check, which began after this call
             now = time.monotonic()
             self._checks += 1
             try:
@@ -313,7 +313,7 @@ class _Version:
                 if (mark := self._mark) is None or data != self._data:
                     [(mark,)] = self._connection.execute("PRAGMA user_version").fetchall()
             except sqlite3.Error:
-                self._mark = None  # nobody else may take it for checked
+                self._mark = None  # so that other threads don't take it as checked
                 return None
             self._unmarked |= data != self._data
             if mark != self._mark or (self._unmarked and now - self._counted_at >= UNMARKED_S):
@@ -327,20 +327,20 @@ class _Version:
 
 
 class Cache(Generic[K, V]):
-    """Keeps values until the database changes, at most ``most``. Safe to share between threads. ``version`` returns
-    None if nothing may be cached."""
+    """Keeps up to ``most`` values until the database changes. Safe to share between threads. ``version`` returns None
+    if nothing may be cached."""
 
     def __init__(self, version: Callable[[], int | None], most: int = KEPT) -> None:
         self._version, self._most = version, most
         self._kept: tuple[int, dict[K, V]] = 0, {}
-        """The values of a version."""
+        """A version and its values."""
 
     def get(self, key: K, query: Callable[[], V]) -> V:
         """Return the result of ``query``, cached or not; errors aren't cached."""
         return self.get_all([key], lambda _missing: {key: query()})[key]
 
     def get_all(self, keys: Sequence[K], query: Callable[[Sequence[K]], Mapping[K, V]]) -> dict[K, V]:
-        """Return the values of the keys, of which ``query`` returns those that aren't cached; a key may have none."""
+        """Return the values of the keys; ``query`` returns those that aren't cached. A key may have none."""
         version = self._version()  # before the query, so that a commit in between is noticed next time
         if version is None:
             return dict(query(keys))

@@ -1,4 +1,4 @@
-"""Opens SQLite, as this service needs it, or PostgreSQL by its URL, and translates what their drivers raise."""
+"""Open SQLite, as this service needs it, or PostgreSQL by its URL, and translate their drivers' errors."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 Inserting: TypeAlias = "Callable[[sa.Table], SqliteInsert | PostgresInsert]"
 BUSY_TIMEOUT_S = 30.0
-"""How long a SQLite write waits for another process's."""
+"""Seconds that a SQLite write waits for another process's."""
 POOL_SIZE = 20
-"""Connections kept open; up to as many again for a burst."""
+"""Connections kept open; in a burst there may be twice as many."""
 WAL_RETRY_S = 0.01
 """Pause between attempts to switch a new SQLite file to write-ahead logging."""
 IN_EACH_OTHERS_WAY = ("40001", "40P01")
-"""PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
+"""PostgreSQL's error states of a transaction ended in favour of another: serialization_failure, deadlock_detected."""
 
 
 def parse_url(url: str) -> URL:
     try:
         return make_url(url)
-    except ArgumentError as error:  # its text would repeat the URL, password and all
+    except ArgumentError as error:  # its text would repeat the URL with its password
         message = "The database URL is malformed; one is postgresql://user:password@host/name."
         raise Unusable(message, code="database_unsupported") from error
 
@@ -57,12 +57,12 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def draft_of(path: Path) -> Path:
-    """Return where a database is written that is to replace the one at `path`."""
+    """Return the path of the draft of a database that will replace the one at `path`."""
     return path.with_name(f"{path.name}.restoring")
 
 
 def sqlite_files(path: Path) -> tuple[Path, ...]:
-    """Return the database's files, SQLite's logs among them."""
+    """Return the database's files, including SQLite's logs."""
     return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
 
 
@@ -97,7 +97,7 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
     path = Path(url.database)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Made here, so that nobody else can read it; SQLite gives its other files the same mode.
+        # Make it here, so that only the owner can read it; SQLite gives its other files the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise DatabaseUnavailable(f"The database can't be opened: {error}") from error
@@ -113,7 +113,7 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
 
 
 class _SqliteConnection(sqlite3.Connection):
-    """A connection that knows its cursors."""
+    """A connection that remembers its cursors."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -126,17 +126,17 @@ class _SqliteConnection(sqlite3.Connection):
 
 
 def _close_cursors(connection: _SqliteConnection | None, _record: object) -> None:
-    """Close the cursors of a connection that goes back to the pool.
+    """Close the cursors of a connection that is returned to the pool.
 
-    An error may leave a result unread, alive as long as the error's traceback. It would keep holding the lock, or an
-    old state of the database.
+    An error may leave a result unread, which lives as long as the error's traceback, and would keep the lock or an old
+    state of the database.
     """
     for cursor in list(connection.cursors) if connection else ():
         cursor.close()
 
 
 def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin in `begin`, not when the driver thinks best
+    connection.isolation_level = None  # transactions begin in `begin`, not when the driver decides
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     end = time.monotonic() + busy_timeout_ms / 1000
     while True:  # the busy timeout doesn't cover this
@@ -148,9 +148,9 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _recor
                 raise
             time.sleep(WAL_RETRY_S)
     for pragma in (
-        "synchronous = FULL",  # NORMAL may lose the last commits with the power
+        "synchronous = FULL",  # NORMAL may lose the last commits at a power loss
         "foreign_keys = ON",
-        "secure_delete = ON",  # what is deleted is overwritten
+        "secure_delete = ON",  # deleted data is overwritten
     ):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -158,8 +158,8 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _recor
 def begin(connection: Connection, *, write: bool = False) -> None:
     """Begin a transaction on SQLite; PostgreSQL's driver does that itself.
 
-    A writer locks at once: if it read first, another's write in between would fail it. An engine that listens to its
-    transactions' beginning would do so too, but SQLAlchemy then asks for listeners at each statement.
+    A writer locks at once: if it read first, another's write in between would make it fail. A listener to the engine's
+    `begin` event would also work, but then SQLAlchemy looks for listeners at each statement.
     """
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -180,16 +180,16 @@ def _open_postgresql(url: URL) -> Engine:
 
 
 def _translate(context: ExceptionContext) -> LikenessError | None:
-    """Return what SQLAlchemy raises in place of a driver's error, which stays in the cause, for the log."""
+    """Return the error to raise in place of a driver's error, which stays in the cause, for the log."""
     error = context.sqlalchemy_exception
-    if context.is_pre_ping or not isinstance(error, DBAPIError):  # a connection of the pool was lost: it makes another
+    if context.is_pre_ping or not isinstance(error, DBAPIError):  # the pool lost a connection, and makes another
         return None
     if isinstance(error, OperationalError):
         return _of_operation(error)
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own, before anything is sent
         return InvalidInput("A text can't hold the character U+0000.", errors=[])
     broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
-    gone = broken or context.is_disconnect  # damaged, no database at all, or its connection is lost
+    gone = broken or context.is_disconnect  # the file is damaged or not a database, or the connection is lost
     return DatabaseUnavailable("The database can't be used.") if gone else None
 
 

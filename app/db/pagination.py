@@ -1,4 +1,4 @@
-"""Lists in pages, with opaque cursors."""
+"""Read lists in pages, with opaque cursors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.errors import InvalidInput
 T = TypeVar("T")
 _CHECK_BYTES = 6
 _LARGEST_KEY = 2**63 - 1
-"""What a database holds; a larger number is no key, whatever its checksum says."""
+"""The largest integer in a database; a larger number is not a key, even with a right checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ def read_page(
 
     The first `offset` of them are left out.
 
-    `listing` names the list: a cursor is good for its own list only. Raises InvalidInput ``invalid_cursor``.
+    `listing` names the list, since a cursor is valid only for its own list. Raises InvalidInput ``invalid_cursor``.
     """
     if cursor is not None:
         last = decode_cursor(listing, cursor)
         query = query.where(key < last if newest_first else key > last)
     query = query.order_by(key.desc() if newest_first else key)
-    query = query.limit(limit + 1).offset(offset or None)  # one more row shows whether any follow
+    query = query.limit(limit + 1).offset(offset or None)  # an additional row shows whether more follow
     rows = database.rows(query)
     more = encode_cursor(listing, getattr(rows[limit - 1], key.name)) if len(rows) > limit else None
     return Page(tuple(convert(row) for row in rows[:limit]), more)
@@ -60,7 +60,7 @@ def read_page(
 def encode_cursor(listing: str, last_key: int) -> str:
     """Return an opaque cursor that continues the list called `listing` after `last_key`."""
     payload = last_key.to_bytes(8, "big")
-    # Detects typing errors and cursors of other lists. It is no secret: every key is one the caller may read.
+    # Detects typing errors and cursors of other lists. It need not be secret: the caller may read every key.
     checksum = hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CHECK_BYTES).digest()
     return base64.urlsafe_b64encode(payload + checksum).decode().rstrip("=")
 

@@ -1,4 +1,4 @@
-"""The SQL tables; `migrations/` holds the way to them from earlier versions."""
+"""The SQL tables; `migrations/` leads to them from earlier versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METADATA = MetaData(
     }
 )
 KEY = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows only in an INTEGER column."""
+"""SQLite numbers rows only in an INTEGER column, hence the variant."""
 
 
 def _table(name: str, *parts: SchemaItem, numbered: bool = False) -> Table:
@@ -37,7 +37,7 @@ def _table(name: str, *parts: SchemaItem, numbered: bool = False) -> Table:
 
 
 def _numbered(name: str, *parts: SchemaItem) -> Table:
-    """Return a table with numbered rows. Keys are never reused, so that a late write can't reach another's rows."""
+    """Return a table with numbered rows. Keys are never reused, so that a late write can't reach another row."""
     return _table(name, Column("key", KEY, primary_key=True), *parts, numbered=True)
 
 
@@ -96,14 +96,14 @@ FACES = _numbered(
 )
 
 CROPS = _table(
-    # Not in FACES, so that reading a million templates doesn't read a million images.
+    # Separate from FACES, so that reading a million templates doesn't read a million images.
     "crops",
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("jpeg", LargeBinary, nullable=False),
 )
 
 FACE_ORIGINS = _table(
-    # The photos of faces, needed by some callers only; imported faces have none.
+    # The photos of faces, which only some callers need; imported faces have none.
     "face_origins",
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("gallery_key", KEY, nullable=False),
@@ -137,13 +137,13 @@ ANSWERED_REQUESTS = _table(
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("operation", String(32), primary_key=True),
     Column("token", String(64), primary_key=True),
-    Column("digest", LargeBinary, nullable=False),  # SHA-256 of what was asked
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of the request
     Column("answer", Text, nullable=False),
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
 SECOND_TEMPLATES = _table(
-    # While a gallery is being re-embedded: a face's template of the package that isn't its row's.
+    # While a gallery is being re-embedded: a face's template by the package that isn't its row's.
     "second_templates",
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("package", Text, nullable=False),
@@ -155,7 +155,7 @@ PACKAGES = _table(
     Column("id", Text, primary_key=True),
     Column("digest", String(64), nullable=False),
 )
-"""The model that each package id stood for when its first template was made; see `app.gallery.store.bind_package`."""
+"""The model that each package id meant when its first template was made; see `app.gallery.store.bind_package`."""
 
 REEMBEDDINGS = _table(
     "reembeddings",
@@ -183,14 +183,14 @@ GALLERY_CALIBRATIONS = _table(
     Column("job", String(32)),
     Column("package", Text),
     Column("document", Text),  # JSON: rates and counts, no ids; NULL until a job has measured
-    Column("calibration", Text),  # JSON as in a manifest; NULL if the gallery supports none
+    Column("calibration", Text),  # JSON as in a manifest; NULL if the gallery's pairs support none
     Column("changes", BigInteger, nullable=False, server_default="0"),
     Column("measured_at", String(32)),
 )
 """Operating points measured among a gallery's own subjects; see `app.models.calibration`."""
 
 CALIBRATION_PAIRS = _table(
-    # Faces of two subjects who may be one person, left out of a calibration; gone with either face.
+    # Faces of two subjects who may be one person, left out of a calibration; deleted with either face.
     "calibration_pairs",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("first_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -212,7 +212,7 @@ CHANGES = _table(
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
-"""What happened to each gallery's faces, numbered without gaps; see `app.gallery.change`."""
+"""The changes of each gallery's faces, numbered without gaps; see `app.gallery.change`."""
 
 COLLECTIONS = _table(
     # No foreign key: a row outlives its gallery until the collection has been dropped.
@@ -260,7 +260,7 @@ AUDIT = _numbered(
 )
 
 SEEN_SIGNATURES = _table(
-    # Signatures of requests and challenges, as long as they would be valid: no server takes one again.
+    # Used signatures of requests and challenges, while they would be valid, so that no server accepts one again.
     "seen_signatures",
     Column("signature", String(64), primary_key=True),
     Column("attempt", String(255), primary_key=True),
@@ -269,7 +269,7 @@ SEEN_SIGNATURES = _table(
 )
 
 SIGN_INS = _table(
-    # Codes that sign a browser in once, and sessions: the SHA-256 of each, and the key it stands for, encrypted.
+    # Codes that sign a browser in once, and sessions: the SHA-256 of each, and the encrypted key that it stands for.
     "sign_ins",
     Column("id", String(16), primary_key=True),
     Column("kind", String(8), nullable=False),
@@ -309,7 +309,7 @@ JOBS = _numbered(
     Column("counts", Text, nullable=False, server_default="{}"),
     Column("result", Text),
     Column("secret", LargeBinary),  # encrypts the job's files; there is no other copy
-    Column("place", String(32)),  # the folder that has them
+    Column("place", String(32)),  # the folder with the files
     Column("who", Text),
     Column("cancel_asked", Boolean, nullable=False, server_default=false()),
     Column("error_code", String(64)),
@@ -346,8 +346,8 @@ REVIEWS = _table(
 )
 
 FINDINGS = _numbered(
-    # The faces say whom a finding is about. One that is deleted or given to another subject takes its findings along:
-    # its row is deleted either way.
+    # The faces say whom a finding is about. One that is deleted or given to another subject takes its findings along,
+    # since its row is deleted either way.
     "findings",
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
@@ -366,7 +366,7 @@ FINDINGS = _numbered(
 )
 
 DISMISSALS = _numbered(
-    # Findings that somebody called right. One is reported again only if other faces are its evidence.
+    # Findings that somebody dismissed. One is reported again only if the evidence is other faces.
     "dismissals",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -379,7 +379,7 @@ DISMISSALS = _numbered(
 )
 
 STRANGERS = _numbered(
-    # Unnamed people that sightings were grouped into, apart from the gallery's subjects (`app.features.watching`).
+    # Unnamed people into whom sightings were grouped, apart from the gallery's subjects (`app.features.watching`).
     "strangers",
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
@@ -392,14 +392,14 @@ STRANGERS = _numbered(
 )
 
 SIGHTINGS = _numbered(
-    # Tracks: who or nobody was before a camera, from when to when. They go with their subject or stranger.
+    # Tracks: who was in front of a camera, from when to when. They are deleted with their subject or stranger.
     "sightings",
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE")),
     Column("stranger_key", KEY, ForeignKey("strangers.key", ondelete="CASCADE")),
     Column("camera", Text, nullable=False),
-    Column("zone", Text),  # of the camera, in which the face was last
+    Column("zone", Text),  # the camera's zone in which the face was last
     Column("decision", String(16), nullable=False),
     Column("score", Float),
     Column("margin", Float),
@@ -410,9 +410,9 @@ SIGHTINGS = _numbered(
     Column("first_at", String(32), nullable=False),
     Column("last_at", String(32), nullable=False),
     Column("ended", Boolean, nullable=False, server_default=false()),
-    Column("said", String(16)),  # the last event about who it is; NULL: none yet
-    Column("settled", Boolean, nullable=False, server_default=false()),  # a person or a correction decided, or a change
-    Column("heard_at", String(32), nullable=False),  # when the watcher told of it last
+    Column("said", String(16)),  # the last event about the person; NULL: none yet
+    Column("settled", Boolean, nullable=False, server_default=false()),  # decided by a person, a correction or a change
+    Column("heard_at", String(32), nullable=False),  # when the watcher last reported it
     Column("expires_at", String(32), nullable=False),
     Column("crop_until", String(32)),
     Column("package", Text, nullable=False),
@@ -425,13 +425,13 @@ SIGHTINGS = _numbered(
 )
 
 EVENTS = _table(
-    # What was said of sightings, numbered without gaps by EVENT_NUMBERS; an event goes with its sighting.
+    # Events about sightings, numbered without gaps by EVENT_NUMBERS; an event is deleted with its sighting.
     "events",
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("sighting_key", KEY, ForeignKey("sightings.key", ondelete="CASCADE"), nullable=False),
-    Column("subject_key", KEY),  # whom it names, while there is one: no key is used again
+    Column("subject_key", KEY),  # the named subject, while it exists: keys are never reused
     Column("kind", String(16), nullable=False),
     Column("camera", Text, nullable=False),
     Column("document", Text, nullable=False),  # JSON
@@ -440,14 +440,14 @@ EVENTS = _table(
 )
 
 EVENT_NUMBERS = _table(
-    # One row. Who writes an event locks it until the commit, so that numbers become visible in their order.
+    # One row. Writers of events lock it until the commit, so that numbers become visible in order.
     "event_numbers",
     Column("key", Integer, primary_key=True, autoincrement=False),
     Column("last", BigInteger, nullable=False),
 )
 
 EVENT_CURSORS = _table(
-    # How far a receiver of events that is no webhook has got, and which server's turn it is to send to it.
+    # The position of a receiver of events other than a webhook, and which server's turn it is to send to it.
     "event_cursors",
     Column("name", String(32), primary_key=True),
     Column("number", BigInteger, nullable=False),
@@ -456,7 +456,7 @@ EVENT_CURSORS = _table(
 )
 
 CAMERAS = _table(
-    # How each camera is, as its watcher said last.
+    # The last state of each camera, as its watcher reported it.
     "cameras",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("name", Text, primary_key=True),
@@ -465,7 +465,7 @@ CAMERAS = _table(
 )
 
 WEBHOOKS = _numbered(
-    # Where events are sent, and how far each has got. Its secret is among the server's (`SECRETS`).
+    # Where events are sent, and the position of each. A webhook's secret is among the server's (`SECRETS`).
     "webhooks",
     Column("id", String(32), nullable=False, unique=True),
     Column("url", Text, nullable=False),
@@ -474,7 +474,7 @@ WEBHOOKS = _numbered(
     Column("cameras", Text),  # a JSON list; NULL: all
     Column(
         "personal", Boolean, nullable=False, server_default=false()
-    ),  # of WEBHOOK_SUBJECTS alone, even if none is left
+    ),  # only of WEBHOOK_SUBJECTS, even if none is left
     Column("quiet_s", Float, nullable=False, server_default="0"),
     Column("state", String(16), nullable=False),
     Column("cursor", BigInteger, nullable=False),
@@ -487,7 +487,7 @@ WEBHOOKS = _numbered(
 )
 
 WEBHOOK_SUBJECTS = _table(
-    # Whom the events that a webhook gets are about.
+    # The people that a webhook gets events about.
     "webhook_subjects",
     Column("webhook_key", KEY, ForeignKey("webhooks.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),

@@ -5,8 +5,8 @@ Plain and sealed blobs may be mixed while a database is being encrypted, and can
 whole number of float32 long, a plain job's key 32 bytes, and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins
 with FF, a plain correction with 0, and a sealed crop or correction with FORMAT.
 
-For every key in use the database has a mark, a row of `secrets` that only this key opens. So a start without the right
-key fails at once.
+For every key in use the database has a mark, a row of `secrets` that only this key opens, so that a start without the
+right key fails at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SEC
 from app.errors import SealedUnreadable
 
 BlobKind: TypeAlias = Literal["template", "second", "crop", "job", "correction", "sighting", "sighting_crop"]
-"""``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that they
-can change places."""
+"""``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that the
+two can be swapped."""
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
 
@@ -41,7 +41,7 @@ class SealedColumn:
 
     @property
     def head(self) -> sa.ColumnElement[bytes]:
-        """The bytes of a sealed blob that name its key."""
+        """Return the bytes of a sealed blob that name its key."""
         return sa.func.substr(self.blob, 1, HEADER_BYTES, type_=self.blob.type)
 
     @property
@@ -63,7 +63,7 @@ COLUMNS: Mapping[BlobKind, SealedColumn] = {
 
 
 class Blobs:
-    """Encrypts with `sealer`, if given. Unless `seals`, its keys only decrypt and new blobs are plain."""
+    """Encrypts with `sealer`, if given. Without `seals`, its keys only decrypt, and new blobs are plain."""
 
     def __init__(self, sealer: Sealer | None = None, *, seals: bool = True) -> None:
         self._ring = sealer
@@ -71,11 +71,11 @@ class Blobs:
 
     @property
     def key_id(self) -> str | None:
-        """The id of the key that seals new blobs; None if they are plain."""
+        """Return the id of the key that seals new blobs; None if they are plain."""
         return self._sealer.key_ids[0] if self._sealer else None
 
     def pack(self, kind: BlobKind, owner: str, data: bytes) -> bytes:
-        """Return `data` as it is to be stored; ``owner`` is the id of its face or job."""
+        """Return `data` in the form to store; ``owner`` is the id of its face or job."""
         return self._sealer.seal(data, _purpose(kind, owner)) if self._sealer else data
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
@@ -89,7 +89,7 @@ class Blobs:
         return self._ring.open(stored, _purpose(kind, owner))
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
-        """Return SQL for the blobs that `pack` would store otherwise now."""
+        """Return SQL for the blobs that `pack` would now store in another form."""
         column = COLUMNS[kind]
         if self._sealer is None:
             return column.is_sealed

@@ -1,4 +1,4 @@
-"""The server's own secrets, encrypted in SQL, so that all servers of one database share them; and all its keys."""
+"""Keep the server's own secrets, encrypted in SQL, so that all servers of a database share them; load its keys."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.errors import Unusable
 
 BUSY_MS = 5_000
 IS_SECRET = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
-"""SQL for the server's own secrets: the table holds marks of other keys, too."""
+"""SQL for the server's own secrets, since the table also holds marks of keys."""
 
 
 class SecretStore:
-    """Keeps the server's secrets, encrypted. Safe to share between threads. Every call may raise what `Database` does,
-    and Unusable ``sealed_unreadable``."""
+    """Keeps the server's secrets, encrypted. Safe to share between threads. Every call may raise what `Database`
+    raises, and Unusable ``sealed_unreadable``."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
@@ -34,13 +34,13 @@ class SecretStore:
         return None if sealed is None else self._open(name, sealed)
 
     def check(self) -> None:
-        """Raise Unusable ``sealed_unreadable`` if the secrets that are stored were sealed with another key."""
+        """Raise Unusable ``sealed_unreadable`` if the stored secrets were sealed with another key."""
         query = sa.select(SECRETS.c.name, SECRETS.c.sealed).where(IS_SECRET).order_by(SECRETS.c.name).limit(1)
         for name, sealed in self._database.rows(query):
             self._open(name, sealed)
 
     def get_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return the secret of that name; if it doesn't exist yet, `make` makes it, once for all servers."""
+        """Return the secret with this name; if it doesn't exist yet, `make` makes it, once for all servers."""
         stored = self.get(name)
         if stored is not None:
             return stored
@@ -51,7 +51,7 @@ class SecretStore:
         return self._open(name, sealed)
 
     def put(self, name: str, secret: bytes) -> None:
-        """Set the secret of that name."""
+        """Set the secret with this name."""
         values = {"name": name, "sealed": self._seal(name, secret)}
         insert = self._database.insert(SECRETS).values(values)
         insert = insert.on_conflict_do_update(index_elements=["name"], set_={"sealed": values["sealed"]})
@@ -74,13 +74,13 @@ class SecretStore:
 
 
 def purpose_of(name: str) -> bytes:
-    """Return the purpose that a secret of that name is sealed for."""
+    """Return the purpose for which a secret with this name is sealed."""
     return b"secret\0" + name.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRings:
-    """The rings of keys that a server has. ``faces`` is for templates and crops, None without one; unless ``seals``, it
+    """The server's rings of keys. ``faces`` is for templates and crops, None if there is none; without ``seals``, it
     only decrypts.
 
     ``secrets`` is the ring for the server's own secrets, None before the first start.
@@ -99,8 +99,8 @@ class Rings(FoundRings):
 def load_rings(data_dir: Path, url: str, file: Path | None, text: str | None, *, seals: bool) -> Rings:
     """Return the rings for these settings: encryption keys from a `file` or `text`, and those of VAULT_FILE.
 
-    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database at `url` has none
-    that only the missing file opens.
+    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database at `url` has no
+    secrets that only the missing file opens.
 
     Raises Unusable ``vault_key_unusable``, ``vault_key_missing``.
     """
@@ -120,7 +120,7 @@ def load_rings(data_dir: Path, url: str, file: Path | None, text: str | None, *,
 
 
 def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool) -> FoundRings:
-    """Return the same as `load_rings` without making a file."""
+    """Return what `load_rings` returns, without making a file."""
     vault = data_dir / VAULT_FILE
     given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
     own = read_keys(vault) if vault.exists() else ()

@@ -1,7 +1,7 @@
-"""Locks on a database and its data folder: shared by servers and commands, exclusive for what replaces the database.
+"""Lock a database and its data folder: shared by servers and commands, exclusively for replacing the database.
 
-A locked file in the data folder (flock), and beside a SQLite database that is elsewhere; on PostgreSQL an advisory lock
-that every connection of a server shares. The kernel and PostgreSQL drop the lock with the process, however it ends.
+The lock is a file in the data folder (flock), and beside a SQLite database that is elsewhere; on PostgreSQL an advisory
+lock that all of a server's connections share. The kernel and PostgreSQL release it however the process ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
 from app.files import write_new
 
 LOCK_FILE = "likeness.lock"
-"""The locked file; in it the command that has used the folder longest, as far as that is known."""
+"""The locked file. It contains the command that has used the folder longest, if known."""
 KNOWN_FILE = "database.known"
-"""In the data folder: says that its database has had its tables, so that an empty one is not taken for a new one."""
+"""Its existence in the data folder means that the database has had tables: an empty one is not a new one."""
 RESTORING = ".restoring-"
-"""What a restore's own folder in the data folder begins with."""
+"""Prefix of a restore's folder in the data folder."""
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 PATIENCE_MS = 5_000
@@ -46,8 +46,8 @@ _HOLDERS = (
 
 @contextmanager
 def shared(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the lock that servers and commands share; on PostgreSQL their connections do (`share`). What a killed
-    restore has left is removed.
+    """Hold the lock that servers and commands share; on PostgreSQL their connections do (`share`). Remove what a killed
+    restore has left.
 
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
     and Unusable: ``database_emptied`` if the database had tables and is empty or gone, ``database_misplaced``.
@@ -66,22 +66,22 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
 
 @contextmanager
 def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
-    """Hold the locks alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with one who uses it."""
+    """Hold the locks exclusively. The data folder must exist. Raises Conflict ``data_dir_in_use`` with a holder."""
     with ExitStack() as stack:
         stack.enter_context(_locked(data_dir, urls, exclusive=True))
         for url in urls:
             if parse_url(url).get_backend_name() == "postgresql":
                 connection = stack.enter_context(connected(url, PATIENCE_MS))
                 connection.execution_options(isolation_level="AUTOCOMMIT")
-                stack.callback(connection.invalidate)  # its session ends, and the lock with it
+                stack.callback(connection.invalidate)  # ends its session and so the lock
                 _take_advisory(connection.connection.driver_connection, "pg_try_advisory_lock")
         yield
 
 
 def share(engine: Engine) -> None:
-    """Let every connection of the PostgreSQL engine hold the shared lock, as long as it lasts.
+    """Make every connection of the PostgreSQL engine hold the shared lock while it lasts.
 
-    Connecting raises Conflict ``data_dir_in_use`` while another process holds the lock alone.
+    Connecting raises Conflict ``data_dir_in_use`` while another process holds the lock exclusively.
     """
     sa.event.listen(engine, "connect", lambda made, _: _take_advisory(made, "pg_try_advisory_lock_shared"))
 
@@ -110,7 +110,7 @@ def _locked(data_dir: Path, urls: Sequence[str], *, exclusive: bool) -> Iterator
 
 
 def _folders(data_dir: Path, urls: Sequence[str]) -> list[Path]:
-    """Return the folders with a lock: the data folder, and those of SQLite databases that are elsewhere."""
+    """Return the folders to lock: the data folder, and those of SQLite databases that are elsewhere."""
     files = [path for url in urls if (path := sqlite_file(url))]
     return sorted({data_dir.absolute(), *(path.absolute().parent for path in files)})
 
@@ -124,19 +124,19 @@ def _lock_file(stack: ExitStack, folder: Path, *, exclusive: bool, flags: int) -
     except BlockingIOError:
         raise _in_use(str(folder), holder if _runs(holder) else "") from None
     if flags & os.O_RDWR and (exclusive or not _runs(holder)):
-        with suppress(OSError):  # a full disk: others read of "another process"
+        with suppress(OSError):  # on a full disk, others read "another process"
             os.ftruncate(handle, 0)
             os.pwrite(handle, _process().encode(), 0)
 
 
 def _process() -> str:
-    """Return this process's command, without its arguments, which may be secrets or names of people, and its id."""
+    """Return this process's command (without its arguments, which may be secrets or people's names) and its id."""
     word = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].isidentifier() else ""
     return f"{f'likeness {word}'.strip()} (process {os.getpid()} on {socket.gethostname()})"
 
 
 def _runs(holder: str) -> bool:
-    """Return whether what `_process` returned may still run: whoever is on another machine may."""
+    """Return whether the process that `_process` described may still run; one on another machine always may."""
     named = re.search(r"\(process (\d+) on (.*)\)", holder)
     return named is not None and (named[2] != socket.gethostname() or Path(f"/proc/{named[1]}").exists())
 

@@ -1,4 +1,4 @@
-"""Tables as revisions make them: shorter words for what most of them have."""
+"""Short functions for the columns that most tables of revisions have."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def numbered(name: str, *parts: SchemaItem) -> None:
 
 
 def owner(name: str, kind: Any, target: str, *, primary: bool = False, nullable: bool = False) -> sa.Column[object]:
-    """Return a column that refers to another table, with whose row its own goes."""
+    """Return a column that refers to another table's row; deleting that row deletes its own."""
     reference = sa.ForeignKey(target, ondelete="CASCADE")
     return sa.Column(name, kind, reference, primary_key=primary, autoincrement=False, nullable=nullable)

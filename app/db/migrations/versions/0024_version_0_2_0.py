@@ -1,5 +1,5 @@
-"""What version 0.2.0 adds to 0.1.0, but for what watches cameras. Revisions that no version was released with, and no
-folder is known to have, are gone; hence the numbers."""
+"""The changes from version 0.1.0 to 0.2.0, except those for watching cameras. Numbers are missing, since revisions that
+were never released were removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBJECTS = sa.table("subjects", sa.column("key"), sa.column("id"), sa.column("na
 
 
 def upgrade() -> None:
-    # The search kinds fp16 and approximate were removed; int8 gives exact answers too.
+    # The search kinds fp16 and approximate were removed; int8 also gives exact answers.
     op.execute("UPDATE galleries SET search = 'int8' WHERE search IN ('fp16', 'approximate')")
     _refold()
     for name, column in (
@@ -134,7 +134,7 @@ def _create_corrections() -> None:
 
 
 def _refold() -> None:
-    """Write `folded` of every subject as 0.2.0 searches it: without accents, and with `_`, `-` and `.` as spaces."""
+    """Write every subject's `folded` for the search of 0.2.0: without accents, and with `_`, `-` and `.` as spaces."""
     connection = op.get_bind()
     some = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name, SUBJECTS.c.folded).order_by(SUBJECTS.c.key)
     update = sa.update(SUBJECTS).where(SUBJECTS.c.key == sa.bindparam("of")).values(folded=sa.bindparam("new"))

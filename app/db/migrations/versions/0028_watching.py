@@ -1,4 +1,4 @@
-"""What version 0.2.0 adds to 0.1.0 for watching cameras (`app.features.watching`), and sign-ins that last."""
+"""The tables of version 0.2.0 for watching cameras (`app.features.watching`) and for sign-ins that last."""
 
 from __future__ import annotations
 
