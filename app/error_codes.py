@@ -11,27 +11,27 @@ from enum import StrEnum
 
 
 class About(StrEnum):
-    """The subject of an error, which decides what helps."""
+    """The subject of an error, which says what could help."""
 
     KEY = "key"
-    """Who asks: another key may do it."""
+    """The caller: another key may be allowed."""
     REQUEST = "request"
-    """A parameter or a field: no other photo helps."""
+    """A parameter or a field: another photo doesn't help."""
     PHOTO = "photo"
-    """This photo or upload: another one may do."""
+    """This photo or upload: another one may work."""
     MISSING = "missing"
     """Something that the request names does not exist."""
     STATE = "state"
-    """What is stored forbids the request."""
+    """The stored data forbids the request."""
     BUSY = "busy"
-    """Nothing but the moment: the same request may be answered later."""
+    """Only the moment: the same request may succeed later."""
     SERVER = "server"
-    """The server, or what stands between."""
+    """The server, or something between client and server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code: its HTTP status, what it is about, and what it means."""
+    """A code: its HTTP status, its subject, and its meaning."""
 
     status: int
     about: About
@@ -199,7 +199,7 @@ LOCAL: Mapping[str, About] = {
     "unreachable": About.SERVER,
     "unreadable_answer": About.SERVER,
 }
-"""Codes that no server answers with: those of commands and clients."""
+"""Codes of commands and clients, which no server answers."""
 _BY_STATUS = {
     400: About.REQUEST,
     401: About.KEY,
@@ -214,7 +214,7 @@ _BY_STATUS = {
 
 
 def about(code: str, status: int | None = None) -> About | None:
-    """Return what an error is about; of a newer server's code by its status; None if only this process raised it."""
+    """Return an error's subject, for a newer server's code by its status; None if this process raised it."""
     if kind := BY_CODE.get(code):
         return kind.about
     return LOCAL.get(code) or (None if status is None else _BY_STATUS.get(status, About.SERVER))

@@ -12,14 +12,14 @@ LikenessError
 │   └── PackageMismatch  TwoPackages  ReembeddingIncomplete
 ├── Overloaded              try again later
 │   └── DatabaseBusy
-│       └── TransactionEnded  by PostgreSQL, for the sake of another: a deadlock or the like
+│       └── TransactionEnded  by PostgreSQL, in favour of another, for example in a deadlock
 └── Unusable                the installation is at fault (a model package, a setting, a device)
     ├── InvalidSetting
     ├── DatabaseUnavailable  SealedUnreadable
     ├── PackageUnavailable  ModelNotLoadable  DeviceUnavailable
     └── LivenessUnavailable
 
-There is a class for each error that code handles; others differ by ``code`` only.
+There is a class for each error that some code handles; others differ only by ``code``.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class GalleryNotFound(NotFound):
 
     @classmethod
     def of(cls, gallery_id: str, nearest: str | None = None) -> Self:
-        """Return the error for a gallery that there is not, or that the key may not see; ``nearest`` is one that it may
-        see, and that is probably meant."""
+        """Return the error for a gallery that doesn't exist, or that the key may not see; ``nearest`` is one that it
+        may see, and that was probably meant."""
         message = f"There is no gallery {gallery_id!r}."
         if nearest is None:
             return cls(message, gallery=gallery_id)
@@ -204,13 +204,13 @@ class PackageUnavailable(Unusable):
 
 
 class LivenessUnavailable(Unusable):
-    """Liveness was asked for, and no package can judge it."""
+    """Liveness was asked for, but no package can judge it."""
 
     code = "liveness_unavailable"
 
 
 class PackageTemplatesDiffer(Unusable):
-    """The model package makes other templates on this device than its manifest says."""
+    """The model package makes other templates on this device than those in its manifest."""
 
     code = "package_templates_differ"
 

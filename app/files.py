@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and facts about files."""
+"""Write files that appear whole or not at all, and read facts about files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from urllib.parse import quote
 
 DRAFT = ".draft"
 PRIVATE, PUBLIC = 0o600, 0o644
-"""Permissions: for the owner alone, and readable by everyone."""
+"""Permissions: only for the owner, and readable by everyone."""
 LAST_BACKUP = "last_backup"
-"""An empty file of the data folder: its time is that of the last backup, and whatever makes a backup touches it."""
+"""An empty file in the data folder whose time is that of the last backup; every backup touches it."""
 
 
 @contextmanager
 def replacing(
     path: Path, mode: int = PRIVATE, *, draft: Path | None = None, durable: bool = True
 ) -> Iterator[BufferedRandom]:
-    """Open a file for writing and reading that takes the place of `path` when the block ends without an error.
+    """Open a file for writing and reading that replaces `path` if the block ends without an error.
 
-    Until then readers see the old file, and after an error or a crash too. The content is written to `draft`, in the
-    same folder, by default one with a random name that starts with a dot; what lies there is overwritten. With
+    Until then, and after an error or a crash, readers see the old file. The content is written to `draft`, in the
+    same folder, by default with a random name that starts with a dot; an existing draft is overwritten. With
     `durable` the content and its name are on the disk when the block has ended. Raises OSError.
     """
     draft = draft or _random_draft(path)
@@ -46,7 +46,7 @@ def replacing(
 def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
     """Create a file with this content, on the disk, unless it exists; return whether it was created. Raises OSError.
 
-    Of several processes that call it at the same time one creates the file, and the others see all of its content.
+    If several processes call it at the same time, one creates the file, and the others see its whole content.
     """
     draft = _random_draft(path)
     try:
@@ -72,7 +72,7 @@ def _open_draft(draft: Path, mode: int, *, durable: bool) -> Iterator[BufferedRa
             if durable:
                 os.fsync(handle)
     except OSError as error:
-        error.filename = error.filename or str(draft.parent)  # a full disk names no file
+        error.filename = error.filename or str(draft.parent)  # the error of a full disk names no file
         raise
 
 
@@ -81,7 +81,7 @@ def _random_draft(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the folder's names to the disk: a new name may otherwise be lost with the power."""
+    """Write the folder's names to the disk, since a power loss may otherwise lose a new name."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,14 +95,14 @@ def sqlite_url(path: Path) -> str:
 
 
 def delimiter_of(table: TextIO) -> str:
-    """Return what separates the columns of a CSV, by its first line: Excel writes semicolons in half of Europe."""
+    """Return the delimiter of a CSV, by its first line: Excel writes semicolons in half of Europe."""
     first = table.readline()
     table.seek(0)
     return max(",;\t", key=first.count)
 
 
 def read_regular(path: Path) -> bytes:
-    """Return a file's content. Raises OSError, also for what is no file: a pipe would hold up the reader for ever."""
+    """Return a regular file's content. Raises OSError, also for a pipe, which would block the reader for ever."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 
 LOGGER = "likeness"
 OWN = (LOGGER, "app")
-"""Prefixes of our own loggers' names. Other loggers may write anything, such as SQLAlchemy the values of statements, or
-Pillow EXIF fields: only their warnings and errors are logged, without the arguments of the messages."""
+"""Prefixes of our own loggers' names. Other loggers may write anything (SQLAlchemy the values of statements, Pillow
+EXIF fields), so only their warnings and errors are logged, without the messages' arguments."""
 
 
 class JsonFormatter(logging.Formatter):
     """Writes ``time``, ``level``, ``logger``, ``message``, and the fields of ``extra={"fields": {...}}``.
 
-    Of an exception it writes the type and the stack, not the message, which may quote personal data.
+    For an exception it writes the type and the stack, but not the message, which may quote personal data.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _template(record: logging.LogRecord) -> str:
-    """Return a foreign message without its arguments; of a warning, its place and category."""
+    """Return a foreign message without its arguments; for a warning, its place and category."""
     if record.name == "py.warnings":
         return ": ".join(record.getMessage().split(": ")[:2])
     return str(record.msg).partition("\n")[0]

@@ -1,6 +1,6 @@
-"""The machine, and how this process uses it: facts that speed depends on, and the settings that change it.
+"""Facts about the machine that speed depends on, and settings of this process that change its speed.
 
-Each setting says what it brings, measured with it and without it in turns (docs/explanation/performance.md).
+Each setting says what it gains, measured in turns with and without it (docs/explanation/performance.md).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 
 
 def read_limits(controller: str, *names: str, root: Path = Path("/")) -> Iterator[list[str]]:
-    """Yield the texts of the files ``names`` of this process's group, then of each group above it that has them all.
+    """Yield the texts of the files ``names`` of this process's control group, then of each group above it that has all.
 
-    ``names`` are those of one version; each group's limits hold, so that the least counts. Yields nothing where the
-    system has no control groups. In a container the groups above it are hidden, and the mounted root is its own.
+    ``names`` are those of one version. Every group's limits hold, so the lowest counts. Yields nothing if the system
+    has no control groups. In a container the groups above it are hidden, and the mounted root is its own.
     """
     for folder in _folders(controller, root):
         try:
             yield [(folder / name).read_text(encoding="ascii").strip() for name in names]
-        except OSError:  # not in this group, or of the other version
+        except OSError:  # missing in this group, or of the other version
             continue
 
 
@@ -52,12 +52,12 @@ SWITCH_S = 0.0005
 ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
 _FIRST_TO_GO = "1000"
-"""Of -1000 to 1000: where memory runs out all the same, the system ends this process and not the server."""
+"""The highest of -1000 to 1000: if memory runs out nevertheless, the system kills this process and not the server."""
 _M_ARENA_MAX, _MADV_COLLAPSE = -8, 25
 """<malloc.h>; <linux/mman.h>, from Linux 6.1 on"""
 LARGE_PAGE = 2 * 1024**2
 GATHERED_TO = 1024**3
-"""Larger mappings hold indexes, which ask for large pages themselves and reserve more addresses than they use."""
+"""Larger mappings are indexes, which request large pages themselves and reserve more addresses than they use."""
 MOSTLY = 0.9
 """Share of a large page's addresses that must be in use, so that gathering takes little memory."""
 
@@ -67,7 +67,7 @@ MOSTLY = 0.9
 def cores() -> int:
     """Return the number of cores that this process may use: those it is bound to, or a container's quota if less.
 
-    A quota of 1.5 cores counts as 2: with one thread too few a part of it would never be used.
+    A quota of 1.5 cores counts as 2, since with one thread a part of it would never be used.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(bound, _cpu_quota())))
@@ -75,7 +75,7 @@ def cores() -> int:
 
 @cache
 def _cpu_quota(root: Path = Path("/")) -> float:
-    """Return the processor time a second, in cores, that control groups leave to this process; infinite without one."""
+    """Return the cores' worth of processor time that control groups leave to this process; infinite without a limit."""
     second = [text.split() for (text,) in read_limits("cpu", "cpu.max", root=root)]
     first = read_limits("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us", root=root)
     quotas = [int(quota) / int(period) for quota, period in (*second, *first) if quota not in ("max", "-1")]
@@ -100,8 +100,8 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def memory_in_use(process: int | str = "self") -> int:
-    """Return the bytes of memory that a process holds, its share of what it holds with others included; 0 for one that
-    has ended. On systems other than Linux: the most that this process ever held.
+    """Return the bytes of memory that a process holds, including its share of shared memory; 0 if it has ended. On
+    systems other than Linux, return this process's peak.
     """
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -113,9 +113,9 @@ def memory_in_use(process: int | str = "self") -> int:
 
 
 def uptime() -> tuple[str, float] | None:
-    """Return the id of the machine's boot and the seconds since, sleep included; None where the system hides either.
+    """Return the id of the machine's boot and the seconds since, including sleep; None if the system hides either.
 
-    All processes of a machine see the same, containers too, and nobody can set it.
+    All processes of a machine, also in containers, see the same values, and they can't be set.
     """
     boot = _boot_id()
     return (boot, time.clock_gettime(time.CLOCK_BOOTTIME)) if boot and hasattr(time, "CLOCK_BOOTTIME") else None
@@ -133,9 +133,9 @@ def _boot_id() -> str:
 
 
 def pause_collector() -> None:
-    """Switch the garbage collector off while modules are imported and the service is built: nothing is freed then.
+    """Switch the garbage collector off while modules are imported and the service is built, when nothing is freed.
 
-    A start takes 14 % less processor time so.
+    A start takes 14 % less processor time with it.
     """
     gc.disable()
 
@@ -143,7 +143,7 @@ def pause_collector() -> None:
 def resume_collector() -> None:
     """Switch the garbage collector on, and exclude the objects that exist now: they live as long as the process.
 
-    Without the exclusion the first full collection would look at all of them: a start takes 8 % less processor time so.
+    The exclusion spares the first full collection from visiting all of them: a start takes 8 % less processor time.
     """
     gc.freeze()
     gc.enable()
@@ -152,14 +152,14 @@ def resume_collector() -> None:
 def set_switch_interval() -> None:
     """Let a Python thread run for 0.5 ms, not 5 ms, while others wait.
 
-    A thread that returns from a model, or the one that answers HTTP, would wait that long with a core idle. Sixteen
-    clients get 5 % (± 3) more photos identified a second on two busy cores (136 paired windows of two seconds).
+    Else a thread that returns from a model, or the one that answers HTTP, may wait so long with a core idle. Sixteen
+    clients get 5 % (± 3) more photos identified per second on two busy cores (136 paired windows of two seconds).
     """
     sys.setswitchinterval(SWITCH_S)
 
 
 def raise_descriptors() -> int:
-    """Let the process open as many files and connections as it may, at most MOST_DESCRIPTORS; return how many."""
+    """Raise the limit of open files and connections as far as allowed, at most to MOST_DESCRIPTORS; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -169,9 +169,9 @@ def raise_descriptors() -> int:
 
 
 def limit_memory(size: int, process: int = 0) -> None:
-    """Let this process, a server's child, take ``size`` bytes of addresses more than it has, and leave no core file.
+    """Limit this process, a server's child, to ``size`` more bytes of addresses than it has, and disable core files.
 
-    ``process`` is the id of a child of this one to limit in its place. A limit that holds already is never raised.
+    ``process`` is the id of a child of this one to limit in its place. An existing limit is never raised.
     """
     if sys.platform != "linux":
         if not process:
@@ -195,10 +195,10 @@ def limit_memory(size: int, process: int = 0) -> None:
 
 
 def share_arenas() -> None:
-    """Let threads share two malloc arenas a core, not eight. Call it before there are threads.
+    """Let threads share two malloc arenas per core, not eight. Call it before there are threads.
 
-    A server of two cores into which 500,000 faces were imported holds 22 % more memory than their vectors need, in
-    place of 34 %. A user's MALLOC_ARENA_MAX is kept. Does nothing where the C library isn't glibc.
+    After importing 500,000 faces a server of two cores holds 22 % more memory than their vectors need, in place of
+    34 %. A user's MALLOC_ARENA_MAX is kept. Does nothing if the C library isn't glibc.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None and "MALLOC_ARENA_MAX" not in os.environ:
@@ -206,21 +206,21 @@ def share_arenas() -> None:
 
 
 def release_memory() -> None:
-    """Return the memory that malloc keeps unused to the system. Takes milliseconds.
+    """Return malloc's unused memory to the system, which takes milliseconds.
 
-    After photos of 12 megapixels from sixteen clients a server keeps 271 MiB in place of 501. To be called now and
-    then, and at the end of large work. Does nothing where the C library isn't glibc.
+    After photos of 12 megapixels from sixteen clients a server keeps 271 MiB in place of 501. Call it regularly, and
+    at the end of large work. Does nothing if the C library isn't glibc.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def gather_pages() -> None:
-    """Gather memory that is in use in large pages, so that the processor looks up fewer addresses.
+    """Gather used memory in large pages, so that the processor looks up fewer addresses.
 
-    With four clients an identification takes 5 % less processor time so (Zen 4, docs/decisions/speed.md). Takes 0.1 to
-    0.4 s after a start and 0.02 s again, and does nothing where the system can't. To be called now and then: new memory
-    comes.
+    With four clients an identification then takes 5 % less processor time (Zen 4, docs/decisions/speed.md). It takes
+    0.1 to 0.4 s after a start and 0.02 s later, and does nothing if the system can't. Call it regularly, for new
+    memory.
     """
     system, pages = ctypes.CDLL(None), LARGE_PAGE // os.sysconf("SC_PAGE_SIZE")
     maps = Path("/proc/self/maps").read_text(encoding="utf-8") if sys.platform == "linux" else ""

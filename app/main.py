@@ -1,4 +1,4 @@
-"""Builds the service from its settings: storage, inference, recognition and background work."""
+"""Build the service from its settings: storage, inference, recognition and background work."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ from app.workers.queue import PhotoWorkers
 from app.workers.threads import PhotoThreads
 
 JSON_OVERHEAD = 64 * 1024
-"""Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
+"""Bytes of a JSON body besides the metadata, of which an escape may make six bytes of one."""
 CROPS_WAITING = 4096
-"""Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
+"""Maximum faces that may wait for the embedder, more than one photo can have; requests are limited separately."""
 GREY: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
-"""A crop that warms the models up, so that no caller waits for their setup."""
+"""A crop for warming up the models, so that no caller waits for their setup."""
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
@@ -97,18 +97,18 @@ WRITE_RETRY_S = 2.0
 """Seconds between attempts to write to the database after a write has failed."""
 MIB = 1024**2
 MEMORY_RESERVE = 0.2
-"""Share of all memory that is set aside for what isn't counted to requests: the models' arenas, answers, connections,
-fragments."""
+"""Share of all memory that is reserved for everything that isn't counted for requests: models' arenas, answers,
+connections, fragments."""
 LEAST_BUDGET = 64 * MIB
 PHOTOS_SHARE, BODIES_SHARE, PARSING_SHARE = 0.55, 0.2, 0.25
-"""Shares of the memory for requests: for photos in work, for what lasts as long as its request, and for bodies that are
+"""Shares of the memory for requests: for photos in work, for data that lives as long as its request, and for bodies
 being parsed, one of the largest at a time."""
 PHOTO_SHARE = 0.5
-"""Share of a request's time that one photo may take as processor time."""
+"""Maximum processor time of one photo, as a share of a request's time."""
 TEND_S = 1.0
 """Seconds between checks for photo workers that have ended."""
 MEMORY_S = 60.0
-"""Seconds between releases of unused memory, which is a gigabyte after large photos from sixteen clients."""
+"""Seconds between releases of unused memory, which may be a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
     KEYS,
     SERVER_KEY,
@@ -138,7 +138,7 @@ FEATURES: tuple[Feature, ...] = (
     WEBHOOK_FORM,
     *(point.load() for point in entry_points(group="likeness.features")),
 )
-"""The features: each is one folder, named by its import and its line here alone. Installed distributions add theirs by
+"""The features. Each is one folder, named only in its import and its line here. Installed distributions add theirs by
 an entry point that names a `Feature`."""
 _log = logging.getLogger(logs.LOGGER)
 
@@ -146,7 +146,7 @@ _log = logging.getLogger(logs.LOGGER)
 def create_app(settings: Settings, models: Future[Models] | None = None) -> FastAPI:
     """Return the application; its lifespan builds the service, and raises Unusable if that fails.
 
-    ``models`` are the settings' models, if something is opening them already.
+    ``models`` are the settings' models, if they are being opened already.
     """
     app = FastAPI(
         docs_url=None,
@@ -156,7 +156,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         version=VERSION,
         lifespan=partial(_lifespan, settings, models),
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # whose being off is looked up at each request
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI looks this up at each request
         openapi_tags=openapi.TAGS,
     )
     app.state.metrics = metrics.Metrics()
@@ -174,7 +174,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
 
 
 def own_operations() -> list[Operation]:
-    """Return the operations of the service's own interface, with those of every feature, on or off."""
+    """Return the operations of the service's own interface, including those of every feature, on or off."""
     features = [feature.load() if feature.load else feature for feature in FEATURES]
     routers = [*ROUTERS, *(router for feature in features if feature.wire is None for router in feature.routers)]
     return [operation for router in routers for operation in router.operations]
@@ -201,8 +201,8 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
 def _build(
     settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics
 ) -> Components:
-    """Build what runs in the server, from the data folder to the warm models; ``stack`` closes it in reverse."""
-    cv2.setNumThreads(1)  # requests run side by side; OpenCV's own threads would only compete with them
+    """Build the running server, from the data folder to the warm models; ``stack`` closes everything in reverse."""
+    cv2.setNumThreads(1)  # requests run in parallel; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = data_folder.load_key(settings.data_dir)
@@ -214,12 +214,12 @@ def _build(
     galleries, audit = storage.galleries, storage.audit
     clock = ClockGuard(storage.database, storage.secrets)
     clock.trusted()  # before the first request writes a later time
-    # An expired key stays expired where the clock is set back.
+    # An expired key stays expired if the clock is set back.
     rate = _rate("rate_limit", settings.rate_limit)
     keys = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(galleries.indexes.load)  # while the models load
 
-    # Inference: other embedders than the default are opened when they are used
+    # Inference: embedders other than the default are opened when they are used
     models = opening.result() if opening else open_models(settings)
     settings = models.settings
     stack.callback(models.detector.close)
@@ -296,8 +296,8 @@ def _build(
 
 
 def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
-    """Begin the core's own work in the background, once the features are there."""
-    for seconds, name, work in (  # what deletes by age
+    """Schedule the core's background work, after the features have started."""
+    for seconds, name, work in (  # deletions by age
         (PRUNE_CHANGES_S, "change log", core.store.prune_changes),
         (PRUNE_JOBS_S, "old jobs", core.runner.keep),
     ):
@@ -310,7 +310,7 @@ def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
 
 
 def _start_features(core: Components, settings: Settings, scheduler: Scheduler, stack: ExitStack) -> None:
-    """Start the features, what tends the photo workers, and then the jobs."""
+    """Start the features, the care of the photo workers, and then the jobs."""
     if isinstance(core.reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", core.reader.tend)
     works: dict[str, Work] = {}
@@ -335,7 +335,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
 
 
 def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:
-    """Return the bytes that are left for what requests become. Raises Unusable (``memory_too_small``)."""
+    """Return the bytes of memory that are left for requests. Raises Unusable (``memory_too_small``)."""
     workers = reader.memory_at_rest() if isinstance(reader, PhotoWorkers) else 0
     rest = memory_in_use() + HEAD_BYTES + workers
     size = int(memory * (1 - MEMORY_RESERVE)) - rest
@@ -349,7 +349,7 @@ def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:
 
 
 def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | PhotoWorkers:
-    """Return what finds the faces of photos, in this process or in photo workers."""
+    """Return the reader of photos, which finds faces in this process or in photo workers."""
     settings = models.settings
     if isinstance(models.detector, Detector):
         models.detector.detect(GREY)
@@ -376,7 +376,7 @@ def _rate(name: str, text: str) -> RequestRate | None:
 
 
 def _embedders(models: Models, reader: PhotoThreads | PhotoWorkers, bind: Callable[[Package], None]) -> Embedders:
-    """Make the owner of the embedders; none is open yet."""
+    """Make the cache of embedders; none is open yet."""
     settings = models.settings
 
     def open_one(package: Package) -> Embedder:
@@ -385,7 +385,7 @@ def _embedders(models: Models, reader: PhotoThreads | PhotoWorkers, bind: Callab
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            spare=lambda busy: busy < reader.free,  # of other packages' embedders nothing is known here
+            spare=lambda busy: busy < reader.free,  # other packages' embedders are not considered
         )
         embedder.embed([GREY])
         return embedder
@@ -421,10 +421,10 @@ def _models(models: Models, embedders: Embedders, gates: Gates) -> list[schemas.
 
 
 def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedModel]:
-    """Return the folders whose package can't be used, without telling where these folders are."""
+    """Return the folders whose package can't be used, by name, without their paths."""
     try:
         skipped = scan_packages(models_dir, data_dir).skipped
-    except Unusable:  # the folder is gone; the packages found before stay in use
+    except Unusable:  # the folder is gone; packages found before stay in use
         return []
     return [
         schemas.SkippedModel(

@@ -1,6 +1,6 @@
-"""Large arrays whose memory returns to the system when they are freed.
+"""Allocate large arrays whose memory returns to the system when they are freed.
 
-glibc's malloc keeps much of what is freed: in each thread's arena, everything before the last block in use.
+glibc's malloc keeps much freed memory: in each thread's arena, everything before the last used block.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAPPED_FROM = 1024 * 1024
-"""Arrays of at least so many bytes get a memory mapping of their own."""
+"""Arrays of at least this size, in bytes, get their own memory mapping."""
 HUGE_FROM = 4 * 1024 * 1024
-"""Mappings of at least so many bytes ask for large pages, as NumPy does: a pass over them is faster."""
+"""Mappings of at least this size, in bytes, ask for large pages, as NumPy's do, which makes a pass over them faster."""
 GROWTH = 1.5
 RESERVED_FROM = 64 * 1024 * 1024
-"""Growing arrays of at least so many bytes reserve addresses for all of the machine's memory. An index of 1,000,000
-vectors then peaks at 565 MB, not 994, and stops for 0.3 s at most while it grows, not 4 s."""
+"""Growing arrays of at least this size, in bytes, reserve addresses for all of the machine's memory. So an index of
+1,000,000 vectors peaks at 565 MB, not 994, and pauses for at most 0.3 s while it grows, not 4 s."""
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an uninitialised array. Its memory returns to the system when it is freed; unwritten pages take none.
 
-    malloc promises that for 32 MiB and more only.
+    malloc guarantees that only from 32 MiB on.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < MAPPED_FROM:
@@ -41,10 +41,10 @@ def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def room_to_grow(rows: int, row: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array as `room` does, with space for half as many rows again.
+    """Return an array as `room` does, with space for one and a half times the rows.
 
-    From RESERVED_FROM bytes on it has space for as many rows as the machine's memory holds, if addresses are free: the
-    array then never has to be copied into a larger one while both are in memory.
+    From RESERVED_FROM bytes on it has space for as many rows as fit in the machine's memory, if addresses are free, so
+    that it never has to be copied into a larger array while both are in memory.
     """
     size = math.prod(row) * dtype.itemsize
     more = int(rows * GROWTH)

@@ -1,6 +1,6 @@
-"""Find the photos in folders, in one way for commands, imports and training.
+"""Find the photos in folders, in the same way for commands, imports and training.
 
-Only files count, also where a folder is named like a photo. Hidden files and folders are left out, and the folders that
+Only files count, even if a folder is named like a photo. Hidden files and folders are left out, and so are folders that
 systems put beside photos: thumbnails, trash, resource forks.
 """
 
@@ -20,7 +20,7 @@ SYSTEM = frozenset(
 """Folders of Synology and QNAP, Windows, macOS and ext4, in small letters."""
 
 Skip: TypeAlias = Callable[[Path, str], None]
-"""Gets each folder that is left out, and why."""
+"""Called with each folder that is left out, and why."""
 
 
 def log_skipped(folder: Path, why: str) -> None:
@@ -28,18 +28,18 @@ def log_skipped(folder: Path, why: str) -> None:
 
 
 def is_skipped(name: str) -> bool:
-    """Return whether a file or folder of this name is hidden, or is a system's own."""
+    """Return whether a file or folder of this name is hidden, or made by a system."""
     return name.startswith(".") or name.lower() in SYSTEM
 
 
 def is_photo(parts: Iterable[str]) -> bool:
-    """Return whether a path, as its parts, is that of a photo: its ending is one, and nothing in it is skipped."""
+    """Return whether a path, given as its parts, is that of a photo: its extension is, and nothing in it is skipped."""
     parts = tuple(parts)
     return PurePath(*parts).suffix.lower() in SUFFIXES and not any(map(is_skipped, parts))
 
 
 def walk(folder: Path, skip: Skip = log_skipped) -> list[Path]:
-    """Return the photos below a folder, sorted. Folders that are links are entered, and each folder once."""
+    """Return the photos below a folder, sorted. Links to folders are followed, and each folder is entered once."""
     found: list[Path] = []
     seen = {_identity(folder)}
 

@@ -157,7 +157,7 @@ def _take_advisory(connection: Any, function: str) -> None:
 
 
 def remember(data_dir: Path, url: str) -> None:
-    """Note that the database has its tables. Call it after the database was opened."""
+    """Note that the database has its tables. Call it after opening the database."""
     path = data_dir / KNOWN_FILE
     if _known(path) == (name := _name(data_dir, url)):
         return
@@ -167,8 +167,8 @@ def remember(data_dir: Path, url: str) -> None:
 
 
 def _check_not_misplaced(url: str) -> None:
-    """Raise Unusable ``database_misplaced`` if the database is where version 0.1.0 put it, which read `%41` in the data
-    folder's path as `A` and left out what follows `?`."""
+    """Raise Unusable ``database_misplaced`` if the database is where version 0.1.0 put it, which in the data folder's
+    path read `%41` as `A` and dropped everything after `?`."""
     path = sqlite_file(url)
     misread = sqlite_file(f"sqlite:///{path}") if path else None
     if path and misread and misread != path and misread.is_file() and not path.exists():
@@ -196,7 +196,7 @@ def _known(path: Path) -> str | None:
 
 
 def _name(data_dir: Path, url: str) -> str:
-    """Return a name of the database without user and password, the same when the whole data folder is moved."""
+    """Return a name of the database without user and password, the same after the whole data folder is moved."""
     path, parsed = sqlite_file(url), parse_url(url)
     if path is None:
         host = parsed.host or parsed.query.get("host", "")
@@ -212,5 +212,5 @@ def _has_tables(url: str) -> bool:
     try:
         with connected(url, PATIENCE_MS) as connection:
             return all(map(sa.inspect(connection).has_table, TABLES))
-    except (DatabaseBusy, DatabaseUnavailable):  # whoever opens it says so
+    except (DatabaseBusy, DatabaseUnavailable):  # opening the database reports it
         return True

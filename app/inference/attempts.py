@@ -1,4 +1,4 @@
-"""Model packages that could not be opened are not tried again at once."""
+"""Remember failed attempts to open model packages, so that they are not repeated at once."""
 
 from __future__ import annotations
 

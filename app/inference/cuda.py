@@ -1,4 +1,4 @@
-"""What ONNX Runtime and FAISS don't set of CUDA, by its driver."""
+"""Set an option of CUDA, through its driver, that ONNX Runtime and FAISS don't set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCKING_SYNC = 4
 def sleep_while_waiting() -> bool:
     """Let threads of this process sleep while they wait for the first GPU, and return whether it will do so.
 
-        By default they ask again and again, each a core's whole time: eight servers on one card took 24 ms of processor
+        By default they poll, which takes a whole core each: eight servers on one card took 24 ms of processor
         time a photo where one took 18. A run of 64 crops takes 1.9 ms of a core so, in place of 4.2, and 0.5 ms longer.
     To be called before the first session.
     """

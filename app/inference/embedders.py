@@ -32,27 +32,27 @@ F = TypeVar("F", np.float32, np.float64)
 
 TASK = "embed"
 BOUND_S = 5.0
-"""Seconds for which a package is taken to be the one that stored templates were made with: another server may remove
-it, add another model under its id, and make a gallery with that."""
+"""Seconds between checks that a package made the stored templates of its id: another server may remove it, add another
+model under its id, and make a gallery with that."""
 CPU_MAX_BATCH = 8
-"""Chosen under load, where whole photos compete for the caches: with 8 a server of two cores identifies 5 to 9 % more
-than with 4 (docs/explanation/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms
-a face at 1, 2, 4, 8 crops on AVX-512."""
+"""Maximum crops in a CPU's batch. Chosen under load, when whole photos compete for the caches: with 8 a server of two
+cores identifies 5 to 9 % more than with 4 (docs/explanation/performance.md). Alone on a core the prepared SFace gains
+little: 9.3, 8.2, 7.9, 7.8 ms per face at 1, 2, 4, 8 crops on AVX-512."""
 ENOUGH = 2
-"""Waiting crops for which a CPU starts another batch beside one that runs, though all cores are busy: who waits for a
-batch to end, then for the next, waits longest. Simulated with two cores, at 50, 80 and 95 % of what they can do: the
-slowest hundredth takes 1.17, 1.04 and 0.71 of a first-come queue's, 1.26, 1.38 and 0.80 with a full batch
+"""Number of waiting crops from which on a CPU starts another batch beside a running one, even if all cores are busy,
+since crops that wait for two batches wait longest. Simulated with two cores at 50, 80 and 95 % load: the slowest
+hundredth takes 1.17, 1.04 and 0.71 of a first-come queue's time; if a full batch is required, 1.26, 1.38 and 0.80
 (docs/decisions/speed.md)."""
 GPU_WAIT_S = 0.002
-"""Not measured yet: a GPU needs large batches, and a wait far below the time of one photo."""
+"""Seconds that a GPU's batch waits for more crops: far below a photo's time. Not measured yet."""
 QUEUE_LIMIT = 256
-"""Crops that may wait: a few seconds of work for two cores."""
+"""Maximum crops that may wait: a few seconds of work for two cores."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An open package: its embedder, and the operating points that its manifest has now."""
+    """An open package: its embedder, and its manifest's present operating points."""
 
     id: str
     embedder: Embedder
@@ -68,7 +68,7 @@ class _Slot:
     embedder: Embedder | None = None
     users: int = 0
     forgotten: bool = False
-    """Whether its last user closes it, since no other will come."""
+    """Whether its last user must close it, since it gets no new users."""
     attempts: Attempts = field(default_factory=Attempts)
 
 
@@ -76,9 +76,9 @@ class Embedders:
     """A cache of open embedders, least recently used closed first. Safe to share between threads.
 
     ``find`` returns the installed packages, ``open_one`` opens one. The ``default`` is never closed; ``kept`` limits
-    how many stay open in all. A package in use is not closed, so that more may be open for a moment. A package that
-    failed to open is not tried again for ``retry_s`` seconds. ``bind`` raises PackageUnavailable if stored templates of
-    a package were made with another model of its id.
+    how many stay open in all. A package in use is not closed, so more may be open for a moment. A package that failed
+    to open is not tried again for ``retry_s`` seconds. ``bind`` raises PackageUnavailable if another model with a
+    package's id made its stored templates.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Embedders:
         self._bound: dict[str, tuple[Package, float]] = {}  # and when that was asked
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
-        self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
+        self._slots: OrderedDict[str, _Slot] = OrderedDict()  # least recently used first
         self._manifests = CurrentManifests()
         self._points: dict[str, tuple[Package, Thresholds]] = {}
         self._closed = False
@@ -108,7 +108,7 @@ class Embedders:
     def packages(self) -> Mapping[str, Package]:
         """Read the installed packages of every task again and return them by id.
 
-        Packages whose manifest can't be read any more stay as they were.
+        Packages whose manifest can no longer be read stay as they were.
         """
         try:
             installed = self._find()
@@ -147,7 +147,7 @@ class Embedders:
     ) -> Package:
         """Return the embedder called `name` for templates that will be stored; None means the default.
 
-        Raises InvalidInput as `choose` and, unless it is the default, `check_choice` do; PackageUnavailable
+        Raises what `choose` and, unless it is the default, `check_choice` raise; PackageUnavailable
         ``package_changed``.
         """
         package = self.choose(name)
@@ -157,13 +157,13 @@ class Embedders:
         return self.checked(package)
 
     def checked(self, package: Package) -> Package:
-        """Return the package if stored templates of its id are its own, else raise PackageUnavailable."""
+        """Return the package if it made the stored templates of its id, else raise PackageUnavailable."""
         self._bind(package)
         self._bound[package.id] = package, time.monotonic()
         return package
 
     def thresholds(self, package_id: str) -> Thresholds:
-        """Return a package's operating points, as its manifest has them now, without opening it.
+        """Return a package's present operating points from its manifest, without opening it.
 
         Raises PackageUnavailable.
         """
@@ -177,7 +177,7 @@ class Embedders:
         return known[1]
 
     def _check_bound(self, package: Package) -> None:
-        """Ask anew, where the last answer is old, whether stored templates of its id are the package's own.
+        """Check again, if the last check is old, whether the package made the stored templates of its id.
 
         Raises PackageUnavailable.
         """
@@ -190,7 +190,7 @@ class Embedders:
             if bound is not package:
                 raise
         except PackageUnavailable:
-            self.packages()  # what is installed now may be the right one: the next request opens it
+            self.packages()  # the installed package may be the right one now: the next request opens it
             raise
 
     @contextmanager
@@ -227,7 +227,7 @@ class Embedders:
                 idle.close()
 
     def forget(self, package_id: str) -> None:
-        """Close a package that is no longer installed as it was opened, once nobody uses it; never the default."""
+        """Close a package that was removed or replaced, when it is no longer used; never the default."""
         if package_id == self.default.id:
             return
         self._packages = {name: package for name, package in self._packages.items() if name != package_id}
@@ -243,7 +243,7 @@ class Embedders:
             idle.close()
 
     def _forget_replaced(self) -> None:
-        """Forget open packages in whose place another model is installed under the same id."""
+        """Forget open packages that were replaced by another model with the same id."""
         with self._lock:
             slots = list(self._slots.items())
         for package_id, slot in slots:
@@ -286,7 +286,7 @@ class Embedders:
                     slot.embedder.close()
 
     def _warn(self, package: Package) -> None:
-        """Log what was left out of a manifest, once."""
+        """Log once which parts of a manifest were left out."""
         for warning in package.warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
@@ -297,7 +297,7 @@ class Embedders:
             return [slot.embedder for slot in self._slots.values() if slot.embedder is not None]
 
     def _package(self, package_id: str) -> Package:
-        """Return the package as it was opened, else as it is installed. Raises PackageUnavailable."""
+        """Return the package as it was opened, or as it is installed if it isn't open. Raises PackageUnavailable."""
         if package_id == self.default.id:
             return self.default
         slot = self._slots.get(package_id)
@@ -312,12 +312,12 @@ class Embedders:
             if slot.embedder is not None:
                 return slot.embedder
             slot.attempts.check(self._retry_s)
-            package = self._package(package_id)  # one that isn't there costs little: it may be added at any moment
+            package = self._package(package_id)  # a missing package is cheap to look up, and may be added at any moment
             try:
                 embedder = self._open_one(package)
             except Unusable as error:
                 slot.attempts.failed(error)
-                # its manifest is read anew at the next attempt: it may have been corrected
+                # its manifest is read again at the next attempt, since it may have been corrected
                 self._packages = {name: package for name, package in self._packages.items() if name != package_id}
                 raise
             slot.package, slot.embedder = package, embedder
@@ -337,8 +337,8 @@ class Embedders:
 class Embedder:
     """Embed aligned crops with one package; `embed` may be called from many threads at once.
 
-    By default a CPU gets one worker a core, each running small batches in one thread; a GPU gets one worker with large
-    batches. ``flip`` averages each crop's vector with that of its mirror image, at twice the cost.
+    By default a CPU gets one worker per core, each running small batches in one thread; a GPU gets one worker with
+    large batches. ``flip`` averages each crop's vector with that of its mirror image, at twice the cost.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class Embedder:
 
     def embed(self, crops: Sequence[Pixels]) -> tuple[list[Template], int]:
         """Return the templates of (112, 112, 3) uint8 RGB aligned crops in order, and the size of the largest batch
-        that one of them was part of (0 without crops).
+        that one of them was in (0 without crops).
 
         Raises Overloaded if the queue is full.
         """
@@ -399,7 +399,7 @@ class Embedder:
         vectors = self._session.run(stacked)
         if self._flip:
             vectors = unit(vectors + self._session.run(np.ascontiguousarray(stacked[:, :, ::-1])))
-        return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
+        return [vector.copy() for vector in vectors]  # a view of one row would keep its whole batch in memory
 
 
 def unit(vectors: NDArray[F]) -> NDArray[F]:

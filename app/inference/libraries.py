@@ -1,4 +1,4 @@
-"""Shared libraries: which ones an ELF file needs, and which of these the system can't find."""
+"""Find out which shared libraries an ELF file needs, and which of these the system can't find."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ OWNERS: Mapping[str, str] = {
     "libnvonnxparser": "TensorRT",
     "libnvrtc": "nvidia-cuda-nvrtc",
 }
-"""What brings a library, by how its name begins."""
+"""Packages that contain libraries, by the beginnings of the libraries' names."""
 OPENED_LATE: Mapping[str, tuple[str, ...]] = {
     "libonnxruntime_providers_cuda.so": ("libcudnn.so.9", "libcufft.so.12", "libnvrtc.so.13")
 }
-"""Libraries that a file opens itself, so that its header does not name them."""
+"""Libraries that a file opens by itself, so that its header doesn't name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A library that can't be loaded, and what brings it."""
+    """A library that can't be loaded, and the package that contains it."""
 
     name: str
     owner: str | None
@@ -42,7 +42,7 @@ class Missing:
 
 
 def needed(library: bytes | mmap.mmap) -> list[str]:
-    """Return the names of the libraries that an ELF file of 64 bits, little endian, needs."""
+    """Return the names of the libraries that an ELF file (64 bits, little endian) needs."""
     (table,) = struct.unpack_from("<Q", library, 32)
     size, count = struct.unpack_from("<HH", library, 54)
     segments = [struct.unpack_from("<IIQQQQQQ", library, table + place * size) for place in range(count)]

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions with explicit providers, and the embedder's contract on top of them."""
+"""ONNX Runtime sessions with explicit providers, and an embedder's contract on top of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROVIDERS: Mapping[Used, list[str]] = {
     "openvino": [OPENVINO, CPU],
     "coreml": ["CoreMLExecutionProvider", CPU],
 }
-"""ONNX Runtime's providers of each device, in the order in which they take a graph's nodes."""
+"""ONNX Runtime's providers for each device, in the order in which they take a graph's nodes."""
 INSTALLED_BY: Mapping[Used, str] = {
     "cuda": "likeness-server[gpu]",
     "tensorrt": "likeness-server[gpu] and TensorRT",
@@ -42,36 +42,36 @@ INSTALLED_BY: Mapping[Used, str] = {
     "openvino": "onnxruntime-openvino",
     "coreml": "onnxruntime, on macOS",
 }
-"""Packages whose ONNX Runtime has the provider."""
+"""Packages whose ONNX Runtime has the device's provider."""
 FIXED_BATCH: Mapping[Used, int] = {"cuda": 64, "tensorrt": 64, "rocm": 64}
-"""Items of every run on these devices: they make a plan for each new shape of the input, so that there are few."""
+"""Items of every run on these devices, which make a plan for each new input shape, so that there should be few."""
 FEW: Mapping[Used, int] = {"cuda": 8}
-"""Items of the runs for up to twice as many, in a session of their own: one that changes its shape makes its plan anew,
-for 0.9 s. Eight of SFace take 1.1 ms on an H200, and sixty-four 4.7; most batches of a server are small."""
+"""Items of the runs for up to twice as many, in a separate session, since a session that changes its shape makes a new
+plan for 0.9 s. Eight of SFace take 1.1 ms on an H200, and sixty-four 4.7; most batches of a server are small."""
 MIB = 2**20
 CUDA_LIBRARY = "libonnxruntime_providers_cuda.so"
 ERRORS_ONLY, FATAL_ONLY = 3, 4
-"""ONNX Runtime's log levels: what matters is checked here and raised."""
+"""ONNX Runtime's log levels: its warnings are not needed, since problems are checked and raised here."""
 KEPT_FOR = 2**21
-"""Bytes of input up to which a run's memory is kept for the next one: 46 MB of the detector's, for photos of up to 2.8
-megapixels. To ask the system for it anew takes up to half of a run's time (2 megapixels from decoding to the crops: 37
-ms of processor time, else 46, medians on a busy machine); after a large run it would be hundreds of megabytes that
-nobody may ever need again."""
+"""Bytes of input up to which a run's memory is kept for the next run: 46 MB for the detector, for photos of up to 2.8
+megapixels. Allocating it again takes up to half of a run's time (2 megapixels from decoding to the crops take 37 ms of
+processor time with kept memory, else 46; medians on a busy machine). After a large run, hundreds of megabytes would be
+kept that may never be needed again."""
 EXACT_SUMS = "session.x64quantprecision"
-"""ONNX Runtime's option for x86: products of uint8 and int8 are computed exactly, and slower, where its kernels would
-saturate. Weights within ±64 cannot saturate and are left as they are (its Avx2WeightS8ToU8Transformer)."""
+"""ONNX Runtime's option for x86: products of uint8 and int8 are computed exactly, but slower, if its kernels could
+saturate. Weights within ±64 can't saturate and are not affected (its Avx2WeightS8ToU8Transformer)."""
 EXACT_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni"})
-"""Linux's names of the instructions that sum such products in 32 bits. ONNX Runtime would apply the option to them too,
-and halve their speed."""
+"""Linux's names of the instructions that sum such products in 32 bits. ONNX Runtime would also apply the option to
+them, which would halve their speed."""
 
 BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
 """Linux's names of the instructions that multiply bfloat16 numbers. With them OpenVINO takes 0.4 of the processor time
-for SFace's templates, whose cosine to the others is 0.9999 in the median (docs/explanation/performance.md)."""
+for SFace's templates, whose median cosine with the usual ones is 0.9999 (docs/explanation/performance.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnGpu:
-    """How a CUDA device runs a model, which takes ``memory_mib`` at most there."""
+    """How a CUDA device runs a model, in at most ``memory_mib`` of its memory."""
 
     memory_mib: int | None = None
     math: GpuMath = "fp32"
@@ -80,12 +80,12 @@ class OnGpu:
 class Session:
     """One loaded graph on one device; `run` may be called from several threads at once.
 
-    With a fixed shape every run has so many items, or FEW where that is enough: fewer are filled up with zeros,
-    more are several runs. The first run, when the package is checked, then makes the only plan, and all runs share
-    buffers on the device.
+    With a fixed shape every run has that number of items, or FEW if these are enough: fewer are padded with zeros, more
+    take several runs. So the first run, when the package is checked, makes the only plan, and all runs share buffers
+    on the device.
 
-    ``threads`` is how many threads work on one call (CPU); several callers with 1 each do the most in all.
-    Raises Unusable: device_unavailable (``cuda`` asked for and not really used), model_not_loadable.
+    ``threads`` is the number of threads for one call (CPU); several callers with 1 each have the highest throughput.
+    Raises Unusable: device_unavailable (``cuda`` was wanted but is not really used), model_not_loadable.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Session:
         gpu: OnGpu = OnGpu(),
         bf16: bool = False,
     ) -> None:
-        """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one.
-        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH. ``bf16`` lets OpenVINO compute with
-        numbers of 16 bits, where the processor does."""
+        """``sizes_vary``: inputs have many sizes, so memory is not planned by size, and released after a large input.
+        ``shape`` is the inputs' only shape on a device of FIXED_BATCH. ``bf16`` lets OpenVINO compute in 16 bits, if
+        the processor supports it."""
         chosen = resolve_device(device)
         self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu=gpu, bf16=bf16)
         used = self._session.get_providers()
@@ -114,9 +114,9 @@ class Session:
         self.device: Used = chosen if PROVIDERS[chosen][0] in used else "cpu"
         self._giving_back = _giving_back() if sizes_vary and self.device == "cpu" else None
         self.inputs: list[Any] = self._session.get_inputs()
-        """Each with name, shape and type, as ONNX Runtime describes them."""
+        """The inputs, each with name, shape and type, as ONNX Runtime describes them."""
         self.shapes: Counter[tuple[int, ...]] = Counter()
-        """How many runs had inputs of each shape, but for those of FEW."""
+        """Number of runs by the shape of their input, except those of FEW."""
         self._shape = shape if self.device in FIXED_BATCH else None
         self._bound: _Bound | None = None
         self._few: Session | None = None
@@ -129,7 +129,7 @@ class Session:
         self.outputs: list[Any] = self._session.get_outputs()
 
     def run(self, items: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """Run the graph on its one input, and return all outputs in its order. Items may be any number."""
+        """Run the graph on its one input, any number of items, and return all outputs in the graph's order."""
         if self._shape is None or self._bound is None:
             self.shapes[items.shape] += 1
             options = self._giving_back if items.nbytes > KEPT_FOR else None
@@ -148,7 +148,7 @@ class Session:
 
 
 class _Bound:
-    """A graph bound to buffers on its device, which are used again in every run."""
+    """A graph bound to buffers on its device, which all runs reuse."""
 
     def __init__(self, session: Any, name: str, shape: tuple[int, ...], device: Used) -> None:
         self._session = session
@@ -171,7 +171,7 @@ class _Bound:
 def resolve_device(device: Device) -> Used:
     """Return the device to use: ``auto`` is CUDA if a session really gets it, else the CPU.
 
-    Raises Unusable device_unavailable if a device is asked for and cannot be had.
+    Raises Unusable device_unavailable if a device is wanted but not available.
     """
     wanted: Used = "cuda" if device == "auto" else device
     if PROVIDERS[wanted][0] in ort.get_available_providers():
@@ -195,9 +195,9 @@ def _giving_back() -> Any:
 
 
 def _openvino(threads: int, *, bf16: bool) -> dict[str, object]:
-    """Return the options of OpenVINO's provider: one call a core at once, each by so many threads, on any core.
+    """Return the options of OpenVINO's provider: one call per core at a time, each with this many threads, on any core.
 
-    By default all calls wait for one thread, which is bound to a core that other processes want too.
+    By default all calls wait for one thread, which is bound to a core that other processes may also want.
     """
     config: dict[str, object] = {
         "NUM_STREAMS": cores(),
@@ -215,20 +215,20 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = ERRORS_ONLY
-    # spinning threads nearly double the processor time of a face and take it from the other stages
+    # spinning threads nearly double a face's processor time, and take it from the other stages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.enable_mem_pattern = not sizes_vary
     if EXACT_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
         options.add_session_config_entry(EXACT_SUMS, "1")
-    of_cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # the shapes stay: what is used does too
+    of_cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # with fixed shapes, memory is, too
     if gpu.memory_mib is not None:
         of_cuda["gpu_mem_limit"] = gpu.memory_mib * MIB
     if gpu.math == "nhwc":
         of_cuda["prefer_nhwc"] = "1"
     if CUDA in PROVIDERS[device]:
-        ort.set_default_logger_severity(FATAL_ONLY)  # it would tell of missing libraries in four lines of its own
-        ort.preload_dlls()  # finds the CUDA libraries that pip installed
+        ort.set_default_logger_severity(FATAL_ONLY)  # it would print missing libraries in four lines
+        ort.preload_dlls()  # finds CUDA libraries installed by pip
         cuda.sleep_while_waiting()
     given = {CUDA: of_cuda, OPENVINO: _openvino(threads, bf16=bf16)}
     providers = [(name, given[name]) if name in given else name for name in PROVIDERS[device]]
@@ -241,10 +241,10 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
 
 
 class EmbedderSession:
-    """An embedding package, loaded: aligned crops in, unit vectors out.
+    """A loaded embedding package, which turns aligned crops into unit vectors.
 
-    Raises Unusable: package_contract_broken where the graph is not what its manifest says, package_templates_differ
-    where it makes other templates here than the manifest's golden vectors.
+    Raises Unusable: package_contract_broken if the graph doesn't fit its manifest, package_templates_differ if it makes
+    other templates here than the manifest's golden vectors.
     """
 
     def __init__(self, package: Package, session: Session) -> None:
@@ -255,7 +255,7 @@ class EmbedderSession:
         if package.manifest.task != "embed" or dimension is None:
             raise contract_broken(package.id, f"its task is {package.manifest.task}, not embed")
         self.dimension = dimension
-        # the crops are run through, as what a graph declares of its shapes may differ from what it does
+        # run the crops, since a graph may do something else than its shapes declare
         vectors = run_two(package.id, session, golden.golden_crops())
         lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (2, dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
@@ -263,7 +263,7 @@ class EmbedderSession:
         golden.check(package, vectors, session.device)
 
     def run(self, crops: Pixels) -> Vectors:
-        """Run the model: (N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
+        """Run the model: (N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, N >= 0."""
         if len(crops) == 0:
             return np.zeros((0, self.dimension), np.float32)
         vectors: Vectors = self._session.run(crops)[0].astype(np.float32, copy=False)
@@ -271,7 +271,7 @@ class EmbedderSession:
 
 
 def run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
-    """Return the graph's answers to (2, S, S, 3) pictures. Raises Unusable if it takes no such two."""
+    """Return the graph's outputs for (2, S, S, 3) pictures. Raises Unusable if it doesn't accept them."""
     expected = ("tensor(uint8)", list(pictures.shape[1:]))
     given = [(tensor.type, list(tensor.shape[1:])) for tensor in session.inputs]
     if given != [expected]:
@@ -283,6 +283,6 @@ def run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.f
 
 
 def contract_broken(package_id: str, problem: str) -> Unusable:
-    """Return the error of a package whose graph is not what its manifest says."""
+    """Return the error of a package whose graph doesn't fit its manifest."""
     message = f"The model of {package_id} does not keep the package contract: {problem}. Export it anew."
     return Unusable(message, code="package_contract_broken", package=package_id)

@@ -1,6 +1,6 @@
-"""The files of jobs in the data folder: their uploads and results.
+"""Keep the files of jobs in the data folder: their uploads and results.
 
-They are encrypted with keys that only the jobs' rows hold: when a row is deleted, nobody can read its files.
+They are encrypted with keys that only the jobs' rows hold: after a row is deleted, its files are unreadable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.files import write_new
 
 PLACE = "place"
 DRAFT_S = 3600.0
-"""Files written to more recently, in seconds, are kept: their job may be about to be created."""
+"""Files written to within these seconds are kept, since their job may be about to be created."""
 UPLOAD, RESULT, DRAFT = ".upload", ".result", ".draft"
 
 
 class JobFiles:
-    """The files of one folder; ``place`` is the folder's random name, which jobs carry whose files are here."""
+    """The files of one folder. ``place`` is the folder's random name, which the jobs with files here carry."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class JobFiles:
         self.place = (folder / PLACE).read_text(encoding="ascii")
 
     def _make(self) -> Path:
-        """Return the folder, which is made if it is missing, also if somebody deleted it."""
+        """Return the folder; make it if it is missing or was deleted."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (self._folder / PLACE).exists():
             write_new(self._folder / PLACE, self.place.encode())
@@ -41,7 +41,7 @@ class JobFiles:
         return self._make() / (job_id + RESULT)
 
     def upload_bytes(self, job_id: str) -> int:
-        """Return the size of the job's upload; 0 if it is not here."""
+        """Return the size of the job's upload, 0 if it isn't here."""
         try:
             return self.upload(job_id).stat().st_size
         except FileNotFoundError:
@@ -51,8 +51,8 @@ class JobFiles:
         return self._make() / (secrets.token_hex(16) + DRAFT)
 
     def keep_only(self, in_use: Callable[[], tuple[set[str], set[str]]]) -> None:
-        """Delete the files older than DRAFT_S that no job needs: uploads of finished jobs, results of deleted jobs,
-        drafts of killed processes. `in_use` is `JobStore.with_files`."""
+        """Delete files older than DRAFT_S that no job needs: uploads of finished jobs, results of deleted jobs, drafts
+        of killed processes. `in_use` is `JobStore.with_files`."""
         old = [path for path in self._make().iterdir() if path.name != PLACE and _age_s(path) > DRAFT_S]
         if not old:
             return

@@ -28,7 +28,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``saved`` is the last checkpoint, ``counts`` what the work counts; times are UTC, ISO 8601."""
+    """A job. ``saved`` is the last checkpoint, ``counts`` are the work's counts; times are UTC, ISO 8601."""
 
     key: int
     """Internal."""
@@ -49,12 +49,12 @@ class Job:
     error_code: str | None
     error_message: str | None
     attempts: int
-    """How often it was started since its last checkpoint, without those starts that were handed back."""
+    """Number of starts since its last checkpoint, without those after which it was handed back."""
     created_at: str
     started_at: str | None
     finished_at: str | None
     lease_owner: str | None
-    """Who runs it: a new id for each claim."""
+    """The id of the claim that runs it."""
 
     @property
     def finished(self) -> bool:
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rejected item of a job: its number within the job, from 0, and its name there."""
+    """A rejected item of a job: its number within the job, from 0, its name, and the reason."""
 
     item: int
     name: str
@@ -71,4 +71,4 @@ class Refusal:
     message: str
     reasons: Sequence[str] = ()
     enrolled: bool = False
-    """Whether it was enrolled all the same: it is a warning."""
+    """Whether it was enrolled nevertheless, so that this is a warning."""

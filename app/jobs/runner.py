@@ -1,4 +1,4 @@
-"""Runs jobs in threads of this process, each under a lease. Jobs of a killed process go on from their checkpoint."""
+"""Run jobs in threads of this process, each under a lease. A killed process's jobs continue from their checkpoint."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from app.jobs.store import JobLost, JobStore
 from app.machine import release_memory
 
 LEASE = timedelta(seconds=20)
-"""How long a job waits for another process after its own was killed."""
+"""The time after which another process may claim a killed process's job."""
 RENEW_S = 2.0
-"""Between renewals of leases, which also write the progress and read cancellations."""
+"""Seconds between renewals of leases, which also write the progress and read cancellations."""
 LOOK_S = 1.0
-"""Between looks for jobs that other processes created or left."""
+"""Seconds between looks for jobs that other processes created or left."""
 RETRY = timedelta(seconds=5)
 RETRIED = (Overloaded, DatabaseUnavailable)
 """Errors after which a job is tried again later."""
 MAX_RETRIES = 10
-"""How often one process retries a job without a checkpoint in between."""
+"""Maximum retries of a job by one process without a checkpoint in between."""
 MAX_DEATHS = 2
-"""Ends of the process without a checkpoint after which a job fails: it may be what kills the process."""
+"""Deaths of the process without a checkpoint after which a job fails: it may be what kills the process."""
 MAX_REPORTED = 100_000
-"""Rejected items in a job's report; others are only counted."""
+"""Maximum rejected items in a job's report; others are only counted."""
 KEPT = timedelta(days=7)
 CRASHED = (
     f"The server's process ended {MAX_DEATHS} times while it did this job, so the job is not begun again. "
@@ -58,7 +58,7 @@ class Running:
         self.saved: Mapping[str, Any] = job.saved
         """The last checkpoint; empty at the first start."""
         self.counts: Counter[str] = Counter(job.counts)
-        """What the work counts; checkpoints write it, and a resumed job starts from there."""
+        """The work's counts; checkpoints write them, and a resumed job continues them."""
         self.done = job.done
         self.total = job.total
         self.result: Result | None = None
@@ -74,29 +74,29 @@ class Running:
     def cancelled(self) -> bool:
         """Return whether the work must end now: the job is cancelled, the server stops, or another process claimed it.
 
-        In the last two cases the job goes on from its last checkpoint.
+        In the last two cases the job continues later from its last checkpoint.
         """
         return self.cancel_asked or self.lost or self._closing.is_set()
 
     @property
     def secret(self) -> bytes:
-        """The key of the job's files. Raises Unusable ``upload_missing``, ``sealed_unreadable``."""
+        """Return the key of the job's files. Raises Unusable ``upload_missing``, ``sealed_unreadable``."""
         secret = self._store.secret(self.job)
         if secret is None:
             raise Unusable("The key of the job's files is gone.", code="upload_missing")
         return secret
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Set how far the work is; written within RENEW_S, without asking the database now."""
+        """Set the progress of the work, which is written within RENEW_S, not at once."""
         self.done = done
         self.total = self.total if total is None else total
 
     def refuse(
         self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = (), *, enrolled: bool = False
     ) -> None:
-        """Add an item to the job's report and to its count `refused`, or `warned` if it was `enrolled` all the same.
+        """Add an item to the job's report and to its count `refused`, or `warned` if it was `enrolled` nevertheless.
 
-        Written with the next checkpoint. Items after MAX_REPORTED are not in the report, but counted `not_reported`.
+        It is written with the next checkpoint. Items after MAX_REPORTED are only counted, as `not_reported`.
         """
         self.counts["warned" if enrolled else "refused"] += 1
         if self.counts["refused"] + self.counts["warned"] > MAX_REPORTED:
@@ -106,7 +106,7 @@ class Running:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Wrap work that may be done again if it fails: it then counts and reports nothing."""
+        """Wrap work that may be repeated after a failure, so that a failed attempt counts and reports nothing."""
         counts, refusals = Counter(self.counts), list(self._refusals)
         try:
             yield
@@ -115,10 +115,10 @@ class Running:
             raise
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
-        """Write what a resumed job needs to go on from here.
+        """Write the state that a resumed job needs to continue from here.
 
-        In `connection`'s transaction, if given, so that nothing is done twice. If it fails, the work must end with the
-        error. Raises JobLost.
+        With a `connection`, it is written in its transaction, so that nothing is done twice. If this fails, the work
+        must end with the error. Raises JobLost.
         """
         refusals, self._refusals = self._refusals, []
         self._store.save(
@@ -134,13 +134,13 @@ class Running:
 
 
 Work: TypeAlias = Callable[[Running], None]
-"""Does a job of one kind from its last checkpoint, `Running.saved`, on."""
+"""Runs a job of one kind, from its last checkpoint, `Running.saved`."""
 
 
 class Runner:
     """Claims jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back.
 
-    Jobs of some kinds run apart from these: one at a time, in a worker of their own.
+    Jobs of some kinds run separately: one at a time, in their own worker.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Runner:
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
     ) -> None:
-        """`files` are deleted when no job needs them, finished jobs after `kept` (`keep`)."""
+        """`files` are deleted when no job needs them, finished jobs after `kept` (see `keep`)."""
         self._store = store
         self._works: dict[str, Work] = {}
         self._apart: frozenset[str] = frozenset()
@@ -181,12 +181,12 @@ class Runner:
 
     @property
     def ended(self) -> Mapping[tuple[str, str], int]:
-        """The number of jobs of each kind that have ended in each state in this process."""
+        """Return the number of jobs that have ended in this process, by kind and state."""
         with self._lock:
             return dict(self._ended)
 
     def start(self, works: Mapping[str, Work], scheduler: Scheduler, apart: Collection[str] = ()) -> None:
-        """Begin to run jobs; `works` does a job of each kind. Those of the kinds `apart` have a worker of their own.
+        """Begin to run jobs; `works` has the work for each kind. Jobs of the kinds `apart` have their own worker.
 
         The scheduler renews the leases, so it must be closed after the runner.
         """
@@ -212,7 +212,7 @@ class Runner:
             self._files.keep_only(self._store.with_files)
 
     def _run(self, *, apart: bool) -> float:
-        """Do the next job, if there is one; return after how many seconds to look again."""
+        """Run the next job, if there is one; return the seconds until the next look."""
         kinds = self._apart if apart else self._works.keys() - self._apart
         if self._closing.is_set() or not kinds:
             return self._look_s
@@ -221,7 +221,7 @@ class Runner:
             own = list(self._running)
         if left is not None:
             self._release(left)
-        owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
+        owner = secrets.token_hex(16)  # new each time, so that an expired lease is not taken for the next one
         place = None if self._files is None else self._files.place
         job = self._store.claim(owner, kinds, self._lease, place, skip=own)
         if job is None:
@@ -248,7 +248,7 @@ class Runner:
                 del self._running[job.id]
 
     def _work(self, running: Running) -> None:
-        """Do a job, and end it or hand it back. Raises JobLost."""
+        """Run a job, and end it or hand it back. Raises JobLost."""
         job = running.job
         try:
             self._works[job.kind](running)
@@ -273,7 +273,7 @@ class Runner:
                 self._finish(running, "done")
 
     def _may_retry(self, running: Running) -> bool:
-        """Count the retry. A job that got to a checkpoint since the last one begins to count again."""
+        """Count the retry, and return whether it is allowed. A checkpoint since the last retry resets the count."""
         with self._lock:
             if running.saved != running.job.saved:
                 del self._retries[running.job.id]
@@ -281,7 +281,7 @@ class Runner:
             return self._retries[running.job.id] < MAX_RETRIES and not running.cancel_asked
 
     def _release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
-        """Hand the job back; if the database is away, later: no crash is to be counted for a start that was none."""
+        """Hand the job back, later if the database is unavailable, so that its start is not counted as a crash."""
         try:
             self._store.release(job, again_in=again_in)
         except RETRIED:
@@ -291,7 +291,7 @@ class Runner:
 
     def _finish(self, running: Running, state: JobStateName, error: tuple[str, str] | None = None) -> None:
         job = running.job
-        release_memory()  # a job leaves freed memory in many places
+        release_memory()  # a job leaves its freed memory fragmented
         result = running.result if state == "done" else None
         self._store.finish(job, state, done=running.done, total=running.total, error=error, result=result)
         if self._files is not None:

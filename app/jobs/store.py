@@ -1,6 +1,6 @@
-"""Jobs in SQL. Every public call is one transaction unless it takes a connection, and may raise what `Database` does.
+"""Jobs in SQL. Every public call is one transaction unless it takes a connection, and may raise what `Database` raises.
 
-A process that runs a job holds its lease, which expires: another process claims the jobs of a killed one.
+A process that runs a job holds its lease. Leases expire, so that other processes claim the jobs of a killed one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ REPORT_ROWS = 1_000
 CLAIM_LOCK = 0x4C494B47
 """PostgreSQL advisory lock, the number after `app.db.usage.ADVISORY_LOCK`."""
 BOOT_ID = 8
-"""Characters of the id of a boot that leases hold."""
+"""Number of characters of a boot's id in leases."""
 _JOB_ID = re.compile("[0-9a-f]{32}")
 
 
 class JobLost(Exception):
-    """Another process has claimed the job, or it was deleted with its gallery: nothing of it may be written."""
+    """Another process has claimed the job, or it was deleted with its gallery: nothing more may be written for it."""
 
 
 class JobStore:
@@ -49,7 +49,7 @@ class JobStore:
         self._database = database
         self._blobs = blobs or Blobs()
         self.on_created: Callable[[], None] = lambda: None
-        """Called after a job is created: a runner of this process looks for it at once."""
+        """Called after a job is created, so that this process's runner looks for it at once."""
 
     def create(
         self,
@@ -63,7 +63,7 @@ class JobStore:
         job_id: str | None = None,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Job:
-        """Create a job. Only processes of its `place` run it, where its files are; `secret` encrypts them.
+        """Create a job. Only processes of its `place`, where its files are, run it; `secret` encrypts the files.
 
         `also` writes in the same transaction. Raises NotFound ``gallery_not_found``, and what `also` raises.
         """
@@ -123,8 +123,8 @@ class JobStore:
         )
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job: at once if no process holds it, also one whose process was killed; else soon. A finished one
-        stays as it is. Raises NotFound ``job_not_found``."""
+        """Cancel a job: at once if no live process holds it, else soon. A finished one stays as it is. Raises NotFound
+        ``job_not_found``."""
         with self._database.write() as connection:
             job = _find(connection, job_id, lock=True)
             now, mine = _lease_time(connection), (JOBS.c.key == job.key) & JOBS.c.state.not_in(FINISHED)
@@ -135,7 +135,7 @@ class JobStore:
             return _find(connection, job_id)
 
     def refusals(self, job: Job, after: int = -1, limit: int = REPORT_ROWS) -> Sequence[Refusal]:
-        """Return the items rejected so far, in order, from the item after `after` on."""
+        """Return the items rejected so far, in order, starting after the item `after`."""
         c = JOB_REFUSALS.c
         query = sa.select(c.item, c.name, c.code, c.message, c.reasons, c.enrolled)
         query = query.where((c.job_key == job.key) & (c.item > after)).order_by(c.item).limit(limit)
@@ -143,7 +143,7 @@ class JobStore:
         return [Refusal(*row[:4], tuple(json.loads(row.reasons)), row.enrolled) for row in rows]
 
     def secret(self, job: Job) -> bytes | None:
-        """Return the key of the job's files; None when they are of no more use.
+        """Return the key of the job's files; None if they are no longer needed.
 
         Raises Unusable ``sealed_unreadable``.
         """
@@ -158,7 +158,7 @@ class JobStore:
         )
         return self._database.column(query)
 
-    # The rest is for the runner.
+    # The methods below are for the runner.
 
     def claim(
         self,
@@ -170,20 +170,20 @@ class JobStore:
     ) -> Job | None:
         """Lease the oldest job of these kinds that may run now to `owner`; None if there is none.
 
-        No process runs it, nor another job of its gallery, nor another one of these kinds of the key that began it: a
-        key's many jobs leave the other workers to others.
+        No process may be running it, another job of its gallery, or another job of these kinds by the same key, so that
+        a key with many jobs leaves the other workers to others.
 
-        `skip` are the ids of those that this process runs, whatever a leaping clock makes of their leases.
+        `skip` are the ids of the jobs that this process runs, even if a leap of the clock ended their leases.
         """
-        # No job's id is empty; SQLAlchemy would write an empty list once, and in a way that suits only `not_in`.
+        # "" is no job's id; an empty list would be rendered once, and only rightly for `not_in`.
         asked = {"kinds": list(kinds), "place": place, "skip": ["", *skip]}
-        with self._database.read() as connection:  # most looks find nothing, and need no write lock
+        with self._database.read() as connection:  # most looks find nothing, so first look without the write lock
             now = _lease_time(connection)
             query, asked = _free(boots=now[BOOT_ID] == " "), asked | {"now": now, "boot": now[:BOOT_ID]}
             if connection.execute(query, asked).one_or_none() is None:
                 return None
         with self._database.write() as connection:
-            if not self._database.is_sqlite:  # else two processes could each claim another job of one gallery
+            if not self._database.is_sqlite:  # else two processes could claim two jobs of one gallery
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CLAIM_LOCK)))
             key = connection.execute(query.with_for_update(skip_locked=True), asked).scalar()
             if key is None:
@@ -199,7 +199,7 @@ class JobStore:
             return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
 
     def renew(self, job: Job, lease: timedelta, done: int, total: int | None) -> bool:
-        """Extend the lease; return whether the job is to be cancelled. Raises JobLost."""
+        """Extend the lease; return whether the job must be cancelled. Raises JobLost."""
         with self._database.write() as connection:
             return _write(connection, job, lease_until=_lease_time(connection, lease), done=done, total=total)
 
@@ -252,7 +252,7 @@ class JobStore:
         self._database.request_scrub()
 
     def release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
-        """Hand the job back for any process to claim; its start is not counted."""
+        """Hand the job back, so that any process can claim it; its start is not counted."""
         values: dict[str, Any] = {
             "state": "queued",
             "lease_owner": None,
@@ -301,7 +301,7 @@ def _find(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
 
 
 def _write(connection: Connection, job: Job, **values: Any) -> bool:
-    """Change a job that its process still holds; return whether it is to be cancelled. Raises JobLost."""
+    """Change a job that this process still holds; return whether it must be cancelled. Raises JobLost."""
     update = sa.update(JOBS).where(*_owned(job)).values(values).returning(JOBS.c.cancel_asked)
     cancel_asked = connection.execute(update).scalar()
     if cancel_asked is None:
@@ -320,8 +320,8 @@ def _owned(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
 def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
     """Return the time plus `offset` by a clock that does not leap, so that no lease is taken from a living process.
 
-    That is PostgreSQL's own clock. A SQLite database is used by one machine: the text begins with the id of its boot,
-    with which its processes ended, then come the seconds since.
+    It is PostgreSQL's own clock. Since only one machine uses a SQLite database, its text is the id of the machine's
+    boot, whose end ended all processes, and the seconds since then.
     """
     if connection.dialect.name == "sqlite":
         machine_uptime = uptime()
@@ -340,8 +340,8 @@ def _is_past(column: sa.ColumnElement[str], *, boots: bool) -> sa.ColumnElement[
 
 @cache
 def _free(*, boots: bool) -> sa.Select[int]:
-    """Return the query for the oldest job that may run, of parameters that `JobStore.claim` gives; built once, as that
-    takes longer than to run it. ``boots``: whether leases name the boot of their machine.
+    """Return the query for the oldest job that may run, with parameters from `JobStore.claim`. It is built once, since
+    that takes longer than running it. ``boots``: whether leases name the machine's boot.
     """
     kinds = sa.bindparam("kinds", type_=sa.String, expanding=True)
     skip = sa.bindparam("skip", type_=sa.String, expanding=True)
@@ -373,7 +373,7 @@ def _job(row: Row[Any]) -> Job:
 
 
 def _storable(text: str) -> str:
-    """Replace what databases can't store: NUL, and halves of surrogate pairs."""
+    """Replace characters that databases can't store: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

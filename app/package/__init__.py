@@ -1,4 +1,4 @@
-"""What a model package is: its manifest, its golden vectors, its folder, its operating points.
+"""Model packages: manifest, golden vectors, folder, operating points.
 
-The service and training both import it. It imports nothing of either but the words at the bottom, such as `app.errors`.
+The service and training both import it. It imports from them only basic modules such as `app.errors`.
 """

@@ -1,6 +1,6 @@
-"""Error rates of a model that were measured apart: of groups of people, and of photos taken under poor conditions.
+"""Cards with separately measured error rates of a model: for groups of people, and for photos under poor conditions.
 
-With them the types that every part of a manifest uses.
+Also the types that all parts of a manifest use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100)]
-"""A group of people; part of another where there is a slash: `adults-18-59/female-asian`."""
+"""A group of people; a slash means that it is part of another group: `adults-18-59/female-asian`."""
 Rate = Annotated[float, Field(ge=0, le=1)]
 Score = Annotated[float, Field(ge=-1, le=1)]
 
@@ -40,7 +40,7 @@ class GroupRate(Strict):
 
 
 class Group(Strict):
-    """One group of people. Each photo counts as another person unless the card's `repeats` says otherwise."""
+    """One group of people. Each photo counts as a different person unless the card's `repeats` says otherwise."""
 
     name: GroupName
     photos: int = Field(gt=1)
@@ -63,7 +63,7 @@ class BiasCard(Strict):
     calibration: Name
     """The calibration whose operating points were measured."""
     repeats: str
-    """What was done about people who appear twice."""
+    """How people who appear twice were handled."""
     groups: tuple[Group, ...] = Field(min_length=1)
     measured_with: Sha256
     """`Manifest.recipe_digest` of the model that was measured."""
@@ -101,7 +101,7 @@ class ConditionRate(Strict):
     found: RateInterval
     """False match rate."""
     fnmr: RateInterval
-    """False non-match rate; a photo in which no face is found matches nobody."""
+    """False non-match rate; a photo without a detected face matches nobody."""
 
 
 class Condition(Strict):
@@ -110,10 +110,10 @@ class Condition(Strict):
     name: Name
     photos: int = Field(gt=0)
     without_face: int = Field(ge=0)
-    """Photos in which no face is found any more."""
+    """Number of photos in which the face is no longer found."""
     mated: int = Field(gt=0)
     comparisons: int = Field(gt=0)
-    """Non-mated ones."""
+    """Number of non-mated comparisons."""
     rates: tuple[ConditionRate, ...] = Field(min_length=1)
 
 

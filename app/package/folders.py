@@ -1,4 +1,4 @@
-"""Model packages: folders with a `manifest.json`, found, selected, their files located and checked.
+"""Find, read and select model packages, which are folders with a `manifest.json`.
 
 A package's manifest stays as it was shipped: `calibrations/NAME@VERSION.json` in the data folder holds the operating
 points that were measured here, and which calibration decides.
@@ -23,26 +23,26 @@ from app.wording import found_wrong
 
 MANIFEST_NAME = "manifest.json"
 OWN_FOLDER = "packages"
-"""In the data folder, of packages that were added here."""
+"""Folder in the data folder for packages that were added here."""
 Stamp: TypeAlias = tuple[int, int, int] | None
-"""Modification time, inode and size of a file; None where it is gone."""
+"""Modification time, inode and size of a file; None if it is gone."""
 CALIBRATIONS = "calibrations"
-"""In the data folder, of operating points that were measured here."""
+"""Folder in the data folder for operating points that were measured here."""
 SHOWN_FMR = 1e-4
-"""The error rate whose FNMR is told: the service's default."""
+"""The error rate at which the FNMR is stated: the service's default."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A manifest and the folder it was read from."""
+    """A manifest and the folder that it was read from."""
 
     folder: Path
     manifest: Manifest
     warnings: tuple[str, ...] = ()
-    """What was left out of the manifest when it was read, and why."""
+    """Parts of the manifest that were left out when it was read, and why."""
     data_dir: Path | None = None
-    """The data folder, which may have calibrations of it that were measured here."""
+    """The data folder, which may have calibrations of the package that were measured here."""
 
     @cached_property
     def id(self) -> str:
@@ -50,7 +50,7 @@ class Package:
 
     @property
     def added(self) -> bool:
-        """Return whether it was added here, and lies in the data folder."""
+        """Return whether it was added here and so is in the data folder."""
         return self.data_dir is not None and self.folder.parent == self.data_dir / OWN_FOLDER
 
     @cached_property
@@ -92,15 +92,14 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
 
 
 class CurrentManifests:
-    """Packages with what their manifests say now: one is read again when its file has changed. Safe to share between
-    threads."""
+    """Keeps manifests up to date: reads one again if its file has changed. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[list[Stamp], Package]] = {}
 
     def read(self, package: Package) -> Package:
-        """Return the package as its manifest describes it now; as it was last, with a warning, where that can't be read
-        or describes another model."""
+        """Return the package with its present manifest; with the last one, and a warning, if the present one can't be
+        read or describes another model."""
         stamps: list[Stamp] = []
         for file in package.files:
             try:
@@ -222,8 +221,8 @@ def read_own(path: Path) -> OwnCalibrations:
 def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:
     """Return the manifest with the calibrations measured here, and the names of those left out.
 
-    One with the name of a manifest's takes its place. Those of another model are left out; if one of them decides, the
-    manifest's default does.
+    One with the name of a manifest's replaces it. Those of another model are left out; if one of them should decide,
+    the manifest's default does.
     """
     usable = [calibration for calibration in own.calibrations if calibration.measured_with == manifest.recipe_digest]
     names = {calibration.name for calibration in usable}
@@ -240,7 +239,7 @@ def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequen
 
 
 def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool) -> None:
-    """Raise InvalidInput ``licence_not_accepted`` or ``package_not_measured`` for what was not accepted."""
+    """Raise InvalidInput ``licence_not_accepted`` or ``package_not_measured`` unless the argument accepts it."""
     about = f"{manifest.id}: licence {manifest.licence.name}; {accuracy(manifest)}."
     if manifest.licence.non_commercial and not accept_non_commercial:
         message = (
@@ -257,7 +256,7 @@ def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool
 
 
 def accuracy(manifest: Manifest) -> str:
-    """Return how often the package misses somebody, by its deciding calibration, as text."""
+    """Return as text how often the package misses somebody, by its deciding calibration."""
     calibration = manifest.deciding
     if calibration is None:
         return "no operating points were measured"

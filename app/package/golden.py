@@ -1,7 +1,7 @@
 """Golden vectors: the templates that a package makes of two known crops, kept in its manifest.
 
-They are compared when the package is opened. A processor, driver or ONNX Runtime that computes the graph wrongly gives
-other templates without any error, and the package's operating points do not hold for those.
+They are compared when the package is opened. A processor, driver or ONNX Runtime that computes the graph wrongly makes
+other templates without any error, for which the package's operating points do not hold.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CROPS_FILE = Path(__file__).with_name("golden.png")
 """The crops side by side: Eileen Collins and Grace Hopper, as the pipeline cuts them from the photos in docs/samples,
 which are in the public domain."""
 LEAST_COSINE = 0.999
-"""Float32 graphs keep 0.99999 from one processor to another. Integer graphs are equal to the bit where their sums are
-exact, and fell to 0.94 and 0.89 where sums saturated (SFace with 8-bit weights on AVX2 without VNNI)."""
+"""Minimum cosine. Float32 graphs have 0.99999 between processors. Integer graphs are equal to the bit if their sums are
+exact, and had 0.94 and 0.89 with saturated sums (SFace with 8-bit weights on AVX2 without VNNI)."""
 DECIMALS = 6
-"""Of the numbers in a manifest."""
+"""Decimals of the numbers in a manifest."""
 
 
 @cache
@@ -42,18 +42,18 @@ def golden_crops() -> Pixels:
 
 @cache
 def crops_digest() -> str:
-    """Return the SHA-256 of the crops' pixels, by which a manifest names them."""
+    """Return the SHA-256 of the crops' pixels, which identifies them in a manifest."""
     return hashlib.sha256(golden_crops().tobytes()).hexdigest()
 
 
 def record(run: Callable[[Pixels], Vectors]) -> Golden:
-    """Return what a manifest keeps of an embedder. ``run``: (N, 112, 112, 3) uint8 RGB crops -> (N, D) unit vectors."""
+    """Return an embedder's golden vectors. ``run``: (N, 112, 112, 3) uint8 RGB crops -> (N, D) unit vectors."""
     rows = np.round(run(golden_crops()).astype(np.float64), DECIMALS)
     return Golden(crops=crops_digest(), templates=tuple(tuple(row) for row in rows.tolist()))
 
 
 def check(package: Package, vectors: Vectors, device: str) -> None:
-    """Compare (2, D) ``vectors``, made here of `golden_crops`, with the manifest's, if it has any of these crops.
+    """Compare (2, D) ``vectors``, made here from `golden_crops`, with the manifest's, if it has some of these crops.
 
     Raises PackageTemplatesDiffer below `LEAST_COSINE`.
     """

@@ -1,8 +1,8 @@
 """The manifest of a model package, `manifest.json`.
 
-The manifest holds every fact about a model: where its file comes from, its hash, what goes in and out, its measured
-operating points, licence and provenance. Nothing is inferred from file or node names. Training writes it and the
-service reads it, through the one class `Manifest`.
+The manifest holds every fact about a model: its file's source and hash, its input and output, its measured operating
+points, licence and provenance. Nothing is inferred from file or node names. Training writes it and the service reads
+it, both through the class `Manifest`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from app.package.cards import BiasCard, ConditionCard, Name, Rate, RateInterval,
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
 LEAST_CUT_SIDE, MOST_CUT_SIDE = 16, 512
-"""Sides in pixels that a model's input may have; published ones have 80 to 256."""
+"""Minimum and maximum side in pixels of a model's input; published ones have 80 to 256."""
 DEFAULT_MAX_BYTES = 1024**3
-"""Limit of a download whose manifest names none; the largest public face models have about 0.5 GB."""
+"""Default limit of a download; the largest public face models have about 0.5 GB."""
 GOLDEN_TOLERANCE = 1e-3
-"""How far the length of a manifest's golden vectors, which are rounded, may be from 1."""
+"""Maximum distance from 1 of the length of a manifest's golden vectors, which are rounded."""
 
 
 def _stays_inside(path: str) -> str:
@@ -40,20 +40,20 @@ RelativePath = Annotated[str, Field(min_length=1, max_length=500), AfterValidato
 
 
 class FileSource(Strict):
-    """The model file lies in the package's own folder."""
+    """The model file is in the package's own folder."""
 
     kind: Literal["file"] = "file"
     path: RelativePath = "model.onnx"
 
 
 class CarrierSource(Strict):
-    """The model file lies in an installed Python distribution, whose code is never run."""
+    """The model file is in an installed Python distribution, whose code is never run."""
 
     kind: Literal["carrier"] = "carrier"
     distribution: str = Field(min_length=1)
-    """What pip calls it."""
+    """The distribution's name for pip."""
     module: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """The top-level import package the file lies in."""
+    """The top-level import package that contains the file."""
     path: RelativePath
 
 
@@ -63,12 +63,12 @@ class UrlSource(Strict):
     kind: Literal["url"] = "url"
     url: str = Field(pattern=r"^https?://")
     max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
-    """A download that grows past this is broken off."""
+    """A download that exceeds this is aborted."""
 
 
 class Cutout(Strict):
-    """The crops that the file was trained with, of another size or cut otherwise than the contract's: the pixel (x, y)
-    of a 112×112 crop lies at (scale * x + left, scale * y + top) of them. Whole crops in another size S have the scale
+    """The crops that the file was trained with, if their size or cut differs from the contract's: the pixel (x, y) of a
+    112×112 crop is at (scale * x + left, scale * y + top) in them. Whole crops of another size S have the scale
     S / 112, and (scale - 1) / 2 for left and top."""
 
     side: int = Field(ge=LEAST_CUT_SIDE, le=MOST_CUT_SIDE)
@@ -79,7 +79,7 @@ class Cutout(Strict):
 
 
 class SourceInput(Strict):
-    """The input of the file's graph, where it differs from the contract's uint8 RGB crops."""
+    """The input of the file's graph, if it differs from the contract's uint8 RGB crops."""
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     dtype: Literal["uint8", "float32"] = "uint8"
@@ -87,9 +87,9 @@ class SourceInput(Strict):
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Subtracted from pixels 0-255 before the graph, in the graph's own colour order."""
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    """Divided by after that."""
+    """Pixels are divided by this after the subtraction."""
     cutout: Cutout | None = None
-    """The crops are resampled to this, bicubic; only for graphs that take float32."""
+    """The crops are resampled to this by bicubic interpolation; only for graphs that take float32."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -113,8 +113,7 @@ class RunAsIs(Strict):
 
 
 class Rewrite(Strict):
-    """`app.models.prepare` rewrites the graph once: adapts it to the contract where it differs, and makes it
-    fast."""
+    """`app.models.prepare` rewrites the graph once: adapts it to the contract if needed, and makes it fast."""
 
     kind: Literal["rewrite"] = "rewrite"
     input: SourceInput = SourceInput()
@@ -123,12 +122,12 @@ class Rewrite(Strict):
 
 
 class RewriteClassifier(Strict):
-    """`app.models.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
+    """`app.models.prepare` rewrites the graph once, to take any number of uint8 RGB cuts and return probabilities."""
 
     kind: Literal["rewrite_classifier"] = "rewrite_classifier"
     input: SourceInput = SourceInput()
     output: Literal["logits", "probabilities"] = "logits"
-    """What the file itself answers."""
+    """The file's own output."""
 
 
 class RewriteYuNet(Strict):
@@ -147,13 +146,13 @@ class Tensor(Strict):
 
 class Licence(Strict):
     name: str = Field(min_length=1)
-    """SPDX identifier where there is one."""
+    """The licence's SPDX identifier, if it has one."""
     non_commercial: bool
     url: str = ""
 
 
 class Provenance(Strict):
-    """The origin of a model: recipe, data, and the figures that were measured with it."""
+    """The origin of a model: recipe, data, and measured figures."""
 
     text: str
     url: str = ""
@@ -183,13 +182,13 @@ class Point(Strict):
 
 
 SCORE_BINS = 100
-"""Equal stretches from -1 to 1, in which a calibration's scores are counted."""
+"""Number of equal bins from -1 to 1 in which a calibration's scores are counted."""
 
 
 class Scores(Strict):
     """Histograms of the compared pairs over SCORE_BINS equal bins.
 
-    Pairs that the points leave out (one person under two names) are counted too.
+    Pairs that the points leave out (one person under two names) are counted, too.
     """
 
     nonmated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
@@ -202,7 +201,7 @@ class Calibration(Strict):
     name: Name
     measured_on: str
     pairs: str
-    """Which pairs were compared."""
+    """A description of the compared pairs."""
     comparisons: int = Field(gt=0)
     """Non-mated comparisons."""
     mated: int = Field(ge=0)
@@ -213,8 +212,7 @@ class Calibration(Strict):
     independence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Comparisons of a probe with n faces of one person count as n to this power; None: not measured."""
     fusion: Annotated[float, Field(ge=0, le=1)] | None = None
-    """A fused probe's threshold is a single photo's, divided by the length of its mean to this power; None: not
-    measured."""
+    """A fused probe's threshold is a single photo's divided by its mean's length to this power; None: not measured."""
     measured_with: Sha256 | None = None
     """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 
@@ -230,33 +228,33 @@ class Golden(Strict):
     """Templates of two packaged crops (`app.package.golden`), compared each time the package is opened."""
 
     crops: Sha256
-    """Of the crops' pixels: templates of other crops say nothing."""
+    """SHA-256 of the crops' pixels, since templates of other crops can't be compared."""
     templates: tuple[tuple[Score, ...], ...] = Field(min_length=1, max_length=16)
     """One unit vector of each crop."""
 
 
 class LivenessCut(Strict):
-    """The cut around a face's box that a liveness model is shown, as its training did it."""
+    """The cut around a face's box that a liveness model takes, as in its training."""
 
     scale: float = Field(ge=1, le=8)
-    """Sides of the cut, in sides of the box."""
+    """Side of the cut as a multiple of the box's."""
     shape: Literal["square", "box"] = "square"
     """``square``: of the box's longer side. ``box``: in the box's own proportions, squeezed into the square input."""
     edge: Literal["reflect", "move"] = "reflect"
-    """Where it reaches over the photo's edge. ``reflect``: the photo is mirrored there. ``move``: the cut is moved into
-    the photo, and made smaller if it does not fit."""
+    """What to do at the photo's edge. ``reflect``: the photo is mirrored there. ``move``: the cut is moved into the
+    photo, and made smaller if it does not fit."""
     resize: Literal["area", "linear"] = "area"
     """``area``: averages over pixels. ``linear``: between the four nearest pixels, so that fine patterns alias."""
 
 
 class LivenessContract(Strict):
-    """The pictures that a liveness model is shown, and the meaning of its answers."""
+    """The input of a liveness model, and the meaning of its outputs."""
 
     cut: LivenessCut
     classes: tuple[Name, ...] = Field(min_length=2, max_length=16)
-    """Names of the outputs, in their order."""
+    """Names of the outputs, in order."""
     live: Name
-    """The one that means a live person. Its probability is the score."""
+    """The class that means a live person. Its probability is the score."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -270,9 +268,9 @@ class LivenessErrors(Strict):
 
     threshold: Rate
     apcer: RateInterval
-    """Attack presentations taken for live: of the kind of attack that has the most."""
+    """Share of attack presentations taken for live, for the kind of attack with the highest share."""
     bpcer: RateInterval
-    """Live presentations not taken for live."""
+    """Share of live presentations not taken for live."""
 
 
 class LivenessCalibration(Strict):
@@ -281,11 +279,11 @@ class LivenessCalibration(Strict):
     name: Name
     measured_on: str
     live: int = Field(gt=0)
-    """Photos of live people in which a face was found."""
+    """Number of photos of live people in which a face was found."""
     attacks: dict[Name, Annotated[int, Field(gt=0)]] = Field(min_length=1)
-    """Photos of each kind of attack in which a face was found."""
+    """Number of photos in which a face was found, by kind of attack."""
     smallest_face: float = Field(gt=0)
-    """Longer side of the smallest live face measured, in pixels: nothing is known of smaller ones."""
+    """Longer side of the smallest measured live face, in pixels; smaller faces were not measured."""
     points: tuple[LivenessErrors, ...] = Field(min_length=1)
     measured_with: Sha256
     """`liveness_digest` of the packages whose scores were averaged."""
@@ -323,16 +321,16 @@ class Manifest(Strict):
     licence: Licence
     provenance: Provenance
     golden: Golden | None = None
-    """Embed only. A package without is opened unchecked."""
+    """Embed only. A package without golden vectors is opened unchecked."""
     calibrations: tuple[Calibration, ...] = ()
     bias_card: BiasCard | None = None
-    """How the operating points hold within groups of people."""
+    """How well the operating points hold within groups of people."""
     condition_card: ConditionCard | None = None
-    """How they hold in poor photos."""
+    """How well they hold in poor photos."""
     liveness: LivenessContract | None = None
     """Liveness only."""
     liveness_calibrations: tuple[LivenessCalibration, ...] = ()
-    """Liveness only: one for each set of packages that was measured with this one as its first."""
+    """Liveness only: one for each measured set of packages of which this one is the first."""
 
     @model_validator(mode="after")
     def _fulfils_contract(self) -> Self:
@@ -377,14 +375,14 @@ class Manifest(Strict):
 
     @property
     def deciding(self) -> Calibration | None:
-        """The default calibration; None without any."""
+        """Return the default calibration, or None."""
         return next((calibration for calibration in self.calibrations if calibration.default), None)
 
     @property
     def recipe_digest(self) -> str:
-        """SHA-256 of everything that decides the output: the file's hash, how it is prepared, what it is shown.
+        """Return the SHA-256 of everything that determines the output: the file's hash, its preparation, its input.
 
-        Values that equal their default are left out, so that a key that a later version adds changes nothing.
+        Values that equal their default are left out, so that keys of later versions don't change the digest.
         """
         prepare = self.prepare.model_dump(mode="json", exclude_defaults=True) | {"kind": self.prepare.kind}
         parts: list[object] = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
@@ -393,13 +391,13 @@ class Manifest(Strict):
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def bind(self, calibration: Calibration) -> Calibration:
-        """Return the calibration as one that was measured with this model."""
+        """Return the calibration, marked as measured with this model."""
         return calibration.model_copy(update={"measured_with": self.recipe_digest})
 
     def without_foreign_points(self) -> tuple[Manifest, tuple[str, ...]]:
         """Return the manifest without calibrations and cards of another model, and the names of those removed.
 
-        Where the default calibration is removed, all are: the others were not chosen to decide.
+        If the default calibration is removed, all are: the others were not chosen to decide.
         """
         digest = self.recipe_digest
         own = tuple(calibration for calibration in self.calibrations if calibration.measured_with in {None, digest})
@@ -415,5 +413,5 @@ class Manifest(Strict):
 
 
 def liveness_digest(manifests: Iterable[Manifest]) -> str:
-    """Return what binds liveness points to the packages whose scores were averaged, in any order."""
+    """Return the digest that binds liveness points to the packages whose scores were averaged, in any order."""
     return hashlib.sha256("".join(sorted(manifest.recipe_digest for manifest in manifests)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Thresholds by error rate, from the operating points in a manifest or measured in a gallery."""
+"""Compute thresholds by error rate, from the operating points in a manifest or measured in a gallery."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BOTH_FUSED = 3.0
 then spread further than the two lengths tell alone. Measured with `sface` on each half of 1,063 people of train112: 2.9
 and 2.8, the same for 2 to 8 photos on either side (docs/decisions/several-photos.md)."""
 RATE_TOLERANCE = 1e-9
-"""Relative: a rate that differs from a measured one by rounding alone counts as measured."""
+"""Relative tolerance: a rate that differs from a measured one only by rounding counts as measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedBy:
-    """The calibration that a threshold is from; ``name`` is None for a package without operating points."""
+    """The calibration that a threshold comes from; ``name`` is None for a package without operating points."""
 
     source: CalibrationSource
     name: str | None
@@ -34,7 +34,7 @@ class DecidedBy:
 
 
 LEAST_RISE = 1e-6
-"""Between the thresholds of two points, which are rounded to this."""
+"""Minimum distance between the thresholds of two points, which are rounded to it."""
 
 
 def extended(points: Sequence[Point], lower: Sequence[Point]) -> tuple[Point, ...]:
@@ -52,7 +52,7 @@ def extended(points: Sequence[Point], lower: Sequence[Point]) -> tuple[Point, ..
 
 
 def raised(point: Point, least: float) -> Point:
-    """Return the point with at least this threshold, and without the FNMR of a lower one."""
+    """Return the point with at least this threshold; if it was raised, without its FNMR."""
     if point.threshold >= least:
         return point
     high = max(point.threshold_high, least)
@@ -61,12 +61,12 @@ def raised(point: Point, least: float) -> Point:
 
 
 def _at_ratio(point: Point, ratio: float) -> Point:
-    """Return the point at ``ratio`` times its rate; its FNMR is that of other people."""
+    """Return the point at ``ratio`` times its rate; its FNMR is of another population."""
     return point.model_copy(update={"fmr": point.fmr * ratio, "fnmr": None, "fnmr_low": None, "fnmr_high": None})
 
 
 def fmr_for(fpir: float, comparisons: float) -> float:
-    """Return the FMR of one comparison that gives ``fpir`` over so many independent ones (at least one):
+    """Return the FMR of one comparison that gives ``fpir`` over this many independent ones (at least one):
     1 - (1 - FPIR)^(1 / comparisons) (Daugman 2000, "Biometric decision landscapes")."""
     return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
 
@@ -74,7 +74,7 @@ def fmr_for(fpir: float, comparisons: float) -> float:
 def fuse(vectors: Vectors) -> tuple[Vector, float]:
     """Return the mean (D,) of (N, D) unit vectors scaled to length 1, and its length before, 0 to 1.
 
-    Raises ValueError if it is 0: such photos show nobody.
+    Raises ValueError if it is 0, which photos of a person never give.
     """
     mean = vectors.astype(np.float64).mean(axis=0)
     length = float(np.linalg.norm(mean))
@@ -86,8 +86,8 @@ def fuse(vectors: Vectors) -> tuple[Vector, float]:
 class Thresholds:
     """Thresholds by error rate, from a calibration of a manifest.
 
-    Below the rates of the default calibration, those of the one with the most comparisons decide, never laxer. Between
-    measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
+    Below the default calibration's rates, the calibration with the most comparisons decides, but never more laxly.
+    Between measured points the score is interpolated linearly in log10(FMR); it is not extrapolated.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -122,7 +122,7 @@ class Thresholds:
 
     def with_gallery(self, own: Calibration, independence: float, ratio: float | None) -> Thresholds:
         """Return the thresholds of a gallery: its ``own``, and below its rates the package's, each at ``ratio`` times
-        its rate; without a ratio none."""
+        its rate; none of these without a ratio."""
         lowest, last = own.points[-1].fmr, own.points[-1].threshold
         carried = () if ratio is None else tuple(_at_ratio(point, ratio) for point in self.points)
         lower = tuple(one for one in carried if one.fmr < lowest and one.threshold >= last + LEAST_RISE)
@@ -134,20 +134,20 @@ class Thresholds:
         return thresholds
 
     def without_gallery(self, fallback: Fallback) -> Thresholds:
-        """Return the same thresholds, with the reason why no gallery's own decide."""
+        """Return the same thresholds, with the reason why the gallery's own don't decide."""
         thresholds = copy(self)
         thresholds._sources = tuple(replace(source, fallback=fallback) for source in self._sources)
         return thresholds
 
     def decided_by(self, fmr: float) -> DecidedBy:
-        """Return whose measurement the threshold at ``fmr`` is."""
+        """Return the calibration that the threshold at ``fmr`` comes from."""
         for source, lowest in zip(self._sources, self._lowest_of_source, strict=False):
             if fmr >= lowest * (1 - RATE_TOLERANCE):
                 return source
         return self._sources[-1]
 
     def supports(self, fmr: float) -> bool:
-        """Return whether ``fmr`` lies within the measured range."""
+        """Return whether ``fmr`` is within the measured range."""
         if self.lowest is None or self.highest is None:
             return False
         return self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE)
@@ -155,7 +155,7 @@ class Thresholds:
     def threshold(self, fmr: float) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.
 
-        Raises OperatingPointUnavailable if ``fmr`` lies outside the measured range (details: lowest, highest).
+        Raises OperatingPointUnavailable if ``fmr`` is outside the measured range (details: lowest, highest).
         """
         if self.lowest is None or self.highest is None:
             raise self._unavailable(f"{self.package} has no measured operating points")
@@ -166,7 +166,7 @@ class Thresholds:
         return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
 
     def of_fused(self, fmr: float, length: float, other: float = 1.0) -> float:
-        """Return the threshold at ``fmr`` of two templates whose means have these lengths; 1: that of one photo."""
+        """Return the threshold at ``fmr`` for two templates whose means have these lengths; 1 means a single photo."""
         single = self.threshold(fmr)
         if single <= 0 or length == other == 1:
             return single
@@ -179,8 +179,8 @@ class Thresholds:
     def reduction(self, length: float, other: float = 1.0) -> float:
         """Return the factor that reduces a fused template's scores to those of one photo at the same FMR, 0 to 1.
 
-        ``length`` is that of its mean, ``other`` that of the template that it is compared with, if that is fused too:
-        see BOTH_FUSED. If nobody measured the power, it is 1: the photos' mean score must then reach the threshold.
+        ``length`` is that of its mean, ``other`` that of the compared template, if that is also fused: see BOTH_FUSED.
+        If the power was not measured, it is 1: the photos' mean score must then reach the threshold.
         """
         power = 1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other))
         return float(length**power)
@@ -188,7 +188,7 @@ class Thresholds:
     def for_fpir(self, fpir: float, subjects: int) -> float:
         """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
 
-        Raises OperatingPointUnavailable as `threshold` does.
+        Raises what `threshold` raises.
         """
         if not 0 < fpir < 1:
             raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
