@@ -1,4 +1,4 @@
-"""From a photo's bytes to its faces: the only module that composes the stages."""
+"""Find the faces in a photo's bytes: the only module that composes the stages."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from app.inference.embedders import Embedder
 from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Photo, Pixels, Quality, Reason
 
 AMBIGUOUS_SHARE = 0.5
-"""A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
+"""A photo whose second face is at least half as prominent as the first is ambiguous, and not enrolled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The face that an operation uses where a photo has several."""
+    """The face of a photo that an operation uses, and why."""
 
     index: int
-    """Of the face in ``Photo.faces``."""
+    """Index of the face in ``Photo.faces``."""
     why: str
-    """In words, for people."""
+    """The reason as a sentence."""
     runner_up: float
-    """The next face's prominence as a share of the chosen one's: 0 without another, up to 1. Of the 1,119 photos of
-    LFW View 1 with several faces, half have less than 0.09, 41 more than 0.3 and 4 more than 0.5."""
+    """The next face's prominence as a share of the chosen one's, 0 (no other face) to 1. Of the 1,119 photos of LFW
+    View 1 with several faces, half have less than 0.09, 41 more than 0.3 and 4 more than 0.5."""
 
 
 class TooCostly(Exception):
@@ -46,8 +46,8 @@ class TooCostly(Exception):
 
 
 class Reader(Protocol):
-    """Finds faces: a `Pipeline`, or what shares photos between threads or processes (`app.workers`). Safe to share
-    between threads."""
+    """Finds faces: a `Pipeline`, or an object that shares photos between threads or processes (`app.workers`). Safe to
+    share between threads."""
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo, as `Pipeline.detect` does."""
@@ -55,7 +55,7 @@ class Reader(Protocol):
 
     @property
     def free(self) -> int:
-        """Return how many more small photos could be worked on now."""
+        """Return how many more small photos could be processed now."""
         ...
 
 
@@ -63,7 +63,7 @@ class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
     free = 1
-    """Photos of one caller come one by one."""
+    """Photos of one caller are processed one by one."""
 
     def __init__(self, detector: Detector, limits: Limits, *, most_pixels: float = math.inf) -> None:
         """Photos that decode to more than ``most_pixels`` are not read: `detect` raises TooCostly."""
@@ -75,9 +75,9 @@ class Pipeline:
         """Return every face of a photo with its aligned crop and quality, highest detector score first; without a crop
         if its landmarks could not be confirmed.
 
-        ``cuts``: what liveness models are shown of each face, kept with it.
+        ``cuts``: the cuts that liveness models take of each face, which are kept with it.
 
-        A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
+        A photo without a face is not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge, ImageTooSmall and Overloaded; within a request also LikenessError (``request_timeout``).
         """
         check_deadline()
@@ -85,13 +85,13 @@ class Pipeline:
         with timed(stages, "decode"):
             encoded = open_image(image, self._limits)
             factor = 1
-            if encoded.reducible:  # as far as the detector loses nothing
+            if encoded.reducible:  # as far as the detector loses nothing by it
                 finest = self._detector.finest_scale(encoded.width, encoded.height)
                 factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
         seen = self._seen(encoded, factor, cuts, stages)
         if isinstance(seen, Photo):
             return seen
-        # The crop of a small face needs all the pixels there are.
+        # The crop of a small face needs all of the photo's pixels.
         return self._whole(open_image(image, self._limits), seen, cuts, stages)
 
     def _decoded(self, encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
@@ -104,8 +104,8 @@ class Pipeline:
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo | list[Detection]:
-        """Return the photo's faces; where their crops need more pixels than were decoded, only what was seen of them,
-        in the original's coordinates.
+        """Return the photo's faces; if their crops need more pixels than were decoded, only the detections, in the
+        original's coordinates.
         """
         decoded = self._decoded(encoded, factor, stages)
         with timed(stages, "detect"):
@@ -120,14 +120,14 @@ class Pipeline:
     def _whole(
         self, encoded: EncodedImage, sights: Sequence[Detection], cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo:
-        """Return the faces, with crops from all the photo's pixels, of what was seen in it before."""
+        """Return the faces of earlier detections, with crops from all the photo's pixels."""
         decoded = self._decoded(encoded, 1, stages)
         with timed(stages, "detect"):
             found = find_faces(decoded.pixels, sights, self._detector, self._detector.min_face)
         return self._aligned(decoded, found, cuts, stages)
 
     def _aligned(self, decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
-        """Align the confirmed faces, assess their quality, and cut out what liveness models are shown."""
+        """Align the confirmed faces, assess their quality, and make the cuts for liveness models."""
         check_deadline()
         stages |= {"align": 0.0, "quality": 0.0}
         faces = []
@@ -184,8 +184,8 @@ def choose_face(photo: Photo, index: int | None = None) -> Choice:
     """Return the face at ``index``, by default the most prominent one. Raises NoFace if there is none.
 
     Prominence = area × (1 − d / D)², with the distance d of the box's centre from the photo's, and half the photo's
-    diagonal D. In LFW View 1, where the person a photo is named after is the one in the middle, 1,118 of 1,119 photos
-    with several faces are answered so (by area alone: 1,094).
+    diagonal D. In LFW View 1, whose photos are named after the person in the middle, this chooses the right face in
+    1,118 of 1,119 photos with several faces (area alone: 1,094).
     """
     if index is not None and index >= len(photo.faces):
         count = len(photo.faces)
@@ -222,7 +222,7 @@ def crop_of(face: Face) -> Pixels:
 
 
 def main_crop(photo: Photo) -> Pixels:
-    """Return the aligned crop of the face that a photo is about. Raises NoFace and Unalignable."""
+    """Return the aligned crop of a photo's most prominent face. Raises NoFace and Unalignable."""
     return crop_of(photo.faces[choose_face(photo).index])
 
 
@@ -238,8 +238,8 @@ def _off_centre(box: Box, width: int, height: int) -> float:
 
 
 def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]) -> bool:
-    """Return whether the photo was decoded smaller than these faces need: a crop or a cut would have more pixels than
-    the part of the photo that it is taken from."""
+    """Return whether the photo was decoded too small for these faces: a crop or a cut would have more pixels than its
+    part of the photo."""
     return decoded.scale != 1 and any(
         any(cut.enlarges(face.box) for cut in cuts)
         or scale_of(similarity_transform(face.landmarks, CANONICAL_LANDMARKS)) > 1
@@ -260,7 +260,7 @@ def _scaled(detection: Detection, decoded: Decoded) -> Detection:
 
 @contextmanager
 def timed(stages: dict[str, float], name: Stage) -> Iterator[None]:
-    """Add the milliseconds that the block takes to those of the stage `name`."""
+    """Add the block's milliseconds to those of the stage `name`."""
     start = time.perf_counter()
     try:
         yield

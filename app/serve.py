@@ -12,14 +12,14 @@ from app.server.data_folder import prepare_data_dir
 from app.server.models import open_models
 
 MEMORY_EACH = 256 * 1024**2
-"""Of the server's memory for each photo worker: a server of 1 GiB has four at most, however many cores there are."""
+"""Bytes of the server's memory for each photo worker: with 1 GiB there are at most four, for any number of cores."""
 
 
 def serve(settings: Settings) -> None:
     """Run the server until it is told to stop.
 
-    ONNX Runtime opens models without Python's lock, so a thread does it: the server is ready 8 % sooner.
-    Raises Unusable as `app.server.run.run` does.
+    A thread opens the models, since ONNX Runtime does it without the GIL: the server is ready 8 % sooner.
+    Raises what `app.server.run.run` raises.
     """
     settings = _with_workers(settings)
     share_arenas()
@@ -28,13 +28,13 @@ def serve(settings: Settings) -> None:
     with ThreadPoolExecutor(1, "models") as opening:
         models = opening.submit(open_models, settings)
         from app.main import create_app  # noqa: PLC0415 - slow to import; the models are opened meanwhile
-        from app.server.run import run  # noqa: PLC0415 - the same
+        from app.server.run import run  # noqa: PLC0415 - slow to import
 
         run(settings, create_app(settings, models))
 
 
 def _with_workers(settings: Settings) -> Settings:
-    """Return the settings with as many photo workers as cores, unless they say how many, or none can be used."""
+    """Return the settings with as many photo workers as cores, unless they set the number or workers can't be used."""
     if settings.photo_workers is not None:
         return settings
     usable = sys.platform == "linux" and settings.detect_device == "cpu" and settings.detect_threads == 1

@@ -1,4 +1,4 @@
-"""Points in time as text: UTC, ISO 8601, of one length, so that they sort as text in the order of time."""
+"""Times as text: UTC, ISO 8601, of equal length, so that they sort as text in the order of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 Precision = Literal["seconds", "microseconds"]
 SKEW_S = 5.0
-"""How far the clocks of a database's servers may differ."""
+"""Maximum seconds by which the clocks of a database's servers may differ."""
 
 
 def utc_now(offset: timedelta = timedelta(), precision: Precision = "microseconds") -> str:

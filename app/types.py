@@ -35,13 +35,13 @@ Vector: TypeAlias = NDArray[np.float32]
 Vectors: TypeAlias = NDArray[np.float32]
 """(N, D) float32, each row of length 1."""
 UNIT_TOLERANCE = 1e-3
-"""How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
+"""Maximum distance of a vector's length from 1: far above float32's rounding, far below a forgotten normalisation's."""
 Sizes: TypeAlias = Mapping[int, int]
-"""How many subjects have so many faces, by the number of faces; subjects without a face are not counted."""
+"""The number of subjects by their number of faces; subjects without a face are not counted."""
 
 
 def count_faces(sizes: Sizes) -> int:
-    """Return how many faces the subjects have together."""
+    """Return the total number of the subjects' faces."""
     return sum(faces * subjects for faces, subjects in sizes.items())
 
 
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     CUT_OFF = "cut_off"
     LOW_SCORE = "low_score"
     UNALIGNABLE = "unalignable"
-    """Its landmarks could not be confirmed: it is shown, and never compared."""
+    """The landmarks could not be confirmed: the face is shown, but never compared."""
 
 
 class Verdict(StrEnum):
@@ -79,7 +79,7 @@ class DoubtReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An upright rectangle in pixels of the upright original; may reach over the photo's edge."""
+    """An upright rectangle in pixels of the upright original; it may reach beyond the photo's edge."""
 
     x: float
     y: float
@@ -108,12 +108,12 @@ class Detection:
 
 
 UNKNOWN_QUALITY = 50.0
-"""What a template that came without a quality is stored with: nothing is known of the face's pose either."""
+"""Stored for a template that came without a quality; the face's pose is also unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """``score`` 0-100: higher = fewer false non-matches expected; ``reasons`` name what is poor."""
+    """``score`` 0-100: higher means fewer expected false non-matches; ``reasons`` name what is poor."""
 
     score: float
     reasons: tuple[Reason, ...]
@@ -142,7 +142,7 @@ class Face:
     """One detected face with its aligned crop, (112, 112, 3) uint8 RGB, and its template if it was embedded.
 
     A face whose landmarks could not be confirmed has neither landmarks nor crop, and its quality is 0 with the reason
-    `unalignable`: what the detector says of it is made up, and made-up faces of different people match each other.
+    `unalignable`: the detector's landmarks for it are wrong, and such faces of different people match each other.
     """
 
     box: Box
@@ -153,7 +153,7 @@ class Face:
     crop: Pixels | None
     template: Template | None = None
     cuts: tuple[Pixels, ...] = ()
-    """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
+    """The pictures of the face for liveness models, (S, S, 3) uint8 RGB each; empty if liveness is off."""
     liveness: Liveness | None = None
 
 
@@ -165,9 +165,9 @@ class Photo:
     height: int
     faces: tuple[Face, ...]
     rotated: int = 0
-    """Clockwise degrees by which the photo has to be turned until its surest face is upright: 0, 90, 180 or 270.
-    Boxes and landmarks are in pixels of the photo as given all the same."""
+    """Clockwise degrees by which to turn the photo to make its surest face upright: 0, 90, 180 or 270. Boxes and
+    landmarks are still in pixels of the photo as given."""
     stages: dict[str, float] = field(default_factory=dict)
     """Milliseconds spent in each stage: decode, detect, align, quality, liveness, embed (waiting included)."""
     batch_size: int | None = None
-    """How many faces shared this photo's largest embedding batch, other requests' faces included."""
+    """Number of faces in this photo's largest embedding batch, including other requests' faces."""

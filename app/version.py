@@ -7,12 +7,12 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "likeness-server"
-"""What pip calls it; on PyPI `likeness` is another's."""
+"""The name for pip; on PyPI `likeness` is another project."""
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def _version() -> str:
-    """Return the installed distribution's version; in a folder that was never installed, that of pyproject.toml."""
+    """Return the installed distribution's version, or that of pyproject.toml if it was never installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

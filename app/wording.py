@@ -1,4 +1,4 @@
-"""Messages about what was asked wrongly: what a library found, and which name was meant."""
+"""Write messages about wrong requests: what is wrong, and which name was probably meant."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 RATES = ("fmr", "fpir")
-"""How thresholds are asked for."""
+"""The error rates by which callers choose thresholds."""
 _RATE_WORDS = ("threshold", "score", "similarity", "confidence", "distance", "probability")
-"""Words in the names of parameters by which other services take a threshold."""
+"""Words in other services' parameter names for a threshold."""
 
 _RATE_NAMES = {*RATES, "apcer", "bpcer"}
 _A_RATE = "Give a rate between 0 and 1, such as 0.0001 (one in ten thousand; 1 % is 0.01)"
@@ -42,11 +42,11 @@ _SAYS = {
 _ADDRESS = re.compile(rb"\s*(?:https?|ftp|file|s3|gs|rtsp)://\S+\s*", re.IGNORECASE)
 _FILE_NAME = re.compile(rb"\s*[@~\w ./\\-]{1,255}\.(?:jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)\s*", re.IGNORECASE)
 _LONGEST_NAME = 2048
-"""Bytes of an address or a file's name; no photo is as short."""
+"""Maximum bytes of an address or a file's name; photos are longer."""
 
 
 def found_wrong(problem: Mapping[str, Any]) -> str:
-    """Return the message of one of pydantic's errors as what to write, without words about the library and Python."""
+    """Return one of pydantic's messages as advice on what to write, without words about the library and Python."""
     if problem.get("type") == "extra_forbidden":
         return _NO_SUCH.format("field")
     said = str(problem["msg"])
@@ -58,16 +58,16 @@ def found_wrong(problem: Mapping[str, Any]) -> str:
 
 
 def first_wrong(error: ValidationError) -> str:
-    """Return where the first of pydantic's errors is, and what is wrong there, without what was given."""
+    """Return where the first of pydantic's errors is and what is wrong there, without the given value."""
     first = error.errors(include_input=False)[0]
     place, what = ".".join(str(part) for part in first["loc"]), found_wrong(first)
     return f"{place}: {what}" if place else what
 
 
 def unknown_name(name: str, known: Collection[str], what: str, image: str | None = None) -> str:
-    """Return what is wrong with a ``name`` that is none of the ``known`` ones, and which one is probably meant.
+    """Return the message about a ``name`` that is not ``known``, with the one that is probably meant.
 
-    ``what`` it is: "field" or "parameter". ``image`` is the field of the photo, if a photo is wanted and not given.
+    ``what``: "field" or "parameter". ``image``: the field of the photo, if a photo is required but missing.
     """
     there_is_none = _NO_SUCH.format(what)
     if by_rate := meant_rate(name, known):
@@ -80,7 +80,7 @@ def unknown_name(name: str, known: Collection[str], what: str, image: str | None
 
 
 def meant_rate(name: str, known: Collection[str]) -> str | None:
-    """Return how to ask for what ``name`` asks for, if that is a threshold, and error rates are among the ``known``."""
+    """Return advice if ``name`` asks for a threshold and error rates are among the ``known`` names; else None."""
     rates = [one for rate in RATES for one in known if one.lstrip("-") == rate]
     if not rates or not any(word in name.lower() for word in _RATE_WORDS):
         return None
@@ -88,14 +88,14 @@ def meant_rate(name: str, known: Collection[str]) -> str | None:
 
 
 def near(name: str, known: Collection[str]) -> str | None:
-    """Return the one of the ``known`` names that is almost ``name``, case aside; None if there is none."""
+    """Return the ``known`` name that is similar to ``name``, ignoring case; or None."""
     lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name[:100].lower(), lower, n=1)
     return lower[found[0]] if found else None
 
 
 def what_it_is(content: bytes | memoryview | str) -> str | None:
-    """Return a sentence if an address or a file's name came in place of a photo; None for anything else."""
+    """Return a sentence if ``content`` is an address or a file's name in place of a photo; else None."""
     if len(content) > _LONGEST_NAME:
         return None
     data = content.encode(errors="replace") if isinstance(content, str) else bytes(content)

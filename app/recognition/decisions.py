@@ -1,13 +1,13 @@
-"""From scores to decisions: the only place where thresholds decide.
+"""Turn scores into decisions: the only place where thresholds decide.
 
-A decision is made at an operating point: a threshold named by the false match rate (FMR) of two photos that was
-measured at it. The FMR is chosen so that a person is taken for a subject, or in an identification for anyone at all,
-with the requested rate: FMR = 1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes").
+A decision is made at an operating point: a threshold named by its measured false match rate (FMR) of two photos. The
+FMR is chosen so that a stranger is taken for a subject (in an identification: for anybody) at the requested rate: FMR =
+1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes").
 
-A subject's faces are fused: its score is that of their mean template, as far from 0 as that of one photo at the same
-FMR (`fused`), so that a subject is one comparison. Where a package's calibration doesn't say how, and for what looks at
-single faces (conflicts, reviews), the score is that of the best face, and each face is another chance of a false match.
-The faces of a subject are alike: they count as fewer independent comparisons than there are (`count_comparisons`).
+A subject's faces are fused: its score is that of their mean template, reduced to that of one photo at the same FMR
+(`fused`), so that a subject is one comparison. If a package's calibration doesn't say how, and for checks of single
+faces (conflicts, reviews), the score is that of the best face, and each face is another chance of a false match. Since
+the faces of a subject are similar, they count as fewer independent comparisons (`count_comparisons`).
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ from app.pipeline import Choice
 from app.types import Face, Photo, Quality, Reason, Sizes, Template
 
 UNCERTAIN_FACTOR = 10.0
-"""`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
+"""`uncertain` reaches from the deciding operating point down to the one with this many times its FMR."""
 
 LINKED_FMR = 1e-3
-"""Two faces of a subject that score what this share of strangers do are taken for one person. At 1e-2 a chain of such
-pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
+"""Two faces of a subject count as one person's from the threshold at this FMR on. At 1e-2 a chain of such pairs joins
+two people with ten photos each in one of six cases; at 1e-3 in one of fifty."""
 
 RERANKED = 8
-"""Subjects that are found by their best face, at least, and then ordered by their fused scores. In 12 galleries of 100
-people of train112 with 2, 3 and 8 photos each, the right subject was first by the fused score in no search in which it
-was not among the first 7 by its best face."""
+"""Minimum number of subjects to find by their best face and then order by their fused scores. In 12 galleries of 100
+people of train112 with 2, 3 and 8 photos each, whenever the right subject was first by its fused score, it was among
+the first 7 by its best face."""
 BEST = 100.0
 """The highest quality."""
 TURNED = frozenset({Reason.EXTREME_POSE, Reason.LOW_SCORE})
-"""The reasons of a low quality that a turned head alone can give."""
+"""The reasons for a low quality that a turned head by itself can cause."""
 FPIR_STEP = 1e-6
 """The lowest possible FPIR, in an error, is rounded up to a multiple of this."""
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
-"""Decimals of a rounded score, so that none is 0.7300000000000001."""
+"""Decimals of a rounded score, which avoid 0.7300000000000001."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The rates of an identification whose request names none. Both hold: the stricter threshold of the two decides."""
+    """The rates of an identification without requested ones. Both hold: the stricter of the two thresholds decides."""
 
     fmr: float
-    """How often a stranger may be taken for one given subject."""
+    """How often a stranger may be taken for a given subject."""
     fpir: float
     """How often a stranger may be taken for anybody in the gallery."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPoint:
-    """The operating point that verification decides at; ``fmr`` is the rate over all ``comparisons``."""
+    """The operating point of a verification; ``fmr`` is the rate over all ``comparisons``."""
 
     threshold: float
     fmr: float
     calibration: DecidedBy = UNNAMED
     comparisons: float = 1.0
-    """How many independent comparisons those with a subject's faces count as; 1 for two photos."""
+    """Number of independent comparisons that comparing with a subject's faces counts as; 1 for two photos."""
     uncertain: float = 1.0
-    """Scores from this one up to ``threshold`` are `uncertain`. Reviews that 0.1.0 stored have 1: no score is."""
+    """Scores from this one up to ``threshold`` are `uncertain`. Reviews stored by 0.1.0 have 1, so that none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPoint:
-    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all ``comparisons``."""
+    """The operating point of an identification; ``fpir`` is ``fmr`` over all ``comparisons``."""
 
     threshold: float
     uncertain: float
@@ -86,13 +86,13 @@ class IdentifyPoint:
     fpir: float
     calibration: DecidedBy = UNNAMED
     limited: bool = False
-    """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
+    """Whether the default FPIR needs an unmeasured rate, so that ``fpir`` differs from it."""
     comparisons: float = 1.0
-    """How many independent comparisons those with the gallery's faces count as."""
+    """Number of independent comparisons that comparing with the gallery's faces counts as."""
 
 
 def count_comparisons(sizes: Sizes, independence: float) -> float:
-    """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, 1 at least.
+    """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, at least 1.
 
     A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`).
     """
@@ -100,16 +100,16 @@ def count_comparisons(sizes: Sizes, independence: float) -> float:
 
 
 def mean_comparisons(sizes: Sizes, independence: float) -> float:
-    """Return how many independent comparisons a search with one of these subjects counts as on average, 1 at least."""
+    """Return how many independent comparisons a search with one of these subjects counts as on average, at least 1."""
     return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
 
 
 def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 1.0) -> list[Candidate]:
-    """Return the candidates by their fused scores, the best first.
+    """Return the candidates by their fused scores, best first.
 
-    A mean template of several photos scores further from 0 with everybody than one photo does; reduced by a power of
-    its length that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does.
-    Without a measured power the candidates stay as they are. ``length`` is that of a fused probe's mean.
+    The scores of a mean template of several photos are further from 0 than those of one photo. Reduced by a measured
+    power of its length (`app.models.calibration.fusion`), they reach a threshold as often as one photo's. Without a
+    measured power the candidates are unchanged. ``length`` is that of a fused probe's mean.
     """
     if thresholds.fusion is None:
         return list(ranking)
@@ -121,7 +121,7 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 
 
 
 def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:
-    """Return the sizes that count in a search by fused scores, which compares one template of each subject."""
+    """Return the sizes that count in a search by fused scores, which compares only one template of each subject."""
     return sizes if thresholds.fusion is None else {1: sum(sizes.values())}
 
 
@@ -134,11 +134,11 @@ def verify_point(
     length: float = 1.0,
     other: float = 1.0,
 ) -> VerifyPoint:
-    """Return the operating point for comparisons with a subject of this many ``faces``: at the FMR ``asked`` for, or at
+    """Return the operating point for comparisons with a subject of this many ``faces``, at the FMR ``asked`` for, or at
     the measured rate nearest to the default.
 
-    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`), ``other`` that of a second one which
-    it is compared with. Raises OperatingPointUnavailable if the FMR asked for was not measured.
+    ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`), ``other`` that of the fused template
+    that it is compared with. Raises OperatingPointUnavailable if the FMR asked for was not measured.
     """
     comparisons = count_comparisons({faces: 1}, thresholds.independence)
     wanted = fmr_for(default if asked is None else asked, comparisons)
@@ -162,9 +162,9 @@ def identify_point(
     ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole
     track.
 
-    Without an FMR or FPIR, both defaults apply: in a small gallery the FPIR alone would decide laxer than
-    `verify_point`. If that needs a rate below the measured ones (a very large gallery), the nearest measured one is
-    used, and the point's ``fpir`` is the rate that it gives.
+    Without an FMR or FPIR, both defaults apply, since in a small gallery the FPIR alone would be laxer than
+    `verify_point`. If they need a rate below the measured ones (in a very large gallery), the nearest measured one is
+    used, and the point's ``fpir`` is the resulting rate.
 
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
@@ -183,7 +183,7 @@ def identify_point(
 
 
 def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: float) -> OperatingPointUnavailable:
-    """Return the error for an FPIR that needs a lower FMR than was measured. It names the lowest possible FPIR."""
+    """Return the error for an FPIR that needs a lower FMR than any measured one; it names the lowest possible FPIR."""
     lowest = thresholds.lowest or fmr
     least = math.ceil(fpir_of(lowest, comparisons) / FPIR_STEP) * FPIR_STEP
     return OperatingPointUnavailable(
@@ -208,7 +208,7 @@ def fpir_of(fmr: float, comparisons: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCandidate:
-    """A candidate as it is answered. ``exact`` is the score that orders and decides; it never leaves the service."""
+    """A candidate in an answer. ``exact`` is the score that orders and decides; it never leaves the service."""
 
     subject: str
     name: str | None
@@ -221,22 +221,21 @@ class AnsweredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredScores:
-    """How the scores of a probe and enrolled faces are answered; decisions and order always go by the exact ones.
+    """How the scores of a probe and enrolled faces are answered; decisions and order always use the exact ones.
 
     Keys with the scope `templates` get exact scores, which is the default. All others get rounded ones, since enough
-    exact scores show the enrolled templates: a score is rounded down to the next step or threshold, so that no decision
-    at a threshold changes. Scores below ``floor``, the most lenient operating point, are not answered.
+    exact scores reveal the enrolled templates: a score is rounded down to the next step or threshold, so that decisions
+    at thresholds don't change. Scores below ``floor``, the most lenient operating point, are not answered.
     """
 
     floor: float = -math.inf
     step: float = 0.0
     thresholds: tuple[float, ...] = ()
-    """The thresholds of the operating points and of the request in rising order, the first at the floor. Empty if
-    scores are exact."""
+    """The thresholds of the operating points and of the request, rising from the floor. Empty if scores are exact."""
 
     @classmethod
     def of(cls, thresholds: Thresholds, *asked: float, exact: bool = False) -> AnsweredScores:
-        """Return how scores of a package are answered. ``asked`` are the request's own thresholds; with ``exact`` the
+        """Return how a package's scores are answered. ``asked`` are the request's own thresholds; with ``exact`` the
         key sees exact scores.
 
         The step is the largest power of ten within the narrowest gap between operating points. Raises
@@ -256,7 +255,7 @@ class AnsweredScores:
         return cls(points[0], step, tuple(sorted({*points, *above})))
 
     def answered(self, score: float) -> float | None:
-        """Return the score that is answered; None below the floor."""
+        """Return the score to answer; None below the floor."""
         if not self.thresholds:
             return score
         if score < self.floor:
@@ -279,10 +278,10 @@ class AnsweredScores:
         return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
 
     def of_photo(self, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
-        """Return the rankings of the faces of one photo as they are answered, with one score for each subject.
+        """Return the rankings to answer for the faces of one photo, with one score for each subject.
 
-        Only the face most like the subject gets its score. The subject's other faces get the threshold that they reach,
-        so that a photo that shows one person many times shows no more of the template. Rankings stay in order.
+        Only the face most similar to a subject gets its score. Other faces get the threshold that they reach, so that a
+        photo that shows one person many times doesn't reveal more of the template. Rankings stay in order.
         """
         answered = [self.candidates(ranking) for ranking in rankings]
         if not self.thresholds:
@@ -317,10 +316,10 @@ class PopulationWarning:
 def population_warnings(
     thresholds: Thresholds, declared: str | None, point: VerifyPoint | IdentifyPoint, in_gallery: Sequence[str] = ()
 ) -> tuple[PopulationWarning, ...] | None:
-    """Return a warning for each population for which the point's FMR was seen not to hold, or was not measured.
+    """Return a warning for each population for which the point's FMR was found not to hold, or was not measured.
 
-    The populations are the one that the caller ``declared``, else the gallery's; None without either. FMR falls as the
-    threshold rises, so the rate at the point's threshold is at least the rate that was found at a higher threshold.
+    The populations are the one that the caller ``declared``, else the gallery's; without either, return None. Since FMR
+    falls with rising thresholds, the rate at the point's threshold is at least that found at a higher threshold.
     """
     populations = (declared,) if declared else in_gallery
     if not populations:
@@ -339,7 +338,7 @@ def _population_warning(
         message = f"No false match rate of {package} was measured for the population {population!r}{known}."
         return PopulationWarning("population_not_measured", message, population)
     reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
-    rate = next(reached, None)  # found at the lowest threshold that is not below this one
+    rate = next(reached, None)  # the rate at the lowest threshold that is not below this one
     if rate is None or rate.low <= fmr:
         return None
     message = (
@@ -368,7 +367,7 @@ def too_poor(face: Face, level: QualityLevel) -> LowQuality | None:
 
 
 def is_turned(quality: Quality) -> bool:
-    """Return whether nothing but a turned head makes a face poor."""
+    """Return whether only a turned head makes a face poor."""
     return Reason.EXTREME_POSE in quality.reasons and TURNED.issuperset(quality.reasons)
 
 
@@ -386,15 +385,14 @@ class Assigned:
 
     candidates: Sequence[Candidate] = ()
     displaced_by: int | None = None
-    """The face that this one's best candidate was assigned to. None if that is this face, or if its score is below the
-    floor."""
+    """The face to which this one's best candidate was assigned; None if it is this one, or scores below the floor."""
 
 
 def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[Assigned]:
-    """Assign each subject to one face of a photo at most, since nobody is in a photo twice.
+    """Assign each subject to at most one face of a photo, since nobody is in a photo twice.
 
-    Greedy: the pair of face and subject with the best score first, then the best of the rest, down to ``floor``. Scores
-    below it decide nothing and assign nobody.
+    Greedily take the pair of face and subject with the best score, then the best of the rest, down to ``floor``. Lower
+    scores assign nobody.
     """
     pairs = [
         (-candidate.score, face, candidate.subject)
@@ -425,7 +423,7 @@ def decide(
     """Return the decision for a subject's ``score``, and why if a face that reaches the threshold is only `uncertain`.
 
     A ``score`` of None means that there is no candidate. A face with a ``quality`` below the ``level`` is never
-    `known`: two faces that hardly show anything can be alike without being of one person.
+    `known`, since two faces that hardly show anything can be similar without being the same person's.
     """
     if score is None or score < min(point.uncertain, point.threshold):
         return "unknown", None
@@ -436,10 +434,10 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A subject that is not the answer, since the probe is more like the wrong probe of a correction than like the
+    """A subject that is not the answer, since the probe resembles the wrong probe of a correction more than the
     subject's faces.
 
-    Scores are exact before `answered`, and None after it if they are below the floor.
+    Scores are exact before `answered`; after it they are None if below the floor.
     """
 
     subject: str
@@ -458,7 +456,7 @@ def rule_out(
 ) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
     """Split a ranking into the candidates that stay, and the subjects that are ruled out.
 
-    A subject is ruled out if the probe is more like one of its wrong probes than like its faces. Candidates below
+    A subject is ruled out if the probe resembles one of its wrong probes more than its faces. Candidates below
     ``floor`` stay.
     """
     kept: list[Candidate] = []
@@ -477,9 +475,9 @@ def rule_out(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The face of a photo that an operation uses, and why that one.
+    """The face of a photo that an operation uses, and why.
 
-    ``length`` and ``track`` are those of `Probes`; the photo of a track is its best one, its template the fused one.
+    ``length`` and ``track`` are those of `Probes`; a track has its best photo, with the fused template.
     """
 
     photo: Photo
@@ -498,11 +496,11 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """The probes of a search: the faces at these ``places`` of one photo, or one face that a track of photos shows.
+    """The probes of a search: the faces at these ``places`` of one photo, or one face from a track of photos.
 
     ``length`` is that of the mean of the track's templates, 1 for a single photo. ``track`` has the indexes of the
-    images that were fused, None for a single photo. The photo of a track is its best one, with the fused template and
-    without other faces.
+    fused images, None for a single photo. The photo of a track is its best one, with the fused template and without
+    other faces.
     """
 
     photo: Photo
@@ -576,7 +574,7 @@ class Identification:
     track: tuple[int, ...] | None = None
     """The indexes of the images that were fused; None for a single photo."""
     length: float = 1.0
-    """Of a track's mean template before it is scaled; 1 for a single photo."""
+    """Length of a track's mean template before scaling; 1 for a single photo."""
 
 
 def template_of(face: Face) -> Template:
@@ -596,7 +594,7 @@ def identified(
     limit: int,
     level: QualityLevel,
 ) -> Identified:
-    """Return the result for one face of the photo, with ``limit`` candidates at most.
+    """Return the result for one face of the photo, with at most ``limit`` candidates.
 
     ``places`` are the indices, in the photo, of the faces that took part in `assign`.
     """

@@ -1,7 +1,7 @@
-"""The check before a face is enrolled: is it there already, does it match somebody else, is it unlike its subject?
+"""Check a face before enrolling it: is it there already, does it match another subject, is it unlike its own?
 
-Faces are compared with the gallery's index in one search, and with those before them in the same request or batch. Two
-enrollments at the same moment may miss each other: neither is in the index yet.
+Faces are compared with the gallery's index in one search, and with earlier faces of the same request or batch. Two
+simultaneous enrollments may miss each other, since neither is in the index yet.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ DUPLICATE_SCORE = 0.9
 """Two templates with this cosine or more are of the same photo, perhaps saved again
 (docs/how-to/keep-a-gallery-right.md). The photos' bytes can't be compared instead: each saving changes them."""
 CONFLICT_FPIR = 0.001
-"""How often a new person may be taken for somebody who is enrolled. Lower than the FPIR of `identify`, since a person
-has to look at each conflict."""
+"""How often a new person may be taken for an enrolled one. It is lower than the FPIR of `identify`, since somebody has
+to look at each conflict."""
 AT_ONCE = 64
-"""Faces in one search, so that other requests' searches run in between."""
+"""Maximum faces in one search, so that other requests' searches can run in between."""
 BESIDE_FMR = 1e-4
 """The FMR at which a turned head must match the good photos that it is enrolled beside."""
 LEAST_OWN = 2
-"""The least number of a subject's faces to compare a new one with: a single one may itself be the wrong one."""
+"""Minimum faces of a subject to compare a new one with, since a single one may itself be the wrong one."""
 NEAREST = 2
-"""Subjects to find for each face: its own and the nearest other."""
+"""Number of subjects to find for each face: its own and the nearest other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resemblance:
-    """An enrolled face that a new one resembles, and its subject by id and name. Fields are None if the caller may not
-    know them."""
+    """An enrolled face that a new one resembles, and its subject's id and name. Fields that the caller may not know are
+    None."""
 
     subject: str | None = None
     name: str | None = None
@@ -56,7 +56,7 @@ class Resemblance:
 
 @dataclass(frozen=True, slots=True)
 class Objections:
-    """Faces that speak against enrolling a new one.
+    """Reasons against enrolling a new face.
 
     ``duplicate`` is an enrolled face of the same photo, ``conflict`` a matching face of another subject, ``unlike`` the
     nearest of its own subject's faces if it looks like none of them.
@@ -69,7 +69,7 @@ class Objections:
 
     @property
     def error(self) -> InvalidInput | None:
-        """Return why the face is refused, or would be; None if nothing was found."""
+        """Return the error that rejects the face, or would; None if there are no objections."""
         resembled = self.conflict or self.duplicate
         if resembled is None:
             return None
@@ -105,11 +105,11 @@ def check_faces(
     tell: bool = True,
     track: bool = False,
 ) -> list[Objections]:
-    """Return what each face, given with its subject's id, resembles.
+    """Return the objections to each face, which is given with its subject's id.
 
-    ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with an objection are refused; with
-    `tell`, objections name whom a face resembles. With ``track`` the faces are one person's, and the conflict of their
-    mean template is that of all of them. A package without measured operating points has no conflicts.
+    ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with an objection are rejected; with
+    `tell`, objections name the person. With ``track`` the faces are one person's, and share the conflict of their mean
+    template. A package without measured operating points has no conflicts.
     Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
     """
     templates = [template for _, template in faces]
@@ -148,10 +148,10 @@ def find_unlike(
     measured: Thresholds,
     before: Sequence[Objections],
 ) -> list[Objections]:
-    """Return the objections of one subject's new faces, with which of them look ``unlike`` its others.
+    """Return the objections to one subject's new faces, with ``unlike`` set for those unlike its others.
 
-    The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more, and
-    its score with each of them is below the threshold of single linkage (`LINKED_FMR`).
+    The others are the enrolled faces and the new ones before it. A face is unlike them if there are LEAST_OWN or more,
+    and its score with each of them is below the threshold of single linkage (`LINKED_FMR`).
     """
     subject, templates = faces[0][0], [template for _, template in faces]
     try:
@@ -192,7 +192,7 @@ def matches_good(
 ) -> list[bool]:
     """Return which faces of turned heads match a ``good`` face, or an enrolled face of the ``subject``, at BESIDE_FMR.
 
-    With a ``subject`` of None they are compared with the good faces alone. None of them match if the package has no
+    With a ``subject`` of None they are compared only with the good faces. None of them match if the package has no
     operating points.
     """
     if measured.calibration is None:
@@ -210,7 +210,7 @@ def matches_good(
 
 
 def _answered(scores: AnsweredScores | None, face: Resemblance) -> Resemblance:
-    """Return the face with its score rounded as it is answered; without one if no points were measured."""
+    """Return the face with its score rounded for the answer; without a score if no points were measured."""
     return replace(face, score=None if scores is None else scores.answered(_score(face)))
 
 
@@ -260,7 +260,7 @@ def compare(
 def _nearest_within(
     subjects: Sequence[str], taken: Sequence[int], scores: NDArray[np.float32], subject: str
 ) -> list[Resemblance]:
-    """Return the nearest of the faces at the places `taken`: of the same subject, and of any other."""
+    """Return the nearest faces among those at the places `taken`: of the same subject, and of any other."""
     nearest: list[Resemblance] = []
     for mine in (True, False):
         places = [place for place in taken if (subjects[place] == subject) is mine]

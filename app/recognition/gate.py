@@ -1,4 +1,4 @@
-"""What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live.
+"""Apply liveness to a request: not at all, as a verdict on each face, or as a requirement for the used faces.
 
 The verdicts are a feature's (`app.features.liveness`). Without it, a request that asks for any is refused.
 """
@@ -26,7 +26,7 @@ Judge: TypeAlias = Callable[[Sequence[Face]], Sequence[Liveness]]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Liveness for one request; off without a judge. ``cuts`` are what the judge needs of each face."""
+    """Liveness for one request; off without a judge. ``cuts`` are the cuts that the judge needs of each face."""
 
     judge: Judge | None = None
     cuts: tuple[Cut, ...] = ()
@@ -90,7 +90,7 @@ class Gates:
 
     def __init__(self) -> None:
         self.devices: Mapping[str, Used] = {}
-        """The device of each open package, by package id."""
+        """The devices of open packages, by package id."""
         self.batchers: Sequence[Batcher[Any, Any]] = ()
         """The queues of these packages."""
 
@@ -113,7 +113,7 @@ class Gates:
         return sum((Counter(batcher.batch_sizes) for batcher in self.batchers), Counter())
 
     def close(self) -> None:
-        """Finish what waits; later gates raise Overloaded."""
+        """Finish waiting work; later gates raise Overloaded."""
         for batcher in self.batchers:
             batcher.close()
 

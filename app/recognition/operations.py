@@ -72,7 +72,7 @@ class Rejected:
 class Enrollment:
     """``enrolled`` has the index of each accepted image, its face, the stored face, and the faces it resembles.
 
-    ``track`` has the indexes of the images that were fused to decide about a conflict; None if each image had its own.
+    ``track`` has the indexes of the images fused to check for a conflict; None if each image was checked by itself.
     """
 
     subject: str
@@ -89,7 +89,7 @@ class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
     Operations on a gallery, which the caller has opened, use its package and its operating points, all others the
-    default package's. Scores of enrolled faces are answered in steps and above a floor, or as they are if ``exact``
+    default package's. Scores of enrolled faces are answered in steps and above a floor, or exactly if ``exact``
     (`decisions` says why). Every method that embeds may raise Unusable ``package_unavailable``; every method that
     takes an image, the errors of `app.face.image.decode`; every one that takes a gallery, NotFound and Conflict
     ``package_mismatch`` as `Store.gallery` says.
@@ -107,8 +107,8 @@ class Operations:
         own_thresholds: OwnThresholds | None = None,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``own_thresholds`` returns those that decide in a gallery that has some of its own; ``observe`` receives the
-        milliseconds that each stage of a photo or an operation took.
+        """``own_thresholds`` returns the thresholds that decide in a gallery with its own calibration; ``observe`` gets
+        the milliseconds of each stage of a photo or an operation.
         """
         self._reader = reader
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
@@ -166,13 +166,13 @@ class Operations:
     ) -> Verified:
         """Compare two photos' ``faces``, given by their indexes in `detect`; None is the most prominent face.
 
-        With ``track`` each of the two is several images of one person and one probe (`_fuse_track`); ``faces`` don't
-        count then.
+        With ``track`` each of the two is several images of one person, which are one probe (`_fuse_track`); ``faces``
+        are then ignored.
 
-        ``population`` is the group that the caller says the photos show; ``quality`` is the least that a match needs.
+        ``population`` is the group that the caller says the photos show; ``quality`` is the minimum for a match.
 
         Raises OperatingPointUnavailable, NoFace, Unalignable and NotLive (``details.image`` names the photo), what
-        `embed` says of ``model``, and what `Gates.open` raises.
+        `embed` raises for ``model``, and what `Gates.open` raises.
         """
         gate = self.gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
@@ -278,9 +278,9 @@ class Operations:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
         With ``track`` the images show one person and are one probe (`_fuse_track`). ``population`` replaces the
-        gallery's. Faces that could not be aligned, or that must be live and are not, are unknown without a search.
-        Faces below ``quality`` are `uncertain` at most. Raises NotFound, OperatingPointUnavailable, NotLive if no face
-        is live that must be, and what `Gates.open` raises.
+        gallery's. Faces that could not be aligned, or that must be live but are not, are unknown without a search.
+        Faces below ``quality`` are at most `uncertain`. Raises NotFound, OperatingPointUnavailable, NotLive if faces
+        must be live and none is, and what `Gates.open` raises.
         """
         gate = self.gates.open(liveness, gallery.liveness)
         with self.searched_by(gallery) as used:
@@ -300,7 +300,7 @@ class Operations:
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
-            # `assign` may give one subject to each of the other faces, and the margin needs one more
+            # `assign` may give a subject to each of the other faces, and the margin needs one more
             most = limit + len(places) + 1
             rankings = self.search(gallery, probes.templates, most, thresholds, probes.length)
             sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
@@ -379,7 +379,7 @@ class Operations:
             made = self.add(gallery, subject, new, terms, also)
         self.observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
-        # What a face resembles may be a face of this request, known until now by its place among those taken.
+        # A face may resemble one of this request, which so far is known by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
         enrolled = [
             (index, chosen.face, rows[index], named(objection, ids)) for index, (chosen, objection) in good.items()
@@ -420,9 +420,9 @@ class Operations:
     def _without_unmatched(
         self, gallery: Gallery, subject: str, taken: Mapping[int, Chosen], level: QualityLevel, *, tell: bool
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
-        """Return the embedded faces without the turned ones that match no good one, and these as rejected images.
+        """Return the embedded faces without the turned ones that match no good one, and the latter as rejected images.
 
-        Without ``tell`` they are compared with the other images alone: a caller who may not identify anybody must not
+        Without ``tell`` they are compared only with the other images: a caller who may not identify anybody must not
         learn from a refusal whom a photo shows.
         """
         poor = {index: error for index, chosen in taken.items() if (error := too_poor(chosen.face, level))}
@@ -457,8 +457,8 @@ class Operations:
         track: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Objections]:
-        """Return what each face, given with its subject's id, resembles in the gallery (`duplicates.check_faces`, also
-        for ``track``); with ``unlike`` also which look like none of their subject's others."""
+        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`, also for
+        ``track``); with ``unlike`` also whether it looks like none of its subject's others."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
@@ -518,7 +518,7 @@ class Operations:
         terms: Terms = NO_TERMS,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
-        check_deadline()  # what was given up is not stored
+        check_deadline()  # don't store anything for a request that was given up
         stored = to_store(self._embedders, gallery, faces)
         return self._galleries.enroll(gallery, subject, stored, terms=terms, also=also)
 
@@ -572,7 +572,7 @@ class Operations:
         try:
             chosen = [first(), *(other.result() for other in running)]
         finally:
-            wait(running)  # the memory they hold is counted for the request
+            wait(running)  # wait, since their memory is counted for the request
         return dict(zip(calls, chosen, strict=True))
 
     def choose_enrollable(
@@ -616,12 +616,12 @@ class Operations:
         return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
 
     def _judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
-        """Judge the chosen faces, and no others, together."""
+        """Judge only the chosen faces, together."""
         which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
         return self._after("liveness", chosen, gate.judged([face.photo for face in chosen], which))
 
     def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
-        """Embed the chosen faces, and no others, in one batch."""
+        """Embed only the chosen faces, in one batch."""
         which = [[face.choice.index] for face in chosen]
         return self._after("embed", chosen, embed_faces([face.photo for face in chosen], used.embedder, which))
 
@@ -635,7 +635,7 @@ class Operations:
         return self.embed_chosen(judged, used)
 
     def _after(self, stage: str, chosen: Collection[Chosen], photos: Sequence[Photo]) -> list[Chosen]:
-        """Return the chosen faces in these photos, which have been through one more stage."""
+        """Return the chosen faces with these photos, which have passed one more stage."""
         for photo in photos:
             if stage in photo.stages:
                 self.observe({stage: photo.stages[stage]})
@@ -647,7 +647,7 @@ def origin_of(photo: Photo, face: Face) -> Origin:
 
 
 def reasons_of(error: InvalidInput) -> list[str]:
-    """Return the reasons that a rejected photo has beside its code."""
+    """Return the reasons that a rejected photo has besides its code."""
     reasons = error.details.get("reasons", [])
     return [str(reason) for reason in reasons] if isinstance(reasons, (list, tuple)) else []
 
@@ -667,8 +667,8 @@ def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
 
 
 def to_store(embedders: Embedders, home: Gallery, faces: Sequence[tuple[str, Face, Origin | None]]) -> list[StoredFace]:
-    """Return faces, each given with its subject's id, as the gallery keeps them: with a template by each package that
-    the gallery stores now, made from the crops.
+    """Return faces, given with their subjects' ids, in the form that the gallery keeps: with a template from the crop
+    by each package that the gallery stores now.
 
     A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``.
     """

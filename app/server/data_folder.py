@@ -1,4 +1,4 @@
-"""The data folder, its admin key, and the list of servers that run on it, by which commands find one.
+"""The data folder, its admin key, and the list of servers that run on it, in which commands find one.
 
 Any number of servers may run on it: they share the database, and each follows the changes of the others.
 """
@@ -20,11 +20,11 @@ from app.files import write_new
 FOLDER = "servers"
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
-"""Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
+"""Random bytes of the key: 256 bits, so that a fast hash protects it as well as a slow one."""
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create the data folder for its owner alone. Raises Unusable (``data_dir_unusable``)."""
+    """Create the data folder, only for its owner. Raises Unusable (``data_dir_unusable``)."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -35,8 +35,7 @@ def prepare_data_dir(folder: Path) -> None:
 
 
 def load_key(folder: Path) -> tuple[str, bool]:
-    """Return the admin key and whether this call created it; prepare the folder. A key that others can read is closed
-    to them.
+    """Prepare the folder; return the admin key and whether this call created it. Remove other users' access to the key.
 
     Raises Unusable (``data_dir_unusable``; ``key_unusable`` if the file holds no key).
     """
@@ -59,7 +58,7 @@ def new_key() -> str:
 def announce(data_dir: Path, url: str) -> Iterator[None]:
     """List this process as a server at ``url`` while the block lasts.
 
-    It is a locked file with the URL. The kernel drops the lock with the process, however it ends.
+    The list entry is a locked file with the URL. The kernel releases the lock however the process ends.
     """
     folder = data_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def announce(data_dir: Path, url: str) -> Iterator[None]:
     try:
         os.write(handle, url.encode())
         fcntl.flock(handle, fcntl.LOCK_EX)
-        draft.replace(path)  # it appears with its lock
+        draft.replace(path)  # it is already locked when it appears
         yield
     finally:
         draft.unlink(missing_ok=True)
@@ -78,21 +77,21 @@ def announce(data_dir: Path, url: str) -> Iterator[None]:
 
 
 def running_at(data_dir: Path) -> str | None:
-    """Return the URL of the server that runs on the data folder, of several the first one, or None."""
+    """Return the URL of the (first) server that runs on the data folder, or None."""
     return next(iter(all_running_at(data_dir)), None)
 
 
 def all_running_at(data_dir: Path) -> list[str]:
-    """Return the URLs of the servers of this machine that run on the data folder, the oldest first."""
+    """Return the URLs of this machine's servers that run on the data folder, oldest first."""
     try:
         paths = sorted((data_dir / FOLDER).glob("*.url"), key=lambda path: path.stat().st_mtime_ns)
-    except FileNotFoundError:  # a server ended just now
+    except FileNotFoundError:  # a server has just ended
         return all_running_at(data_dir)
     return [url for path in paths if (url := _url_of(path))]
 
 
 def _url_of(path: Path) -> str | None:
-    """Return what the server wrote there. If its process has ended, delete the file and return None."""
+    """Return the URL that the server wrote. If its process has ended, delete the file and return None."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A server for this process alone, without a port."""
+"""A server inside this process, without a port."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InProcess(httpx.BaseTransport):
         return self._portal.call(self._handle, request)
 
     async def _handle_upload(self, request: httpx.Request) -> httpx.Response:
-        """Send a body that is produced while it is sent; a thread reads it."""
+        """Send a body that is produced while it is sent; a thread produces it."""
         pieces = iter(cast(httpx.SyncByteStream, request.stream))
 
         async def body() -> AsyncIterator[bytes]:
@@ -51,7 +51,7 @@ class InProcess(httpx.BaseTransport):
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         response = await self._asgi.handle_async_request(request)
-        content = b"".join([piece async for piece in response.aiter_raw()])  # packed as it came: the caller unpacks it
+        content = b"".join([piece async for piece in response.aiter_raw()])  # still packed: the caller unpacks it
         return httpx.Response(response.status_code, headers=response.headers, content=content)
 
     def close(self) -> None:

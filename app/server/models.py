@@ -1,6 +1,6 @@
-"""Opens the models that the settings name.
+"""Open the models that the settings name.
 
-Needs neither FastAPI nor SQL, so that `app.serve` can open the models while those are imported.
+This module imports neither FastAPI nor SQL, so that `app.serve` can open the models while those are imported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Models:
     settings: Settings
     detector_package: Package
     detector: Detector | Parent
-    """Opened here, or by the process that photo workers are forked from."""
+    """The detector opened here, or the process that opened it and forks the photo workers."""
     embedder_package: Package
     _default: EmbedderSession
 
@@ -43,13 +43,13 @@ class Models:
         return self.detector.device if isinstance(self.detector, Detector) else "cpu"
 
     def session(self, package: Package) -> EmbedderSession:
-        """Return the default embedder's session, or open another. Raises Unusable as `open_embedder` does."""
+        """Return the default embedder's session, or open another's. Raises what `open_embedder` raises."""
         if package.id == self._default.package_id:
             return self._default
         return EmbedderSession(package, _open(package, self.settings))
 
     def open(self, package: Package) -> Session:
-        """Open a package of any task, as embedders are opened. Raises Unusable as `open_prepared` does."""
+        """Open a package of any task, as embedders are opened. Raises what `open_prepared` raises."""
         return _open(package, self.settings)
 
 
@@ -67,7 +67,7 @@ def open_models(settings: Settings) -> Models:
         prepare_apart([embedder, detector], _cache(settings), "cpu")
     with ExitStack() as opened:
         finds = _open_detector(detector, settings)
-        opened.callback(finds.close)  # its threads or process, if the embedder can't be opened
+        opened.callback(finds.close)  # ends its threads or process if the embedder can't be opened
         session = EmbedderSession(embedder, _open(embedder, settings))
         opened.pop_all()
     return Models(

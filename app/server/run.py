@@ -1,4 +1,4 @@
-"""The server as a process: its socket, its event loop, and what it prints when it is ready."""
+"""Run the server: its socket, its event loop, and its greeting when it is ready."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from app.machine import raise_descriptors, resume_collector, set_switch_interval
 from app.server import data_folder, http
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted."""
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up here, not listened on
-"""Addresses to listen on, and the address to call such a server at."""
+"""Maximum connections that wait to be accepted."""
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with here, not listened on
+"""Wildcard addresses to listen on, and the address at which such a server is called."""
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """For the printed example, if the server was started in the project's folder."""
 
@@ -44,7 +44,7 @@ def run(settings: Settings, app: FastAPI) -> None:
 async def _serve(
     settings: Settings, app: FastAPI, listener: socket.socket, url: str, tls: ssl.SSLContext | None
 ) -> None:
-    """Answer from the first moment on, with `not_ready` until the service is built."""
+    """Answer requests from the start, with `not_ready` until the service is built."""
     key, is_new = data_folder.load_key(settings.data_dir)
     waits = http.Waits(
         head_s=settings.header_timeout,
@@ -72,7 +72,7 @@ async def _serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, so that its port is known. Raises Unusable (``port_unusable``)."""
+    """Return a listening socket, so that its port is known. Raises Unusable (``port_unusable``)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -96,7 +96,7 @@ def _url(listener: socket.socket, scheme: str) -> str:
 def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: bool) -> str:
     """Return the lines printed at the start: the URL, the page, where the key is, and an example to paste.
 
-    If a person reads the output, the page's link signs in, and a new key is printed by itself.
+    On a terminal, the page's link signs in, and a new key is printed on its own line.
     """
     path = settings.data_dir / ADMIN_KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
@@ -113,8 +113,8 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
 
 
 def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
-    """Return a link that signs in with the key, and what to know of it; None if the database can't be written,
-    or there are none."""
+    """Return a link that signs in with the key, and a note about it; None if the database can't be written or the
+    feature is missing."""
     components: Components = app.state.components
     link = components.parts.get("sign_in_link")
     if link is None:

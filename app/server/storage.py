@@ -1,4 +1,4 @@
-"""Opens what keeps state: the database with its keys, the galleries over it, and the folders of files."""
+"""Open everything that keeps state: the database with its keys, the galleries in it, and the folders of files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS_FOLDER = "jobs"
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The database, and what works on nothing else. ``sealer`` is the one of the server's secrets."""
+    """The database, and the objects that need only it. ``sealer`` seals with the server's secrets."""
 
     database: Database
     galleries: Galleries
@@ -44,8 +44,8 @@ class Storage:
 def open_storage(
     settings: Settings, stack: ExitStack, open_index: OpenIndex | None = None, find_gpu: FindGpu | None = None
 ) -> Storage:
-    """Open the database, migrate it if needed, and make the stores over it. `open_index` is for indexes beside FAISS,
-    `find_gpu` for the rows of those in memory.
+    """Open the database, migrate it if needed, and make the stores. `open_index` opens indexes other than FAISS's,
+    `find_gpu` a GPU for the rows of those in memory.
 
     Raises Unusable if the database, the keys, or Milvus can't be used.
     """
@@ -82,7 +82,7 @@ def _open_galleries(
 ) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
     if settings.index != "faiss" or not settings.snapshot_seconds:
-        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
+        shutil.rmtree(folder, ignore_errors=True)  # so that no copies of templates stay
     if settings.index != "faiss":
         token = settings.index_token.get_secret_value() if settings.index_token else None
         if open_index is None:

@@ -1,4 +1,4 @@
-"""Limits that the system keeps for one worker: memory, processor time, priority, and whose end is its end."""
+"""Limits that the system enforces for a worker: memory, processor time, priority, and an end with its parent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the system kill this process when the process ``parent``, which started it, ends."""
+    """Make the system kill this process when its parent process, ``parent``, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before that
+        if os.getppid() != parent:  # it has already ended
             os._exit(1)
 
 
@@ -29,7 +29,7 @@ def lower_priority(niceness: int) -> None:
 
 
 def limit_processor(seconds: int) -> None:
-    """End this process (SIGXCPU) when it has used so many more seconds of processor time."""
+    """End this process (SIGXCPU) when it has used this many more seconds of processor time."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     used = int(usage.ru_utime + usage.ru_stime) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))

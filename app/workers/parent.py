@@ -1,7 +1,7 @@
 """The workers' parent: a process that has loaded everything a worker needs, and forks one when the server asks.
 
-It runs as a program of its own, so that it has no threads, no connections, and none of the server's secrets. Workers
-share its memory until they change it.
+It is a separate program, so that it has no threads, no connections, and none of the server's secrets. Workers share its
+memory until they change it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from app.pipeline import Pipeline
 from app.workers.worker import Terms, work
 
 SAMPLES = "JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"
-"""Formats that Pillow writes too, one of which is read before the first worker starts."""
+"""Formats that Pillow can also write; a sample of each is read before the first worker starts."""
 SIDE = 64
 """Pixels of these samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Name what a worker's pipeline is made of."""
+    """The files and settings of a worker's pipeline."""
 
     detector: Path
     """YuNet's prepared file."""
@@ -46,26 +46,26 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Fork a worker, whose end of a socket comes with this message. Answered with its process id."""
+    """A request to fork a worker; its end of a socket comes with this message. The answer is its process id."""
 
     terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Kill a worker, unless it has ended, and answer with how it did, as `os.waitstatus_to_exitcode` says it."""
+    """A request to kill a worker, unless it has ended. The answer is what `os.waitstatus_to_exitcode` returns."""
 
     process: int
 
 
 NONE = -1
-"""In place of a process id: no worker could be started."""
+"""In place of a process id if no worker could be started."""
 
 
 def main() -> None:
     """Serve the server's requests from the socket whose descriptor is this program's argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the server, whose end is the end of its sockets
+        signal.signal(number, signal.SIG_IGN)  # signals are for the server; when it ends, its sockets close
     server = socket.socket(fileno=int(sys.argv[1]))
     pipeline = _prepared(pickle.loads(server.recv(1 << 16)))  # noqa: S301 - from the server
     gc.collect()
@@ -89,7 +89,7 @@ def _threads() -> int:
 
 
 def _prepared(stages: Stages) -> Pipeline:
-    """Load the detector and every reader: a worker can open no file."""
+    """Load the detector and every reader, since workers can't open files."""
     cv2.setNumThreads(1)
     pipeline = Pipeline(Detector(stages.detector, min_face=stages.min_face), stages.limits)
     pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
@@ -107,7 +107,7 @@ def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, terms: Te
     parent = os.getpid()
     try:
         process = os.fork()
-    except OSError:  # no memory, or no process left: the server sees that its socket has no other end
+    except OSError:  # no memory or no process is left; the server notices its socket's closed end
         process = NONE
     if process:
         os.close(descriptor)
@@ -115,7 +115,7 @@ def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, terms: Te
     try:
         server.close()
         work(socket.socket(fileno=descriptor), pipeline, terms, parent)
-    except BaseException:  # noqa: BLE001 - it must not go on as a second parent
+    except BaseException:  # noqa: BLE001 - it must not continue as a second parent
         sys.excepthook(*sys.exc_info())
     os._exit(1)
 
@@ -125,5 +125,5 @@ def _end(process: int) -> int:
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             os.kill(process, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    except ChildProcessError:  # of a parent before this one, whose end was its end
+    except ChildProcessError:  # of an earlier parent, with which it ended
         return -signal.SIGKILL

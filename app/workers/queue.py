@@ -1,6 +1,4 @@
-"""Give each photo to a worker: first come, first served, fair between callers, and no worker's end ends more than its
-photo.
-"""
+"""Give each photo to a worker, in turn and fairly between callers. A worker's death affects only its photo."""
 
 from __future__ import annotations
 
@@ -24,29 +22,28 @@ from app.workers.start import PARENT_ENDED, Ended, Parent, Worker
 from app.workers.worker import Answer, Terms
 
 COSTLY_PIXELS = 4_000_000
-"""From this size on, searching a photo without a face takes a core for half a second and more."""
+"""Pixels from which on searching a photo without a face takes a core at least half a second."""
 NICENESS = 5
-"""Added to the process's for workers, so that what is nearly done goes first: the server, which makes templates and
-answers, gets three quarters of a core that a worker wants too."""
+"""Niceness of workers, so that nearly finished work goes first: the server, which makes templates and answers, gets
+three quarters of a core that a worker also wants."""
 COSTLY_NICENESS = 15
-"""For workers with costly photos: they get a tenth of a core that other workers want."""
+"""Niceness of workers with costly photos: they get a tenth of a core that other workers want."""
 IDLE_S = 60.0
-"""How long a worker for costly photos is kept without one."""
+"""Seconds that a worker for costly photos is kept without one."""
 SMALL_SHARE = 1 / 3
-"""Of the memory for photos, for each that is small."""
+"""Share of the memory for photos that each small one may take."""
 SMALL_MEMORY = 256 * 1024**2
 COSTLY_MEMORY = 2 * 1024**3
-"""More bytes than a photo of COSTLY_PIXELS, and one of 50 megapixels, take in any format."""
+"""More bytes than one photo of COSTLY_PIXELS, or one of 50 megapixels, takes in any format."""
 RESTING = 24 * 1024**2
-"""Bytes that a worker has for itself between photos, in addition to what it shares with its parent. Measured: 13 to
-20 MiB."""
+"""Bytes that a worker takes between photos, besides memory shared with its parent. Measured: 13 to 20 MiB."""
 STUCK = 10
-"""Times the processor time that a photo may take: work that has no deadline ends after so long."""
+"""Work without a deadline ends after this many times a photo's processor time."""
 TOO_LONG = "SIGXCPU"
 KILLED = "SIGKILL", "SIGTERM", PARENT_ENDED
-"""How a worker ends that was not ended by its photo."""
+"""The ends of workers that their photo didn't cause."""
 TRIES = 2
-"""How many workers one photo may end."""
+"""Maximum workers that one photo may kill."""
 UNREADABLE = "The image could not be read."
 _log = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ class Crew:
     """Workers of one kind, at most ``count``. Safe to share between threads."""
 
     def __init__(self, parent: Parent, count: int, terms: Terms | None, *, patience_s: float, kept_s: float) -> None:
-        """A photo waits ``patience_s`` at most, and an idle worker ``kept_s``."""
+        """A photo waits at most ``patience_s``, and an idle worker is kept for ``kept_s``."""
         self.turns = Turns(count)
         self._count = count
         self.terms = terms
@@ -64,7 +61,7 @@ class Crew:
         self._lock, self._filling = Lock(), Lock()
         self._closed = False
         self.running: set[Worker] = set()
-        """Every worker that has not ended, as far as is known."""
+        """Every worker that is not known to have ended."""
 
     def ask(self, image: bytes, cuts: Sequence[Cut]) -> Answer:
         """Return a worker's answer, in turn.
@@ -109,7 +106,7 @@ class Crew:
                 self._end(worker)
 
     def _checking(self) -> Callable[[], None]:
-        """Return what raises when the work must end: for its request, or because it does nothing at all."""
+        """Return a function that raises when the work must end: with its request, or because the worker is stuck."""
         latest = time.monotonic() + (STUCK * self.terms.seconds if self.terms else 0)
 
         def check() -> None:
@@ -131,7 +128,7 @@ class Crew:
         return self._start()
 
     def _fill(self) -> None:
-        """Start workers in place of those that have ended, where they are kept for ever."""
+        """Replace workers that have ended, if workers are kept for ever."""
         if math.isfinite(self._kept_s):
             return
         with self._filling, suppress(Unusable):  # `_take` tries again
@@ -156,26 +153,26 @@ class Crew:
 
 
 class PhotoWorkers:
-    """Finds faces as `Pipeline` does, in processes of its own. Safe to share between threads.
+    """Finds faces as `Pipeline` does, in subprocesses. Safe to share between threads.
 
-    Photos of more than COSTLY_PIXELS, and those for which a worker's memory did not suffice, go to workers of low
-    priority, of which there are half as many: nothing else waits for them. A photo whose worker ends is tried once
-    more: by a worker of the same kind if the system killed it, else by one with more memory.
+    Photos of more than COSTLY_PIXELS, and those for which a worker's memory was too small, go to workers of low
+    priority, of which there are half as many, so that nothing else waits for them. A photo whose worker ends is tried
+    once more: by a worker of the same kind if the system killed it, else by one with more memory.
     """
 
     def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[str, int], None]) -> None:
-        """``count`` workers, started by `start`; a photo may take ``seconds`` of processor time. ``keep`` counts the
-        bytes of a caller's crops, and raises Overloaded if there are too many.
+        """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``keep`` counts the bytes
+        of a caller's crops, and raises Overloaded if there are too many.
         """
         self._parent, self._count, self._seconds, self._keep = parent, count, max(1, round(seconds)), keep
         self.ended: Counter[str] = Counter()
-        """How many photos were given up by a worker, by how it ended."""
+        """Number of photos that workers gave up, by how the worker ended."""
         self._small = self._costly = Crew(parent, 0, None, patience_s=0, kept_s=0)
 
     def start(self, memory: float) -> None:
-        """Start the workers. ``memory`` is what photos may take: a small one a third, costly ones the rest together.
+        """Start the workers. ``memory`` is for photos: a small one may take a third, all costly ones together the rest.
 
-        More small ones at once than that is for end the worker that the system chooses, and nothing else.
+        If more small ones at once exceed it, the system kills a worker, but nothing else.
         Raises Unusable ``workers_unusable``.
         """
         rest = memory * (1 - SMALL_SHARE)
@@ -188,7 +185,7 @@ class PhotoWorkers:
         self._tell()
 
     def memory_at_rest(self) -> int:
-        """Return the bytes that the workers and their parent take without a photo."""
+        """Return the bytes that the workers and their parent take without photos."""
         return memory_in_use(self._parent.process) + self._count * RESTING
 
     @property
@@ -204,15 +201,15 @@ class PhotoWorkers:
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return what `Pipeline.detect` returns.
 
-        Raises what it raises; ImageTooLarge for a photo that takes more memory than a worker has, and InvalidImage for
-        one that ends its worker twice, or takes too long.
+        Raises what it raises; ImageTooLarge for a photo that needs more memory than a worker has, and InvalidImage for
+        one that kills its worker twice, or takes too long.
         """
         photo = self._found(image, cuts)
         keep_crops(photo, self._keep)
         return photo
 
     def tend(self) -> None:
-        """Replace workers that have ended, and end those that are not needed. To be called every few seconds."""
+        """Replace workers that have ended, and end those that are not needed. Call it every few seconds."""
         self._small.tend()
         self._costly.tend()
 
@@ -255,7 +252,7 @@ class PhotoWorkers:
             raise
 
     def _note(self, reason: str, image: bytes, *, again: bool) -> None:
-        """Count and log why a worker gave up a photo, which the log names by its SHA-256 alone."""
+        """Count and log why a worker gave up a photo; the log names it only by its SHA-256."""
         kind = reason if reason.isupper() or reason in ("no_memory", "request_timeout") else "failed"
         self.ended[kind] += 1
         fields = {"reason": reason, "photo": hashlib.sha256(image).hexdigest(), "again": again}

@@ -1,8 +1,7 @@
-"""Take from this process everything that reading photos does not need: files, sockets, programs, other processes.
+"""Deny this process everything that reading photos does not need: files, sockets, programs, other processes.
 
-Landlock (Linux 5.13) denies every path and TCP port. A seccomp filter allows the system calls in `_CALLS` and no
-others. Both hold until the process ends, and neither needs privileges. Where the system has one of them, that one is
-used.
+Landlock (Linux 5.13) denies every path and TCP port. A seccomp filter allows only the system calls in `_CALLS`. Both
+hold until the process ends, and neither needs privileges. If the system has only one of them, that one is used.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
 """<linux/prctl.h>, <linux/seccomp.h>"""
 _CREATE_RULESET, _RESTRICT_SELF, _VERSION = 444, 446, 1
-"""Landlock's system calls, with the same numbers on every machine, and the flag that asks for its version."""
+"""Landlock's system calls, with the same numbers on every machine, and the flag that requests its version."""
 _PATHS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All kinds of access to paths that each version of Landlock can deny; later versions know those of the fifth."""
 _TCP, _OTHERS = 0b11, 0b11
@@ -27,7 +26,7 @@ _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 """Instructions of the filter (<linux/bpf_common.h>): load a word, compare, test bits, return."""
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
-"""Offsets in `struct seccomp_data`. Only the lower half of an argument is looked at: these are 32 bits wide."""
+"""Offsets in `struct seccomp_data`. Only the lower half of an argument is checked, since these are 32 bits wide."""
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """<linux/audit.h>, and the column of `_CALLS`."""
 _CLONE_THREAD = 0x10000
@@ -49,7 +48,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "brk": (12, 214),
     "mremap": (25, 216),
     "madvise": (28, 233),
-    # threads of its own, which libde265 decodes in
+    # threads, in which libde265 decodes
     "futex": (202, 98),
     "set_robust_list": (273, 99),
     "rseq": (334, 293),
@@ -74,16 +73,16 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "restart_syscall": (219, 128),
     "exit_group": (231, 94),
 }
-"""What a worker may call, with its number on x86-64 and on ARM64."""
+"""The system calls that a worker may make, with their numbers on x86-64 and on ARM64."""
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
-"""Allowed for threads, not for processes; answered as unknown, so that libraries use the one before; allowed for
-signals to itself, and for limits of its own."""
+"""System calls with conditions: for threads, not processes; answered as unknown, so that libraries use the first one;
+for signals to itself; for its own limits."""
 
 
 def enter() -> list[str]:
-    """Give up all rights that the system can take; return what took them, of `landlock` and `seccomp`.
+    """Give up all rights that the system can take; return which of `landlock` and `seccomp` took them.
 
-    Descriptors that are open stay usable. Threads that exist already keep their rights: call it before there are any.
+    Open descriptors stay usable. Existing threads keep their rights, so call it before there are any.
     """
     if sys.platform != "linux":
         return []
@@ -119,7 +118,7 @@ def _deny_calls(libc: ctypes.CDLL) -> bool:
 
 
 def _program(architecture: int, column: int) -> bytes:
-    """Return the filter, eight bytes an instruction: what no line allows is answered with EPERM."""
+    """Return the filter, eight bytes per instruction: a call that no line allows gets EPERM."""
     deny, allow = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     lines = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),

@@ -1,4 +1,4 @@
-"""Start and end workers, seen from the server: the parent of all of them, and one at a time."""
+"""Start and end workers from the server: the parent of all workers, and a single worker."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from app.workers.parent import NONE, End, Stages, Start
 from app.workers.worker import Answer, Terms
 
 START_S = 60.0
-"""For the parent to load its libraries: one second on an idle machine."""
+"""Seconds for the parent to load its libraries, which takes one second on an idle machine."""
 FORK_S = 10.0
-"""For the parent to start or end a worker: milliseconds, unless the machine swaps."""
+"""Seconds for the parent to start or end a worker, which takes milliseconds unless the machine swaps."""
 TRIES = 3
-"""How often a worker is started before requests are refused."""
+"""Maximum attempts to start a worker before requests are refused."""
 LOOK_S = 0.1
-"""How often a thread that waits for a worker looks whether it still should."""
+"""Seconds between checks whether a thread should still wait for a worker."""
 PARENT_ENDED = "its parent ended"
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
-"""Of the environment, which else holds passwords."""
+"""Variables kept from the environment, which may also hold passwords."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Libraries start none when they are loaded: a process with threads can't be forked safely."""
+"""Keep libraries from starting threads when they are loaded, since a process with threads can't be forked safely."""
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(8 * 2**20)}
-"""What a photo took returns to the system when it is freed."""
+"""Settings of malloc that return a photo's memory to the system when it is freed."""
 
 
 class Ended(Exception):
@@ -44,7 +44,7 @@ class Ended(Exception):
 
 
 class Parent:
-    """The process that workers are forked from. Safe to share between threads; started again when it has ended."""
+    """The process that workers are forked from. Safe to share between threads; it is restarted when it has ended."""
 
     def __init__(self, stages: Stages) -> None:
         """Start the parent. Raises Unusable ``workers_unusable`` if it does not start."""
@@ -53,7 +53,7 @@ class Parent:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
         self.threads = 0
-        """Threads that it has: one, if forking it is safe."""
+        """Number of its threads; forking is safe only with one."""
         with self._lock:
             self._begin()
 
@@ -90,7 +90,7 @@ class Parent:
         """Kill a worker unless it has ended, and return how it ended."""
         try:
             code = self._ask(End(process))
-        except Unusable:  # its parent has ended, and so has it
+        except Unusable:  # its parent has ended, and the worker with it
             return PARENT_ENDED
         if code >= 0:
             return f"exit code {code}"
@@ -146,7 +146,7 @@ class Parent:
     def _hear(self) -> int:
         if not (message := self._control.recv(1 << 10)):
             raise wire.Broken("its socket was closed")
-        return int(pickle.loads(message))  # noqa: S301 - the parent reads no photo but its own
+        return int(pickle.loads(message))  # noqa: S301 - the parent reads only its own photos
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -167,16 +167,16 @@ class Worker:
     process: int
     _peer: socket.socket
     held: tuple[str, ...]
-    """What keeps it from everything else: of `landlock`, `seccomp`."""
+    """Which of `landlock` and `seccomp` confine it."""
 
     def is_alive(self) -> bool:
-        """Return whether it waits for a photo: one that has ended has closed its socket."""
+        """Return whether it waits for a photo; a worker that has ended has closed its socket."""
         return not self._readable(0)
 
     def ask(self, image: bytes, cuts: Sequence[Cut], check: Callable[[], None]) -> Answer:
-        """Return the worker's answer. ``check`` is called now and then, and ends the wait by raising.
+        """Return the worker's answer. ``check`` is called regularly, and ends the wait by raising.
 
-        Raises Ended when the worker ends, or what it sends is no answer; then, and after an error of ``check``, the
+        Raises Ended if the worker ends, or doesn't send an answer; after this, and after an error of ``check``, the
         caller must end it.
         """
         try:
@@ -189,10 +189,10 @@ class Worker:
             raise Ended(str(error)) from error
 
     def _readable(self, seconds: float) -> bool:
-        poll = select.poll()  # `select` takes no descriptor above 1023
+        poll = select.poll()  # `select` doesn't accept descriptors above 1023
         poll.register(self._peer, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
 
     def close(self) -> None:
-        """Close the socket: the worker ends when it next looks."""
+        """Close the socket, so that the worker ends when it next reads."""
         self._peer.close()

@@ -1,4 +1,4 @@
-"""Photos that the server's own process reads, where there are no photo workers."""
+"""Read photos in the server's own process, if there are no photo workers."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
 
 SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
 UNBOUNDED_MEMORY = 1024**3
-"""With this much memory for one costly photo, formats are read whose decoders may take twice as much: such a server has
-as much again set aside for bodies, small photos and its reserve."""
+"""With this much memory for one costly photo, formats are read whose decoders may take twice as much, since such a
+server has the same amount reserved for bodies, small photos and everything else."""
 SMALL_SHARE = 2 / 3
-"""Share of the memory for photos that small ones get, unless that is more than one photo a core."""
+"""Share of the memory for photos that small ones get, but at most one photo per core."""
 
 
 class PhotoThreads:
-    """Finds faces as `Pipeline` does, as many photos at a time as there are cores and memory. Safe to share between
+    """Finds faces as `Pipeline` does, in as many photos at a time as there are cores and memory. Safe to share between
     threads.
 
-    No system limits what a photo takes here. It counts as BYTES_A_PIXEL, and where there is never so much memory it is
-    too large; a photo of a format for which that is no limit counts as costly, and is not read with less than
+    The system doesn't limit a photo's memory here. It counts as BYTES_A_PIXEL, and is too large if that exceeds all
+    memory; a photo of a format for which this is no upper bound counts as costly, and is not read with less than
     UNBOUNDED_MEMORY.
     """
 
     def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[str, int], None]) -> None:
-        """Begin with ``count`` threads' worth of small photos, until `start`. ``keep`` is as in `PhotoWorkers`."""
+        """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
         self._detector, self._limits, self._count, self._keep = detector, limits, count, keep
         self._small = self._large = Pipeline(detector, limits, most_pixels=COSTLY_PIXELS)
         self.ended: Counter[str] = Counter()
-        """Photos that were given up, as `PhotoWorkers.ended`; none are here."""
+        """Photos that were given up, as in `PhotoWorkers.ended`; here there are none."""
         self._lanes = Lanes(count, 1)
 
     def start(self, memory: float) -> None:

@@ -1,7 +1,7 @@
-"""What passes between the server and a worker: a head, and bytes that are sent once and never copied into the head.
+"""Send messages between the server and a worker: a head, and bytes that are sent without a copy.
 
-A worker reads hostile photos, so the server believes nothing of what it sends: answers are JSON and plain arrays, and
-become values of declared types or an error. What the server sends may be pickled.
+A worker reads hostile photos, so the server doesn't trust its messages: answers are JSON and plain arrays, and become
+values of declared types or an error. The server's messages may be pickled.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ R = TypeVar("R", bytes, int)
 Array = NDArray[np.generic]
 
 _SIZES = struct.Struct("<IQ")
-"""Bytes of the head, and of what follows it."""
+"""The length of the head, and that of the bytes after it."""
 MOST_HEAD = 64 * 1024**2
 MOST_BYTES = 1024**3
 FIRST_BYTES = 64 * 1024
-"""Received at once at first: a photo of 250 pixels, or the faces in it."""
+"""Bytes of the first read: a photo of 250 pixels, or the faces in it."""
 MOST_PARTS = 512
-"""Sent by one call; Linux takes 1,024."""
+"""Maximum buffers sent by one call; Linux accepts 1,024."""
 
 
 class Broken(Exception):
-    """The other side has ended, or sends what it must not."""
+    """The other side has ended, or sent an invalid message."""
 
 
 def send(peer: socket.socket, head: bytes, parts: Sequence[bytes | Array]) -> None:
     """Send a head and the bytes that belong to it. Raises OSError."""
     views = [memoryview(part).cast("B") for part in parts if len(part)]  # type: ignore[arg-type]  # arrays are buffers
     left = [memoryview(_SIZES.pack(len(head), sum(len(view) for view in views)) + head), *views]
-    while left:  # together: each call hands the interpreter's lock over
+    while left:  # in one call, since each call hands over the GIL
         sent = peer.sendmsg(left[:MOST_PARTS])
         while left and sent >= len(left[0]):
             sent -= len(left.pop(0))
@@ -64,7 +64,7 @@ def receive(peer: socket.socket) -> tuple[bytes, bytearray]:
 
 
 def _filled(peer: socket.socket, size: int, start: bytes) -> bytearray:
-    """Return so many bytes, of which the first have come already."""
+    """Return ``size`` bytes, of which the first have already been received."""
     data, at = bytearray(size), len(start)
     view = memoryview(data)
     view[:at] = start
@@ -80,7 +80,7 @@ def _received(got: R) -> R:
 
 
 def encode(value: object) -> tuple[bytes, list[Array]]:
-    """Return a value of plain types, dataclasses and arrays as JSON, and its arrays apart."""
+    """Return a value of plain types, dataclasses and arrays as JSON, and its arrays separately."""
     arrays: list[Array] = []
     return json.dumps(_plain(value, arrays)).encode(), arrays
 
@@ -101,7 +101,7 @@ def _plain(value: Any, arrays: list[Array]) -> object:
 
 
 def decode(kind: type[T], head: bytes, data: bytearray) -> T:
-    """Return the value of type ``kind`` that `encode` wrote. Raises Broken if it is none."""
+    """Return the value of type ``kind`` that `encode` wrote. Raises Broken if it isn't one."""
     arrays, declared = _Arrays(data), cast(Hashable, kind)
     try:
         value: T = _reader(declared)(json.loads(head), arrays)
@@ -135,7 +135,7 @@ Reader: TypeAlias = Callable[[Any, _Arrays], Any]
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """Return what makes a value of type ``kind`` of its JSON; made once for each type."""
+    """Return a function that makes a value of type ``kind`` from its JSON; it is made once for each type."""
     if get_origin(kind) is not None:
         return _generic(get_origin(kind), get_args(kind))
     if is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""One worker: reads one photo after the other, in a process that can do nothing else."""
+"""A worker: reads one photo after the other, in a process that can't do anything else."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from app.workers import limits, sandbox, wire
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Limit a worker: ``memory`` in bytes beyond what it starts with, ``seconds`` of processor time a photo,
-    ``niceness`` added to its parent's, and ``most_pixels`` that it decodes."""
+    """A worker's limits: ``memory`` in bytes besides what it starts with, ``seconds`` of processor time per photo,
+    ``niceness`` added to its parent's, and the ``most_pixels`` that it decodes."""
 
     memory: int
     seconds: int
@@ -31,7 +31,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The faces, or why there are none."""
+    """A worker's answer: the faces, or the error."""
 
     outcome: str
     """`photo`; `refused`: an error for who sent the photo; `costly`: it has more pixels than this worker
@@ -45,7 +45,7 @@ class Answer:
     """JSON by name."""
 
     def error(self) -> LikenessError:
-        """Return the error that refuses the photo."""
+        """Return the error that rejects the photo."""
         return ERRORS.get(self.kind, InvalidInput)(
             self.message, code=self.code, **{name: json.loads(text) for name, text in self.details.items()}
         )
@@ -55,14 +55,14 @@ ERRORS = {kind.__name__: kind for kind in InvalidInput.__subclasses__()}
 
 
 def refused(error: LikenessError) -> Answer:
-    """Return the answer that `Answer.error` makes the error of again."""
+    """Return the error as an answer, from which `Answer.error` makes it again."""
     details = {name: json.dumps(value) for name, value in error.details.items()}
     return Answer("refused", kind=type(error).__name__, code=error.code, message=error.message, details=details)
 
 
 def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> None:
-    """Answer with the faces of each photo that follows its cuts, until the server closes the socket; then, and after a
-    failure, end this process."""
+    """Answer each message (the cuts, then a photo) with the photo's faces until the server closes the socket; then, and
+    after a failure, end this process."""
     limits.end_with_parent(parent)
     limits.lower_priority(terms.niceness)
     limit_memory(terms.memory)
@@ -71,7 +71,7 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     gc.enable()
     wire.send(peer, *wire.encode(held))
     outcome = ""
-    while outcome not in ("no_memory", "failed"):  # it is replaced: memory may be left in pieces, a library astray
+    while outcome not in ("no_memory", "failed"):  # then it is replaced, since its memory or a library may be damaged
         try:
             head, data = wire.receive(peer)
         except (wire.Broken, OSError):
@@ -93,7 +93,7 @@ def _answer(pipeline: Pipeline, cuts: Sequence[Cut], data: bytearray) -> Answer:
         return Answer("photo", pipeline.detect(bytes(data), cuts))
     except TooCostly:
         return Answer("costly")
-    except (MemoryError, Overloaded):  # the readers' word for no memory
+    except (MemoryError, Overloaded):  # the readers' errors for no memory
         return Answer("no_memory")
     except InvalidInput as error:
         return refused(error)
