@@ -1,4 +1,4 @@
-"""Which requests are admitted: how many at once, of whom, and how many bytes their bodies may have together."""
+"""Admit requests: limit how many there are at once, per caller and in total, and the bytes of their bodies."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from app.concurrency.overload import Why
 
 CALLER_SHARE = 0.8
-"""Of the bytes that are kept, for one caller."""
+"""Maximum share of the bytes for one caller."""
 RECEIVING = 4
-"""Requests whose bodies may be arriving, for each slot."""
+"""Number of requests whose bodies may be arriving, for each slot."""
 LOOKUPS = 16
-"""Keys that have not worked before and may be looked up at once."""
+"""Maximum unknown keys that are looked up at the same time."""
 GREED = (4, 16)
-"""Places that a key, and an address, may hold for each free one: alone, a key gets four fifths and an address, which
-may be many people's, 16 of 17. Others find some free."""
+"""Number of places that a key, and an address, may hold for each free one, so that others find some: alone, a key gets
+four fifths, and an address, which many people may share, 16 of 17."""
 REFUSAL_S, PATIENCE_S = 0.2, 2.0
-"""What each refusal of a caller adds to its debt, in seconds that pass; its answer waits for what is above PATIENCE_S,
-at most as long again."""
+"""Seconds that each refusal adds to a caller's debt, which falls with time. The answer is delayed by the debt above
+PATIENCE_S, by at most PATIENCE_S."""
 MOST_REFUSED = 10_000
-"""Callers whose debt is remembered."""
+"""Maximum callers whose debt is remembered."""
 
 
 class Bytes:
-    """Counts what lasts as long as its request, bodies and crops: ``size`` bytes together. Safe to share between
-    threads."""
+    """Counts the bytes of bodies and crops, which live as long as their requests: at most ``size`` in total. Safe to
+    share between threads."""
 
     def __init__(self, size: float = math.inf) -> None:
         self.size = size
@@ -41,23 +41,23 @@ class Bytes:
 
     @property
     def kept(self) -> int:
-        """Return how many there are now."""
+        """Return how many bytes are taken now."""
         return self._kept.total()
 
     @property
     def most(self) -> float:
-        """Return how many one caller may have."""
+        """Return how many bytes one caller may take."""
         return self.size * CALLER_SHARE
 
     def keep(self, caller: str, size: int) -> None:
-        """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
+        """Take bytes until `give_back`. Raises Overloaded if not enough are left, in total or for this caller."""
         with self._lock:
             if self._kept.total() + size > self.size or self._kept[caller] + size > self.size * CALLER_SHARE:
                 raise Why.BYTES.error()
             self._kept[caller] += size
 
     def give_back(self, caller: str, size: int) -> None:
-        """Give back what `keep` took."""
+        """Give back bytes that `keep` took."""
         with self._lock:
             self._kept[caller] -= size
             if not self._kept[caller]:
@@ -65,7 +65,7 @@ class Bytes:
 
 
 class Shares:
-    """Counts the holders of a limited number of places. No caller gets so many that others find none."""
+    """Counts the holders of a limited number of places. A caller can't take so many that others find none."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -95,7 +95,7 @@ class Shares:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One admitted request. ``uses`` are the request itself, and work of it that was given up but still runs."""
+    """An admitted request. ``uses`` counts the request itself, and its work that was given up but still runs."""
 
     callers: tuple[str, ...]
     place: Shares
@@ -107,8 +107,8 @@ class Visit:
 class Admission:
     """The places and bodies of requests; for one event loop.
 
-    A request holds one of ``queue_limit`` slots from its first work on, so that a body which arrives slowly holds none;
-    meanwhile it holds one of RECEIVING times as many places.
+    A request holds one of ``queue_limit`` slots from its first work on. While its body arrives, perhaps slowly, it
+    holds none, but one of RECEIVING times as many places.
     """
 
     def __init__(self, kept: Bytes, queue_limit: int) -> None:
@@ -118,11 +118,11 @@ class Admission:
         self._receiving = Shares(queue_limit * RECEIVING)
         self._visit: ContextVar[Visit | None] = ContextVar("visit", default=None)
         self._refused: dict[str, float] = {}
-        """When the debt of each caller that was refused is over, in monotonic seconds; the last refused one last."""
+        """When each refused caller's debt is over, in monotonic seconds; in the order of the last refusals."""
 
     @property
     def admitted(self) -> int:
-        """Return the number of requests in work, with those given up whose work still runs."""
+        """Return the number of requests in work, including those given up whose work still runs."""
         return self._slots.held
 
     @property
@@ -137,7 +137,7 @@ class Admission:
         Raises Overloaded if there are too many, of all callers or of these.
         """
         if place is None:
-            self._slots.check(callers)  # read no body that there is no slot for
+            self._slots.check(callers)  # don't read a body for which there is no slot
         visit = Visit(callers, place or self._receiving)
         visit.place.enter(callers)
         token = self._visit.set(visit)
@@ -160,7 +160,7 @@ class Admission:
         self.begin(self._receiving)
 
     def begin(self, place: Shares | None = None) -> Visit | None:
-        """Return the request that work begins for, if any; it is in a slot from now on. Raises Overloaded."""
+        """Return the request for which work begins, if there is one; from now on it is in a slot. Raises Overloaded."""
         visit, place = self._visit.get(), place or self._slots
         if visit is not None and visit.place is not place:
             place.enter(visit.callers)
@@ -176,10 +176,10 @@ class Admission:
             self.bytes.give_back(visit.callers[0], visit.held)
 
     async def pause(self, caller: str) -> None:
-        """Wait before a refusal is answered if the caller was refused again and again.
+        """Wait before a refusal is answered if the caller was refused repeatedly.
 
-        A refusal costs a few milliseconds of the interpreter. A caller that comes back at once, whatever Retry-After
-        says, gets some in a second for each of its connections.
+        A refusal costs a few milliseconds of the GIL. A caller that ignores Retry-After and comes back at once gets
+        only a few per second on each of its connections.
         """
         now = time.monotonic()
         debt = min(max(self._refused.pop(caller, now) - now, 0.0) + REFUSAL_S, 2 * PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Why a request is told to come again: one table of every reason."""
+"""The reasons why a request is answered "try again later", in one table."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from app.errors import Overloaded
 
 
 class Why(Enum):
-    """A message, the error's code, and `Retry-After` in seconds where the caller of `error` knows no better."""
+    """A message, the error's code, and the default `Retry-After` in seconds."""
 
     REQUESTS = "Too many requests at once.", "overloaded", 1.0
-    """All places are taken, or this key's or address's share of them (`Admission`). A request takes about a second."""
+    """All places, or the share of this key or address, are taken (`Admission`). A request takes about a second."""
     BYTES = "Too many bytes at once.", "overloaded", 1.0
-    """The bodies and crops of requests in progress have their share of the memory (`Bytes`)."""
+    """The bodies and crops of requests in progress fill their share of the memory (`Bytes`)."""
     COSTLY = "Too many large photos or bodies at once.", "overloaded", 5.0
     """A costly photo, or a large body, has waited too long for its turn (`Turns`)."""
     MEMORY = "There is not enough memory now.", "overloaded", 5.0
-    """The system gave no memory for a photo."""
+    """The system has no memory for a photo."""
     FACES = "Too many items are waiting.", "overloaded", 0.05
-    """The queue of a model or of the search is full (`Batcher`), whose speed says when to come again."""
+    """The queue of a model or of the search is full (`Batcher`); its speed decides when to try again."""
     UPLOADS = "This key's uploads that wait have too many bytes.", "overloaded", 60.0
-    """They lie on the disk until a job has read them."""
+    """A key's uploads, which stay on the disk until a job has read them, have too many bytes."""
     KEY_RATE = "This key sends too many requests.", "rate_limited", 1.0
     VECTOR_RATE = "This key sends too many embeddings.", "rate_limited", 1.0
     FAILURES = "Too many wrong keys came from this address.", "too_many_failures", 1.0

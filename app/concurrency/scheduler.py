@@ -1,4 +1,4 @@
-"""Background work: named tasks that run at intervals."""
+"""Run named background tasks at intervals."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Self
 from app.concurrency.worker import FailureLog, Worker
 
 CLOSE_S = 10.0
-"""How long `Scheduler.close` waits for running tasks."""
+"""Seconds that `Scheduler.close` waits for running tasks."""
 _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Runs tasks at intervals until it is closed, each in a thread of its own: none delays another.
+    """Runs tasks at intervals until it is closed, each in its own thread, so that none delays another.
 
-    A task never runs twice at the same time. One that fails is logged and tried again after its interval.
+    A task never runs twice at the same time. A failure is logged, and the task runs again after its interval.
     """
 
     def __init__(self) -> None:
         self._tasks: list[tuple[str, Worker]] = []
 
     def every(self, interval_s: float, name: str, work: Callable[[], object], *, at_once: bool = False) -> None:
-        """Call `work` again and again, `interval_s` seconds after its last call ended; `at_once`: the first time now.
+        """Call `work` repeatedly, `interval_s` seconds after its last call ended; with `at_once`, first now.
 
-        The name stands in log messages.
+        The name is used in log messages.
         """
 
         def run() -> float:
@@ -38,7 +38,7 @@ class Scheduler:
         worker.wake(0.0 if at_once else interval_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Start no more tasks and wait for the running ones, but not longer than `timeout_s` seconds."""
+        """Start no more tasks, and wait at most `timeout_s` seconds for the running ones."""
         for _, worker in self._tasks:
             worker.close(0)
         deadline = time.monotonic() + timeout_s

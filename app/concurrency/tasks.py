@@ -1,4 +1,4 @@
-"""The work of one request: whose it is, and until when it may go on."""
+"""The work of a request: its caller, and its deadline."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from app.errors import LikenessError
 
 @dataclass(slots=True)
 class Task:
-    """Work for one request. ``until`` is in monotonic seconds; ``given_up`` says that no client waits any more."""
+    """Work for a request. ``until`` is in monotonic seconds; ``given_up`` means that the client no longer waits."""
 
     caller: str = ""
     until: float = math.inf
     given_up: bool = False
     kept: int = 0
-    """Bytes of crops that its answer is made of (`Bytes`)."""
+    """Bytes of the crops from which its answer is made (`Bytes`)."""
 
     def count(self, size: int) -> None:
-        """Add to the bytes that are kept; several threads may."""
+        """Add to the kept bytes. Several threads may call it."""
         with _counting:
             self.kept += size
 
@@ -40,7 +40,7 @@ _task: ContextVar[Task] = ContextVar("task", default=_NO_REQUEST)
 
 
 def current_task() -> Task:
-    """Return the task of this thread; one without a caller and an end for work that is no request's."""
+    """Return this thread's task; work without a request gets one without caller and deadline."""
     return _task.get()
 
 

@@ -1,5 +1,4 @@
-"""The threads that work on requests: each request has a bounded time, callers take turns, and costly work has low
-priority."""
+"""Threads that work on requests: each request has a deadline, callers take turns, and costly work has low priority."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from app.concurrency.tasks import Task, current_task, timed_out, working
 T = TypeVar("T")
 
 NICENESS = 10
-"""Added to the process's for costly work: it gets a tenth of the core that others want."""
+"""Niceness of costly work: it gets a tenth of a core that others want."""
 COSTLY_WAIT_S = 10.0
-"""How long costly work waits for its turn before its request is answered with 429."""
+"""Seconds that costly work waits for its turn before its request is answered with 429."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,18 +39,19 @@ class _Waiter:
 class Turns:
     """Lets ``places`` threads work at the same time. Safe to share between threads.
 
-    The next is of the caller with the fewest at work; among these, of the one who was last let in longest ago; among
-    its own, the one that has waited longest. So one caller is served first come, first served, and several in turn.
+    The next thread is one of the caller with the fewest at work; among equals, of the caller who was last let in
+    longest ago; among this caller's, the one that has waited longest. So one caller is served in order, and several in
+    turn.
     """
 
     def __init__(self, places: int) -> None:
         self.free = places
-        """How many more could work now."""
+        """Number of places that are free now."""
         self._lock = threading.Lock()
         self._waiting: list[_Waiter] = []
         self._working: Counter[str] = Counter()
         self._last: dict[str, float] = {}
-        """When callers who wait or work were last let in, in monotonic seconds."""
+        """The time, in monotonic seconds, when waiting and working callers were last let in."""
 
     @property
     def waiting(self) -> int:
@@ -62,8 +62,8 @@ class Turns:
     def hold(self, patience_s: float = math.inf) -> Iterator[None]:
         """Run the block in this thread's turn, for the current task.
 
-        Raises LikenessError (``request_timeout``) if the task's time ends before, and Overloaded after ``patience_s``
-        seconds where the task has an end.
+        Raises LikenessError (``request_timeout``) if the task's deadline passes first, and Overloaded after
+        ``patience_s`` seconds if the task has a deadline.
         """
         task = current_task()
         mine = _Waiter(task.caller)
@@ -72,7 +72,7 @@ class Turns:
             self._waiting.append(mine)
             self._let_in()
         left = task.seconds_left
-        # Work of no request has no deadline. Who leaves releases the lock.
+        # Work without a request has no deadline. A leaving thread releases this lock.
         if not mine.turn.acquire(timeout=-1 if math.isinf(left) else max(0.0, min(left, patience_s))):
             with self._lock:
                 if not mine.entered:
@@ -103,16 +103,16 @@ class Turns:
 
 
 class Lanes:
-    """Work of two kinds, each in turns of its own: quick work, and costly work, which is done in threads of low
-    priority so that nothing else waits for it. Safe to share between threads."""
+    """Takes turns separately for quick work and for costly work. The latter is done in threads of low priority, so that
+    nothing else waits for it. Safe to share between threads."""
 
     def __init__(self, quick: int, costly: int) -> None:
-        """Let so many of either kind work at the same time."""
+        """``quick`` and ``costly``: how many of each kind may work at the same time."""
         self.quick, self.costly = Turns(quick), Turns(costly)
         self._aside = ThreadPoolExecutor(costly, "costly", lower_priority)
 
     def run(self, work: Callable[[], T], *, costly: bool) -> T:
-        """Return what ``work`` returns, done in turn. Raises what `Turns.hold` raises."""
+        """Call ``work`` in its turn, and return its result. Raises what `Turns.hold` raises."""
         if not costly:
             with self.quick.hold():
                 return work()
@@ -122,7 +122,7 @@ class Lanes:
 
 def lower_priority() -> None:
     """Add NICENESS to this thread's."""
-    if sys.platform == "linux":  # where each thread has a priority of its own
+    if sys.platform == "linux":  # only there each thread has its own priority
         with suppress(OSError):  # forbidden: the thread keeps the process's priority
             os.nice(NICENESS)  # added to the process's own, which may be lower still
 
@@ -130,7 +130,7 @@ def lower_priority() -> None:
 class WorkerPool:
     """A thread pool for one event loop.
 
-    One caller's requests use at most ``threads`` threads. As many again are kept for other callers.
+    One caller's requests use at most ``threads`` threads; the same number is reserved for other callers.
     """
 
     def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
@@ -144,15 +144,15 @@ class WorkerPool:
 
     @property
     def waiting(self) -> int:
-        """Return how much work no thread has begun."""
+        """Return how many pieces of work have not begun."""
         return max(0, self._unfinished - self._threads)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread and return its result.
 
         Raises LikenessError (``request_timeout``) after the limit, and Overloaded if there is no slot for the request.
-        Work that is given up is dropped if no thread has begun it. Work that has begun ends at its next
-        `check_deadline`, and its request and body are counted until then, so that slow work can't pile up unseen.
+        When it is given up, work that has not begun is dropped. Work that has begun ends at its next
+        `check_deadline`; until then its request and body are counted, so that slow work can't pile up unseen.
         """
         visit = self._admission.begin()
         task = Task(visit.callers[0] if visit else "", time.monotonic() + self._seconds)

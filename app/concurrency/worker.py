@@ -1,4 +1,4 @@
-"""A thread that works when it is woken or when its time comes, and a log of what fails there."""
+"""A thread that works when it is woken or due, and a log of its failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class FailureLog:
-    """Logs the failures of repeated work once: when it starts to fail, when the error changes, when it works again.
+    """Logs repeated failures only when the work starts to fail, the error changes, or it works again.
 
     Only unexpected errors are logged with a stack trace. Threads that do the same work may share one.
     """
@@ -35,7 +35,7 @@ class FailureLog:
             _log.warning("%s: %s", self._work, message, exc_info=None if expected else error)
 
     def succeeded(self) -> None:
-        """Log that the work is done again, if it failed before."""
+        """Log that the work succeeds again, if it failed before."""
         with self._lock:
             last, self._last = self._last, ""
         if last:
@@ -43,10 +43,10 @@ class FailureLog:
 
 
 class Worker:
-    """Calls ``work`` in a thread of its own. Safe to share between threads.
+    """Calls ``work`` in its own thread. Safe to share between threads.
 
-    ``work`` returns after how many seconds it is called again, or None: when it is woken. If it raises, that is logged,
-    and it is called again after ``retry_s``. The thread starts with the first `wake`.
+    ``work`` returns the seconds until it is called again, or None: only when woken. An error is logged, and ``work`` is
+    called again after ``retry_s``. The thread starts with the first `wake`.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Worker:
         self._failures = failures or FailureLog(name)
         self._changed = threading.Condition()
         self._due = math.inf
-        """When the work is called next, in monotonic seconds."""
+        """The time of the next call, in monotonic seconds."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def wake(self, within_s: float = 0.0) -> None:
-        """Have the work called at most so many seconds from now."""
+        """Have the work called at most ``within_s`` seconds from now."""
         due = time.monotonic() + within_s
         with self._changed:
             if self._thread.ident is None and not self._closing:
@@ -77,7 +77,7 @@ class Worker:
                 self._changed.notify()
 
     def close(self, wait_s: float | None = None) -> bool:
-        """Call the work no more, and return whether the thread has ended; wait for that no longer than ``wait_s``."""
+        """Stop calling the work, wait at most ``wait_s`` for the thread, and return whether it has ended."""
         with self._changed:
             self._closing = True
             self._changed.notify()

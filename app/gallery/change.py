@@ -1,16 +1,16 @@
-"""A change to one gallery: a transaction that holds the gallery, and the log of changes that every process follows.
+"""Change a gallery in a transaction that locks it, and log the change for every process to follow.
 
-`app.gallery.service.Galleries.change` opens one, and so does `Store.change` for what no index has to follow. The locks
-are taken in one order everywhere: the index's lock, the transaction, the gallery's row. The row's lock excludes all
-other writers to the gallery's subjects and faces, so there are no deadlocks and no change is mistaken for another's.
+`app.gallery.service.Galleries.change` opens a change; `Store.change` does for changes that no index follows. Locks are
+always taken in the same order: the index's lock, the transaction, the gallery's row. The row's lock excludes all other
+writers to the gallery's subjects and faces, so there are no deadlocks, and changes don't mix.
 
-All that changes a gallery is a function over a `Change` (`app.gallery.subjects`); several of them may share one. An
-exception inside undoes everything. The answer to a request with a token is stored in the same transaction, so that a
-repeated request gets the same answer and changes nothing.
+Functions over a `Change` make all changes (`app.gallery.subjects`); several of them may share one. An exception undoes
+everything. The answer to a request with a token is stored in the same transaction, so that a repeated request gets the
+same answer and changes nothing.
 
-The log's entries are numbered without gaps and written in the transaction of the change itself. The gallery's row hands
-out the numbers and stays locked until that transaction ends, so a number becomes visible only after all lower ones.
-Entries hold keys, never a template or a name. The last entry of a gallery is never pruned: it identifies the log's end.
+The log's entries are numbered without gaps and written in the transaction of the change itself. The gallery's row holds
+the last number and stays locked until that transaction ends, so a number becomes visible only after all lower ones.
+Entries hold keys, never a template or a name. A gallery's last entry is never pruned, since it marks the log's end.
 `ChangeReader` reads the log, and faces, for the search indexes.
 """
 
@@ -49,10 +49,10 @@ from app.types import Sizes
 BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
 STAMP_BITS = 63
 Entry: TypeAlias = tuple[str, int, int | None]
-"""What happened, the key of the subject (the new one of a MOVE), and the face's key or None for all."""
+"""The kind of change, the subject's key (of a MOVE the new one), and the face's key or None for all."""
 MAX_NUMBER = 2**63 - 1
 STREAM_ROWS = 10_000
-"""Faces that are read at a time when an index is built."""
+"""Number of faces read at a time when an index is built."""
 _BUMP = (
     sa.update(GALLERIES)
     .where(GALLERIES.c.key == sa.bindparam("gallery"))
@@ -67,7 +67,7 @@ class Change:
     """An open transaction that holds the lock of the gallery."""
 
     gallery: Gallery
-    """As it is in this transaction."""
+    """The gallery as of this transaction."""
     connection: Connection
     insert: Inserting
     """INSERT with ON CONFLICT, in the database's dialect."""
@@ -75,12 +75,12 @@ class Change:
     max_metadata_bytes: int
     now: str = field(default_factory=utc_now)
     overwrites: bool = False
-    """Whether something is deleted or replaced, so that SQLite's files must be scrubbed of it."""
+    """Whether something is deleted or replaced, so that SQLite's files must be scrubbed."""
     entries: list[Entry] = field(default_factory=list)
-    """The entries that are written to the change log at the end."""
+    """The entries to write to the change log at the end."""
 
     def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
-        """Note what happened to these faces, given by their subjects' keys and their own (None: the subject's all)."""
+        """Note a change of these faces, given by subject key and face key (None: all of the subject's)."""
         self.overwrites |= kind != ADD
         self.entries += [(kind, subject, face) for subject, face in faces]
 
@@ -137,7 +137,7 @@ _SNAPSHOT = sa.text("SELECT pg_current_snapshot()::text")
 
 
 class ChangeReader:
-    """Implements `app.search.types.FaceSource`, which describes the calls. They may also raise what `Database` does."""
+    """Implements `app.search.types.FaceSource`, which describes the calls. They also raise what `Database` raises."""
 
     def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
@@ -146,7 +146,7 @@ class ChangeReader:
     def version(self) -> object:
         if self._database.is_sqlite:
             return self._database.version()
-        with self._database.read() as connection:  # equal snapshots of transactions see the same
+        with self._database.read() as connection:  # transactions with equal snapshots see the same
             return connection.execute(_SNAPSHOT).scalar_one()
 
     def states(self) -> dict[int, GalleryState]:
@@ -163,7 +163,7 @@ class ChangeReader:
     def changes(
         self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
     ) -> Changes | None:
-        """Return up to `limit` entries after `since`, none beyond number `until`.
+        """Return up to `limit` entries after `since`, up to number `until`.
 
         Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is
         gone. Faces that have been removed since they were added are left out, since their removal follows; so are faces
@@ -227,7 +227,7 @@ def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:
 
 
 def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
-    """Decrypt the templates; return what `to_block` takes."""
+    """Decrypt the templates; return the rows for `to_block`."""
     return [
         (key, subject, quality, blobs.unpack("template", face_id, template))
         for key, subject, quality, face_id, template in rows
@@ -246,7 +246,7 @@ def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step
             ]
             steps += [to_block(there, dimension)] if there else []
         elif kind == MOVE:
-            moves = {row.face_key: row.subject_key for row in group}  # of a face that moved twice, the last
+            moves = {row.face_key: row.subject_key for row in group}  # for a face that moved twice, the last move
             steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
         else:
             steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]

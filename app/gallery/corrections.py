@@ -1,4 +1,4 @@
-"""Read corrections: probes that were wrongly taken for a subject. Faces that look like them are not taken for it again.
+"""Read corrections: probes that were wrongly taken for a subject. Similar faces are not taken for this subject again.
 
 A correction holds the probe's template and, if the gallery keeps crops, its crop, sealed like those of faces. It is
 erased with its subject and with its gallery, expires, and is dropped when its subject is merged. While a gallery is
@@ -48,7 +48,7 @@ def wrong_probes(store: Store, gallery: Gallery, package: str, subjects: Collect
 def wrong_rows(
     store: Store, gallery: Gallery, package: str, column: sa.ColumnElement[Any], subjects: Collection[int | str]
 ) -> dict[tuple[int, str], list[Row[Any]]]:
-    """Return the rows of the subjects that have some, oldest first, by key and id; `column` names the subjects."""
+    """Return the subjects' corrections, oldest first, by subject key and id; `column` selects the subjects."""
     rows_of: dict[tuple[int, str], list[Row[Any]]] = {}
     if gallery.corrected:
         with store.database.read() as connection:
@@ -59,13 +59,13 @@ def wrong_rows(
 
 
 def all_rows(gallery: Gallery) -> sa.Select[Any]:
-    """Return the query for the gallery's corrections, expired ones too, with their subjects' ids as `subject`."""
+    """Return the query for the gallery's corrections, including expired ones, with their subjects' ids as `subject`."""
     query = sa.select(CORRECTIONS, SUBJECTS.c.id.label("subject")).join_from(CORRECTIONS, SUBJECTS)
     return query.where(CORRECTIONS.c.gallery_key == gallery.key)
 
 
 def current_rows(gallery: Gallery, package: str) -> sa.Select[Any]:
-    """Return the query for the gallery's corrections that count, with templates of this package."""
+    """Return the query for the gallery's corrections that have not expired, with templates of this package."""
     return all_rows(gallery).where((CORRECTIONS.c.package == package) & (CORRECTIONS.c.expires_at > utc_now()))
 
 
@@ -82,6 +82,6 @@ def unpack(blobs: Blobs, row: Row[Any]) -> tuple[bytes, bytes | None]:
 
 
 def pack(blobs: Blobs, correction_id: str, template: bytes, crop: bytes | None) -> bytes:
-    """Return what `unpack` reads."""
+    """Return the bytes that `unpack` reads."""
     plain = PLAIN + len(template).to_bytes(_LENGTH_BYTES, "little") + template + (crop or b"")
     return blobs.pack("correction", correction_id, plain)

@@ -1,9 +1,9 @@
-"""The records of a gallery, what is checked of their templates, and the rows they are read from.
+"""The records of a gallery, the checks of their templates, and the queries that read their rows.
 
 Records are frozen values. A gallery's row is read with the state of a re-embedding, and every writer locks it. The
-faces of a gallery have templates of one package. While the gallery is being re-embedded there are two: a face's row
-holds one of them, and the table of second templates the other. Which of the two is in the row depends on when the face
-was enrolled and means nothing.
+faces of a gallery have templates of one package. While the gallery is being re-embedded they have two: a face's row
+holds one of them, and the table of second templates the other. It depends on the time of enrollment which one is in the
+row, and doesn't matter.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """A gallery. It has a set of templates, and an index of them, for each package that its faces have templates by."""
+    """A gallery. For each package of its faces' templates, it has a set of templates and an index of them."""
 
     key: int
-    """Internal; never reused for another gallery."""
+    """Internal key; never reused for another gallery."""
     id: str
     index_specs: tuple[IndexSpec, ...]
-    """The sets that answer searches, its own first. They cover all faces, except those without a crop."""
+    """The template sets that answer searches, first its own. They cover all faces, except those without a crop."""
     written: tuple[IndexSpec, ...]
-    """The sets that every new face is written to, its own first: two while it is being re-embedded."""
+    """The template sets to which every new face is written, first its own; two while it is being re-embedded."""
     store: CropPolicy
     """`crop` unless it was created otherwise."""
     metadata: Metadata
@@ -93,32 +93,32 @@ class Gallery:
     corrected: bool = False
     """Whether it has corrections (`app.gallery.corrections`)."""
     population: tuple[str, ...] = ()
-    """The groups of a bias card that its people and probes belong to; empty where none were declared."""
+    """The groups of a bias card that its people and probes belong to; empty if none were declared."""
     liveness: LivenessMode = "off"
-    """What is asked of liveness unless a request asks for something else; `require` always holds."""
+    """The default liveness of requests; `require` always holds."""
 
     @property
     def index_spec(self) -> IndexSpec:
-        """The index of its own templates."""
+        """Return the specification of its own templates' index."""
         return self.index_specs[0]
 
     @property
     def embedder(self) -> str:
-        """Id of the package whose templates are the gallery's own."""
+        """Return the id of the package whose templates are the gallery's own."""
         return self.index_specs[0].key.package
 
     @property
     def dimension(self) -> int:
-        """Numbers in each of its own templates."""
+        """Return the length of its own templates."""
         return self.index_specs[0].dimension
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Ids of the packages of which each new face needs a template, the gallery's own first."""
+        """Return the ids of the packages of which each new face needs a template, first the gallery's own."""
         return tuple(spec.key.package for spec in self.written)
 
     def view(self, package: str) -> Gallery:
-        """Return the gallery with this package's templates alone. Raises Conflict ``package_mismatch``."""
+        """Return the gallery with only this package's templates. Raises Conflict ``package_mismatch``."""
         both = {spec.key.package: spec for spec in (*self.written, *self.index_specs)}
         if package not in both:
             raise package_mismatch(self.index_spec, package)
@@ -127,7 +127,7 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """A note on the consent that was given, and when (UTC, ISO 8601)."""
+    """A note on the given consent, and its time (UTC, ISO 8601)."""
 
     note: str
     given_at: str
@@ -146,7 +146,7 @@ NO_TERMS = Terms()
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """``updated_at`` changes with the name, the metadata and the faces."""
+    """A subject. ``updated_at`` changes with the name, the metadata and the faces."""
 
     key: int
     id: str
@@ -156,7 +156,7 @@ class Subject:
     created_at: str
     updated_at: str
     expires_at: str | None = None
-    """From then on the subject is in no answer; it is erased soon after."""
+    """The time from which on the subject is in no answer; it is erased soon after."""
     consent: Consent | None = None
     cover: str | None = None
     """The id of the face that shows the subject, if one was chosen and is still the subject's."""
@@ -184,12 +184,12 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class StoredFace:
-    """A face as a gallery keeps it. One that is still to be stored has no ``created_at`` and no ``key``."""
+    """A face as a gallery keeps it. One that is not stored yet has no ``created_at`` and no ``key``."""
 
     subject: str
     """The subject's id."""
     template: bytes
-    """Float32, little endian, by ``package``; empty where it was not read."""
+    """Float32, little endian, by ``package``; empty if it was not read."""
     quality: Quality
     box: Box = NOWHERE
     crop: bytes | None = None
@@ -201,7 +201,7 @@ class StoredFace:
     second: Template | None = None
     """The template by the gallery's other package while it is being re-embedded; only of a face to be stored."""
     package: str = ""
-    """Empty where an import says once which package made all its templates."""
+    """Empty in an import, which names the package of all its templates once."""
     key: int = 0
 
     @classmethod
@@ -228,7 +228,7 @@ class StoredFace:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a gallery holds or has lost; subjects without faces count too."""
+    """Numbers of subjects and faces that a gallery holds or has lost; subjects without faces are counted, too."""
 
     subjects: int
     faces: int
@@ -257,12 +257,12 @@ def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
 
 
 def to_bytes(template: Template) -> bytes:
-    """Return the template as SQL keeps it, before encryption: float32, little endian."""
+    """Return the template in the form stored in SQL, before encryption: float32, little endian."""
     return template.vector.astype("<f4").tobytes()
 
 
 def from_bytes(template: bytes) -> Vector:
-    """Return the vector of a template as SQL keeps it, (D,) float32; of several in a row, one after the other."""
+    """Return the vector of a template stored in SQL, (D,) float32; several templates in a row give one long vector."""
     return np.frombuffer(template, "<f4")
 
 
@@ -321,10 +321,10 @@ GALLERY_ROWS = sa.select(
     REEMBEDDINGS.c.state,
     sa.exists().where(CORRECTIONS.c.gallery_key == GALLERIES.c.key).label("corrected"),
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
-# Built once: that takes longer than SQLite takes to run them.
+# Built once, which takes longer than SQLite takes to run them.
 _GALLERY_BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
 _GALLERY_BY_KEY = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("wanted"))
-# Not FOR UPDATE, for which rows elsewhere that refer to the gallery would have to wait, too.
+# With FOR UPDATE, writes of rows elsewhere that refer to the gallery would wait, too.
 _LOCK_GALLERY = (
     sa.select(GALLERIES.c.key).where(GALLERIES.c.key == sa.bindparam("wanted")).with_for_update(key_share=True)
 )
@@ -351,7 +351,7 @@ def to_gallery(row: Row[Any]) -> Gallery:
 
 
 def population_column(population: Sequence[str]) -> str | None:
-    """Return the value of the column `population`: a JSON list, NULL where none was declared."""
+    """Return the value of the column `population`: a JSON list, NULL if none was declared."""
     return json.dumps(list(population)) if population else None
 
 
@@ -369,7 +369,7 @@ def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec
 
 
 def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
-    """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
+    """Return the gallery with this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
     cleaned = clean_id(gallery_id, "gallery")
     row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
     if row is None:
@@ -386,13 +386,13 @@ def reread(connection: Connection, gallery: Gallery) -> Gallery:
 
 
 def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
-    """Be alone with the gallery until the transaction ends; return it as it is from then on.
+    """Lock the gallery until the transaction ends; return its state under the lock.
 
-    Every writer does this before anything else, so writers never wait for each other in a circle. Raises NotFound
+    Every writer does this first, so writers never wait for each other in a circle. Raises NotFound
     ``gallery_not_found``.
     """
-    if connection.dialect.name != "sqlite":  # its write transactions never overlap
-        # A statement of its own: one that waits for the row sees other tables as they were before.
+    if connection.dialect.name != "sqlite":  # SQLite's write transactions never overlap
+        # A separate statement, since one that waits for the row sees other tables as they were before the wait.
         connection.execute(_LOCK_GALLERY, {"wanted": gallery.key})
     return reread(connection, gallery)
 
@@ -446,8 +446,8 @@ def to_consent(column: str | None) -> Consent | None:
 
 
 def is_current(subjects: sa.FromClause = SUBJECTS) -> sa.ColumnElement[bool]:
-    """Return whether a subject has not expired, as SQL: one that has is in no answer, also before it is erased."""
-    now: sa.BindParameter[str] = sa.bindparam(None, callable_=utc_now)  # read anew whenever the statement runs
+    """Return SQL for subjects that have not expired; expired ones are in no answer, even before they are erased."""
+    now: sa.BindParameter[str] = sa.bindparam(None, callable_=utc_now)  # evaluated whenever the statement runs
     return subjects.c.expires_at.is_(None) | (subjects.c.expires_at > now)
 
 
@@ -464,7 +464,7 @@ def find_subject(connection: Connection, gallery: Gallery, subject_id: str, *, e
 
 
 def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
-    """Return the id, key, name and expiry of each of these subjects that exists, by id."""
+    """Return the id, key, name and expiry of these subjects, as far as they exist, by id."""
     subjects: dict[str, Row[Any]] = {}
     for some in in_parts(sorted(ids)):
         subjects |= {row.id: row for row in connection.execute(_BRIEF_SUBJECTS, {"gallery": gallery.key, "ids": some})}
@@ -485,7 +485,7 @@ def is_unnamed_row() -> sa.ColumnElement[bool]:
 
 JPEG_QUALITY = 95
 FULL_CHROMA = 0
-"""Pillow's name for 4:4:4: halved chroma would cost an embedder more than it saves here."""
+"""Pillow's code for 4:4:4: halved chroma would cost accuracy of embedding and save little."""
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
 PackageId: TypeAlias = str | sa.BindParameter[str]
@@ -504,7 +504,7 @@ def template_column(package: PackageId) -> sa.ColumnElement[bytes | None]:
 
 
 def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
-    """Return FACES' columns with the template of this package, or the row's own if the face has none of it."""
+    """Return FACES' columns with the template of this package, or the row's own template if there is none."""
     own = template_column(package)
     chosen: Mapping[str, sa.ColumnElement[Any]] = {
         "package": sa.case((own.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
@@ -526,7 +526,7 @@ def face_query(package: str) -> sa.Select[Any]:
 
 
 def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> StoredFace:
-    """Convert a row of `face_query`, with its `crop` as it is stored. Without `blobs` both are left out.
+    """Convert a row of `face_query`, with its stored `crop`. Without `blobs`, template and crop are left out.
 
     Raises Unusable ``sealed_unreadable``.
     """

@@ -1,10 +1,10 @@
-"""Changes to galleries, and searches in them: the database first, then the index that answers.
+"""Change galleries, and search in them: changes go to the database first, then to the index that answers.
 
 A change is written to SQL together with an entry in the gallery's change log, and acknowledged when SQL has committed
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-`Store` reads. What changes a gallery are functions over `Galleries.change`: see `app.gallery.change`.
+`Store` reads. Functions over `Galleries.change` make changes: see `app.gallery.change`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from app.search.types import IndexSpec, Match
 from app.types import Sizes, Template, Vectors
 
 FOLLOW_S = 0.2
-"""Seconds between reads of the change logs' ends, one small query: the delay until others' changes are found."""
+"""Seconds between reads of the change logs' ends (a small query), after which others' changes are found."""
 SNAPSHOT_S = 300.0
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Galleries:
     """
 
     def __init__(self, store: Store, backend: IndexBackend | None = None) -> None:
-        """`backend` keeps the indexes, by default in this process's memory, without snapshots."""
+        """`backend` keeps the indexes, by default in this process's memory without snapshots."""
         self.store = store
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
@@ -72,7 +72,7 @@ class Galleries:
         scheduler.every(snapshot_s, "snapshots", self.indexes.keep)
 
     def close(self) -> None:
-        """Write the snapshots that are due, and close everything including the store."""
+        """Write the due snapshots, and close everything, including the store."""
         self.searches.close()
         try:
             self.indexes.keep()
@@ -94,7 +94,7 @@ class Galleries:
         return self.store.create_gallery(gallery_id, embedder, dimension, **settings)
 
     def update_gallery(self, gallery: Gallery, **changes: Unpack[GalleryChanges]) -> Gallery:
-        """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
+        """Change the given settings; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         if not changes:
             return gallery
         if "search" in changes:
@@ -110,7 +110,7 @@ class Galleries:
             return self.store.delete_gallery(gallery)
 
     def sizes(self, gallery: Gallery) -> Sizes:
-        """Return how many subjects have how many faces, from the index, which costs less than `Store.counts`."""
+        """Return the numbers of subjects by number of faces, from the index, which is cheaper than `Store.counts`."""
         return self.indexes.ready(self.indexes.answering(gallery.index_specs)).sizes
 
     def probed_by(self, gallery: Gallery) -> str:
@@ -125,7 +125,7 @@ class Galleries:
 
     @contextmanager
     def change(self, gallery: Gallery) -> Iterator[Change]:
-        """Open a change of the gallery; at the end it is committed, and then this process's indexes hold it."""
+        """Open a change of the gallery; at the end it is committed and applied to this process's indexes."""
         with self.indexes.changing(gallery.index_specs), self.store.change(gallery) as change:
             yield change
 
@@ -138,8 +138,8 @@ class Galleries:
         terms: Terms = NO_TERMS,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
-        """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
-        `subjects.enroll`; requests that come together share a transaction, in which `also` writes."""
+        """Add one or more faces to the subject, all or none; create a missing subject. Simultaneous requests share a
+        transaction, in which `also` writes. Raises what `subjects.enroll` raises."""
         wanted = SubjectFaces(subject_id, faces, terms, also)
 
         def work(some: Sequence[SubjectFaces]) -> list[Enrolled]:
@@ -155,10 +155,10 @@ class Galleries:
     ) -> list[list[Candidate]]:
         """Return for each probe the `limit` subjects with the highest scores, best first, of those that score `least`.
 
-        With `enrolling`, the probes are new faces: `limit` named subjects, beside any number of unnamed ones. A subject
-        that is deleted meanwhile is left out; those that have expired are in the index until they are erased, and hide
-        nobody. Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``; Overloaded if too many searches
-        wait.
+        With `enrolling`, the probes are new faces: return `limit` named subjects, and any number of unnamed ones.
+        Subjects deleted meanwhile are left out, and so are expired ones, which are in the index until they are erased
+        but don't take others' places. Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``;
+        Overloaded if too many searches wait.
         """
         spec, vectors = self._compared(gallery, probes)
         index = self.indexes.ready(spec)
@@ -189,7 +189,7 @@ class Galleries:
         return candidate
 
     def compare(self, gallery: Gallery, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
-        """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
+        """Compare each probe with one subject; None if that has no faces. Raises what `verify` raises."""
         spec, vectors = self._compared(gallery, probes)
         subject = self.store.subject(gallery, subject_id)
         matches = self.indexes.ready(spec).verify(vectors, subject.key)
@@ -202,7 +202,7 @@ class Galleries:
             raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
 
     def _name(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
-        """Look up the matches' ids; leave out faces deleted since and subjects that have expired."""
+        """Look up the matches' ids; leave out deleted faces and expired subjects."""
         labels = self.store.labels([match.face for row in rankings for match in row], current=True)
         return [
             [
@@ -215,10 +215,10 @@ class Galleries:
         ]
 
     def _compared(self, gallery: Gallery, probes: Sequence[Template]) -> tuple[IndexSpec, Vectors]:
-        """Return the index to compare the probes with, and their vectors. Raises as `check_templates` does."""
+        """Return the index to compare the probes with, and their vectors. Raises what `check_templates` raises."""
         spec = self.indexes.answering(gallery.index_specs)
         for other in gallery.index_specs:
             if probes and probes[0].package == other.key.package:
-                spec = other  # every index that can answer holds all faces
+                spec = other  # any index that can answer holds all faces
         check_templates(spec, probes)
         return spec, np.array([probe.vector for probe in probes], np.float32).reshape(len(probes), spec.dimension)

@@ -53,15 +53,15 @@ from app.package.folders import Package
 from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)
-"""How long the change log reaches back. A process that was away for longer builds its indexes again."""
+"""Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""
 LABELS_KEPT = 16_384
-"""Faces whose ids and names are kept until the database changes: some 5 MB."""
+"""Maximum faces whose ids and names are cached until the database changes: about 5 MB."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Store:
-    """Typed calls over SQL; safe to share between threads. Every call may also raise what `Database` does.
+    """Typed calls over SQL; safe to share between threads. Every call may also raise what `Database` raises.
 
     `url` and `busy_timeout_s` are `Database`'s; `max_metadata_bytes` limits each metadata object; `blobs` encrypts
     templates and crops, which are plain by default. Raises Unusable ``sealed_unreadable`` if it lacks the right key.
@@ -97,7 +97,7 @@ class Store:
 
     @contextmanager
     def change(self, gallery: Gallery) -> Iterator[Change]:
-        """Open a transaction that is alone with the gallery; no index follows it (`Galleries.change` does that).
+        """Open a transaction that locks the gallery; no index follows it (`Galleries.change` is for that).
 
         Raises NotFound ``gallery_not_found``.
         """
@@ -147,7 +147,7 @@ class Store:
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
     ) -> Page[Gallery]:
-        """List galleries, or `only` those of these ids. Raises InvalidInput ``invalid_cursor``, as all lists do."""
+        """List galleries, or `only` those with these ids. Raises InvalidInput ``invalid_cursor``, as all lists do."""
         query = GALLERY_ROWS
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
@@ -165,7 +165,7 @@ class Store:
             return reread(change.connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
-        """Delete the gallery; return how much it held. Raises NotFound ``gallery_not_found``."""
+        """Delete the gallery; return the counts of what it held. Raises NotFound ``gallery_not_found``."""
         with self.change(gallery) as change:
             counts = _count(change.connection, gallery).stored
             change.connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
@@ -176,9 +176,9 @@ class Store:
         return frozenset(self.database.column(sa.select(GALLERIES.c.embedder).distinct()))
 
     def counts(self, gallery: Gallery, *, expired: bool = False) -> Counts:
-        """Count the gallery's subjects and faces, unless nothing has changed since the last time.
+        """Return the numbers of the gallery's subjects and faces, cached until something changes.
 
-        With `expired`, those that have expired and are not erased yet count too.
+        With `expired`, those that have expired but are not erased yet are counted, too.
         """
         counted = self._known_counts.get(gallery.key, lambda: self._read(_count, gallery))
         if not expired and counted.until is not None and counted.until <= utc_now():
@@ -186,7 +186,7 @@ class Store:
         return counted.stored if expired else counted.current
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
-        """Return the subject of this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
+        """Return the subject with this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
         ``subject_not_found``."""
         subject = self._known_subjects.get(
             (gallery.key, subject_id), partial(self._read, find_subject, gallery, subject_id)
@@ -214,7 +214,7 @@ class Store:
         if expires_before is not None:
             query = query.where(SUBJECTS.c.expires_at < expires_before)
         if search:
-            # Not LIKE: it has wildcards, and folds case differently on each database.
+            # LIKE has wildcards, and folds case differently on each database.
             contains = sa.func.instr if self.database.is_sqlite else sa.func.strpos
             query = query.where(contains(SUBJECTS.c.folded, fold(clean_search(search))) > 0)
         listing = f"subjects/{gallery.key}"
@@ -250,7 +250,7 @@ class Store:
             return prune_log(connection, utc_now(-older_than))
 
     def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
-        """Return the id, the subject's id and the subject's name of each face that exists, by key.
+        """Return the id, the subject's id and the subject's name of these faces, as far as they exist, by key.
 
         With `current`, faces of expired subjects are left out.
         """
@@ -274,18 +274,18 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Holds what a gallery stores, and what of that has not expired."""
+    """Counts of all that a gallery stores, and of what has not expired."""
 
     stored: Counts
     current: Counts
     until: str | None
-    """When the next subject of any gallery expires."""
+    """The time when the next subject of any gallery expires."""
 
 
 def _count(connection: Connection, gallery: Gallery) -> _Counted:
     now = utc_now()
     stored = [_rows_of(table, gallery) for table in (SUBJECTS, FACES)]
-    # `+ 0`: else SQLite reads all subjects of the gallery, in place of the few of all galleries that have expired.
+    # Without `+ 0` SQLite reads all subjects of the gallery, not just the few expired ones of all galleries.
     gone = [count.where(SUBJECTS.c.gallery_key + 0 == gallery.key).scalar_subquery() for count in expired_counts(now)]
     until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now).scalar_subquery()
     counted = [*stored, *gone, until]
@@ -294,7 +294,7 @@ def _count(connection: Connection, gallery: Gallery) -> _Counted:
 
 
 def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:
-    """Count the gallery's rows: if no other has any, all of the table's, which SQLite counts by the page."""
+    """Count the gallery's rows; if no other gallery has any, all of the table's, which SQLite does page by page."""
     key, every = table.c.gallery_key, sa.select(sa.func.count()).select_from(table)
     others = sa.or_(sa.exists().where(key < gallery.key), sa.exists().where(key > gallery.key))
     own = every.where(key == gallery.key).scalar_subquery()
@@ -302,7 +302,7 @@ def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:
 
 
 def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
-    """Return the queries that count the expired subjects and their faces: few, as they are erased soon."""
+    """Return the queries that count the expired subjects and their faces, which are few, as they are erased soon."""
     count = sa.select(sa.func.count()).select_from
     gone = SUBJECTS.c.expires_at <= now
     return count(SUBJECTS).where(gone), count(SUBJECTS.join(FACES)).where(gone)
@@ -319,7 +319,7 @@ _LABELS = (
 def bind_package(database: Database, package: Package) -> None:
     """Bind the package's id to its model, unless it is bound; a binding that no gallery needs is replaced.
 
-    A package's id names a version; its digest says which file it was, prepared how. Another file under the same id
+    A package's id names a version; its digest identifies the file and its preparation. Another file with the same id
     makes other templates, so that comparing them would give meaningless scores.
 
     Raises PackageUnavailable with the reason ``package_changed`` if galleries have templates of another model.

@@ -1,4 +1,4 @@
-"""Subjects and their faces: make, edit, enroll and delete them by functions over a `Change`.
+"""Make, edit, enroll and delete subjects and their faces, by functions over a `Change`.
 
 Imports and exports use the functions that write many at once. An unnamed subject (`app.gallery.text.unnamed_id`) is
 made with its only face and deleted with it.
@@ -101,13 +101,13 @@ def touch_subjects(change: Change, keys: Iterable[int]) -> None:
 
 
 def tidy(change: Change, keys: Iterable[int]) -> None:
-    """Delete the unnamed ones of these subjects that have lost their last face; set the others' time of change."""
+    """Delete these subjects if they are unnamed and have lost their last face; set the others' time of change."""
     drop_unnamed(change, keys)
     touch_subjects(change, keys)
 
 
 def drop_unnamed(change: Change, keys: Iterable[int]) -> None:
-    """Delete the unnamed ones of these subjects that have no face."""
+    """Delete these subjects if they are unnamed and have no face."""
     empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
     for some in in_parts(sorted(keys)):
         change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
@@ -166,7 +166,7 @@ def edit_subject(
     cover: str | Unset | None = UNSET,
     new_id: str | Unset = UNSET,
 ) -> Subject:
-    """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
+    """Replace the given fields, metadata as a whole; a `name` or `cover` of None removes it.
 
     Everything that belongs to the subject refers to its key, so it follows a new id.
 
@@ -189,7 +189,7 @@ def edit_subject(
 
 
 def _free_id(change: Change, subject: Subject, wanted: str) -> str:
-    """Return the id in NFC if it is the subject's or no other's. Raises as `edit_subject` does."""
+    """Return the id in NFC if it is free or the subject's own. Raises what `edit_subject` raises."""
     cleaned = clean_id(wanted, "subject")
     if cleaned == subject.id:
         return cleaned
@@ -249,7 +249,7 @@ def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:
     enrolled = []
     for (name, _), some in zip(subjects, faces, strict=True):
         enrolled.append(Enrolled(name, some, created=name in made))
-        made.discard(name)  # a second enrollment of the same subject did not create it
+        made.discard(name)  # only the first enrollment of a subject creates it
     for enrollment in wanted:
         enrollment.also(change.connection)
     return enrolled
@@ -264,7 +264,7 @@ def write_subjects(
     change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]], *, unexpired: bool = False
 ) -> tuple[dict[str, int], set[str]]:
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
-    ids. Where two are one subject, the later one's columns count.
+    ids. If an id comes twice, the later columns count.
 
     With `unexpired`, raises Conflict ``subject_expired`` for a subject that has expired.
     """
@@ -327,7 +327,7 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:
-    """Reserve keys for new faces: inserting rows with keys is several times as fast as asking for each new key."""
+    """Reserve keys for new faces, since inserting rows with keys is several times as fast as fetching each new key."""
     if connection.dialect.name == "sqlite":  # the caller holds the database's one write lock
         last = connection.execute(_LAST_KEY).scalar() or 0
         return list(range(last + 1, last + count + 1))

@@ -12,17 +12,17 @@ from itertools import pairwise
 from app.errors import InvalidInput
 
 MAX_TEXT = 255
-"""The most characters (code points, after NFC) of an id or a name."""
+"""Maximum characters (code points, after NFC) of an id or a name."""
 MAX_CONSENT = 1000
-"""The most characters of a note of consent."""
+"""Maximum characters of a note of consent."""
 MAX_METADATA_BYTES = 16 * 1024
 """Default limit of a metadata object, as compact JSON in UTF-8."""
 MAX_METADATA_DEPTH = 16
-"""The most objects and lists inside each other, the outermost object included."""
+"""Maximum nesting of objects and lists, including the outermost object."""
 _NFC_SHRINKS = 4
-"""NFC joins up to four code points (U+1F82 is an example), so longer raw text can't fit."""
+"""NFC joins up to this many code points (for example U+1F82), so longer raw text can't fit."""
 _MARKS = 30
-"""The most combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
+"""Maximum combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
@@ -56,8 +56,8 @@ def clean_id(text: str, what: str) -> str:
 
 
 def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
-    """Check that a new `what` ("subject id", "name") doesn't look like another: no spaces at its ends or of unusual
-    kinds, no invisible characters, and no id that `is_unnamed` would take for an unnamed subject's.
+    """Check that a new `what` ("subject id", "name") can't look like another: no spaces at its ends, no unusual spaces
+    or invisible characters, and no id that `is_unnamed` would take for an unnamed subject's.
 
     Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names that are
     older than this check keep working. Raises InvalidInput `code`.
@@ -78,7 +78,7 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
 
 
 def check_characters(text: str, what: str, code: str = "invalid_id") -> None:
-    """Check that a text holds only characters that the databases store, on one line. Raises InvalidInput `code`."""
+    """Check that a text is one line of characters that the databases can store. Raises InvalidInput `code`."""
     if refused := _REFUSED.search(text):
         raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
 
@@ -96,7 +96,7 @@ def is_unnamed(subject_id: str) -> bool:
 
 
 def clean_name(text: str) -> str:
-    """Return `text` in NFC, its spaces plain and none at its ends, if it can be a subject's name.
+    """Return `text` in NFC, with plain spaces and none at its ends, if it can be a subject's name.
 
     Raises InvalidInput ``invalid_name``.
     """
@@ -117,7 +117,7 @@ def clean_search(text: str) -> str:
 
 
 def to_nfc(text: str, longest: int = MAX_TEXT) -> str:
-    """Return the text in NFC, or as it is if it can't be valid: too long, or with more than 30 marks in a row.
+    """Return the text in NFC; unchanged if it can't be valid, too long or with more than 30 marks in a row.
 
     Sorting marks takes time in the square of their number, and this is called before a key is checked.
     """
@@ -146,9 +146,9 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
 
 
 def fold(*texts: str | None) -> str:
-    """Return the texts, one a line, as substring search compares them: no case, no accents, `_`, `-` and `.` as spaces.
+    """Return the texts, one per line, in the form for substring search: no case or accents; `_`, `-`, `.` as spaces.
 
-    The migrations have a copy: change it only with a new one.
+    The migrations have a copy, so change it only together with a new migration.
     """
     return "\n".join(_fold(text) for text in texts if text)
 
@@ -179,7 +179,7 @@ def encode_metadata(metadata: Mapping[str, object], max_bytes: int = MAX_METADAT
 
 
 def _check_json(value: object, depth: int) -> None:
-    """Check a value that is inside ``depth`` objects and lists. The limit keeps cycles from exhausting the stack."""
+    """Check a value inside ``depth`` objects and lists. The limit keeps cycles from exhausting the stack."""
     if isinstance(value, dict | list):
         if depth == MAX_METADATA_DEPTH:
             raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
