@@ -256,7 +256,7 @@ def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:
 def _are_two(*faces: Detection) -> bool:
     """Return whether two faces' middles lie further apart than the eyes of either."""
     middles, eyes = zip(*((each.landmarks.mean(axis=0), math.dist(*each.landmarks[:2])) for each in faces), strict=True)
-    return math.dist(*middles) > max(eyes)
+    return bool(math.dist(*middles) > max(eyes))
 
 
 def _holds(box: Box, point: tuple[float, float]) -> bool:

@@ -132,6 +132,11 @@ def test_photos_of_people_with_several_are_taken() -> None:
     assert sample(["ann/1", "bo/1", "cy/1", "cy/2", "bo/2"], 3) == ["bo/1", "bo/2", "cy/1"]
 
 
+def test_people_with_one_photo_are_taken_where_they_are_asked_for() -> None:
+    assert sample(["ann/1", "bo/1", "bo/2"], 0, singles=True) == ["ann/1", "bo/1", "bo/2"]
+    assert sample(["ann/1", "bo/1"], 1, skipped=1, singles=True) == ["bo/1"]
+
+
 def test_people_who_were_measured_before_can_be_left_out() -> None:
     names = ["ann/1", "bo/1", "bo/2", "cy/1", "cy/2", "di/1", "di/2"]
     assert sample(names, 3, skipped=1) == ["cy/1", "cy/2", "di/1"], "ann has no mate and does not count"

@@ -197,6 +197,9 @@ def turned(
     photos_of: options.PhotosOf = None,
     most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
     skip_people: Annotated[int, typer.Option(min=0, help="Leave out the first so many people who have a mate.")] = 0,
+    singles: Annotated[
+        bool, typer.Option("--singles", help="Take people with one photo too, as where who a photo shows is not known.")
+    ] = False,
     every: Annotated[int, typer.Option(min=1, max=180, help="Degrees between two turns.")] = 15,
     keep: Annotated[
         Path | None,
@@ -214,10 +217,10 @@ def turned(
             open_photos(images),
             range(0, 360, every),
         )
-        names = turning.sample(options.names_of(images, photos_of or []), most, skipped=skip_people)
+        names = turning.sample(options.names_of(images, photos_of or []), most, skipped=skip_people, singles=singles)
         options.check_there(images, photos, names)
         made: dict[int, list[Templates]] = {degrees: [] for degrees in steps}
-        settings = {"images": str(images), "every": every, "skip_people": skip_people}
+        settings = {"images": str(images), "every": every, "skip_people": skip_people, "singles": singles}
         with way.open_stages() as own, counted("turning", len(names) * len(steps)) as advance:
             for start in range(0, len(names), BLOCK):
                 some = names[start : start + BLOCK]

@@ -78,16 +78,16 @@ def turn(data: bytes, degrees: float) -> bytes:
     return cv2.imencode(".bmp", pixels[:, :, ::-1])[1].tobytes()
 
 
-def sample(names: Sequence[str], most: int, *, skipped: int = 0) -> list[str]:
-    """Return up to ``most`` photos (0: all) of the first people who have several, so that all photos have mates; skip
-    the first ``skipped`` people.
+def sample(names: Sequence[str], most: int, *, skipped: int = 0, singles: bool = False) -> list[str]:
+    """Return up to ``most`` photos (0: all) of the first people who have several, so that all photos have mates, or of
+    all people, with ``singles``; skip the first ``skipped`` people.
 
-    Raises ValueError if nobody has several photos.
+    Raises ValueError if nobody is left.
     """
     people: dict[str, list[str]] = {}
     for name in names:
         people.setdefault(person_of(name), []).append(name)
-    mates = [photos for photos in people.values() if len(photos) > 1]
+    mates = [photos for photos in people.values() if singles or len(photos) > 1]
     several = [name for photos in mates[skipped:] for name in photos]
     if not several:
         raise ValueError(f"nobody has several photos, or nobody after the first {skipped} people who have")
