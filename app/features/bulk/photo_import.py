@@ -24,6 +24,7 @@ from app.features.bulk.rows import BulkSubject
 from app.features.photos import examine
 from app.features.tar_stream import Entry
 from app.gallery.records import Gallery, Origin, StoredFace
+from app.gallery.text import to_nfc
 from app.jobs.runner import Running
 from app.photo_folders import is_skipped
 from app.recognition.operations import origin_of, to_store
@@ -126,7 +127,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         return photo.content
     folder, _, rest = photo.name.partition("/")
     try:
-        if (text := people.get(photo.name)) is not None:
+        if (text := people.get(to_nfc(photo.name))) is not None:
             line = json_lines.parse(text, PhotoLine)
             subject = BulkSubject(line.subject, line.name, line.metadata)
         elif rest:
@@ -141,7 +142,8 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
 
 
 def _people(run: Import) -> dict[str, bytes]:
-    """Read people.jsonl, if it is the first file. Return checked lines by photo; parsed ones would take more memory.
+    """Read people.jsonl, if it is the first file. Return checked lines by photo, whose names are in NFC
+    here, unlike those of macOS; parsed ones would take more memory.
 
     Raises InvalidInput ``invalid_archive``, ``invalid_item``.
     """
@@ -154,7 +156,7 @@ def _people(run: Import) -> dict[str, bytes]:
     for number, line in enumerate(json_lines.split(first.pieces())):
         if number == MAX_PEOPLE:
             raise InvalidInput(f"{PEOPLE} has more than {MAX_PEOPLE} lines.", code="payload_too_large")
-        people[_plain(json_lines.parse(line, PhotoLine).photo)] = line
+        people[to_nfc(_plain(json_lines.parse(line, PhotoLine).photo))] = line
     return people
 
 
@@ -166,7 +168,7 @@ def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]
         name = _plain(entry.name)
         if place == 0 and name == PEOPLE:
             continue
-        if entry.problem is None and name not in people and any(map(is_skipped, name.split("/"))):
+        if entry.problem is None and to_nfc(name) not in people and any(map(is_skipped, name.split("/"))):
             skipped += 1
             continue
         yield item, entry

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 
 import httpx
 import numpy as np
@@ -218,6 +219,17 @@ def test_people_jsonl_says_more_of_the_photos(service: httpx.Client, home: str) 
     found = subjects(service, home)
     assert set(found) == {"eileen", "\u00e9lise", "grace"}
     assert (found["eileen"]["name"], found["eileen"]["metadata"]) == ("Eileen Collins", {"team": "STS-114"})
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_people_jsonl_names_photos_in_either_form_of_unicode(
+    service: httpx.Client, home: str, forms: tuple[Literal["NFC", "NFD"], Literal["NFC", "NFD"]]
+) -> None:
+    """Such as one that a program wrote, in a tar that macOS made: the folder's name is not who it shows."""
+    told, packed = (normalize(form, "K\u00f6ln/f\u00fcnf.jpg") for form in forms)
+    line = json.dumps({"photo": told, "subject": "eileen"}).encode()
+    send(service, home, tar_of({"people.jsonl": line, packed: COLLINS}))
+    assert set(subjects(service, home)) == {"eileen"}
 
 
 def test_hidden_photos_are_skipped_and_counted_unless_people_jsonl_names_them(service: httpx.Client, home: str) -> None:
