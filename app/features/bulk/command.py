@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -281,9 +282,18 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         columns = list(reader.fieldnames or [])
         id_column, path_column = _column(path, columns, ID_COLUMNS), _column(path, columns, PATH_COLUMNS)
         for number, row in enumerate(reader, 1):
-            photo = path.parent / (row.pop(path_column) or "")
+            photo = _photo(path.parent, row.pop(path_column) or "")
             name = f"{number:09}/{photo.name}"
             yield name, photo, {"photo": name, **_about(row, id_column)}
+
+
+def _photo(folder: Path, named: str) -> Path:
+    """Return the path that a table means, also if its system, Windows or macOS, writes paths unlike this one's."""
+    for text in (named, named.replace("\\", "/")):
+        for spelled in (text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)):
+            if (folder / spelled).is_file():
+                return folder / spelled
+    return folder / named
 
 
 def _reader(file: TextIO) -> csv.DictReader[str]:

@@ -221,6 +221,20 @@ def test_people_jsonl_says_more_of_the_photos(service: httpx.Client, home: str) 
     assert (found["eileen"]["name"], found["eileen"]["metadata"]) == ("Eileen Collins", {"team": "STS-114"})
 
 
+@pytest.mark.parametrize("named", ["photos/F\u00fcnf 1.jpg", "photos\\F\u00fcnf 1.jpg", ".\\photos\\Fu\u0308nf 1.jpg"])
+@pytest.mark.parametrize("kept", ["F\u00fcnf 1.jpg", "Fu\u0308nf 1.jpg"])
+def test_a_table_names_photos_as_windows_does_and_in_either_form_of_unicode(
+    tmp_path: Path, named: str, kept: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / kept).write_bytes(COLLINS)
+    table = tmp_path / "people.csv"
+    table.write_text(f"subject,path\neileen,{named}\neileen,photos/none.jpg\n", encoding="utf-8")
+    source = transfer.source_of(table, None, None)
+    assert source.missing == [str(tmp_path / "photos" / "none.jpg")]
+    assert COLLINS in b"".join(source.tar())
+
+
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
 def test_people_jsonl_names_photos_in_either_form_of_unicode(
     service: httpx.Client, home: str, forms: tuple[Literal["NFC", "NFD"], Literal["NFC", "NFD"]]
