@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from likeness_client import ApiError
 from likeness_client.call import Call
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app.cli import options
 from app.cli.options import Session, command
+from app.errors import Unusable
 
 CHANGES = "changes"
 """What calls name the parameter that takes a form's fields as they are."""
@@ -37,12 +40,14 @@ def add_call(
     done: str = "",
     required: Sequence[str] = (),
     about: str = "",
+    setting: str,
 ) -> None:
     """Add a command that makes the call. Its arguments are what the call needs and what is ``required``; its options
     are the other fields of the ``form`` that the server takes, which describes both.
 
     It prints all pages of a list as a table with these ``columns``, another answer field by field, and where there is
-    none what was ``done`` to what the last argument names. ``about`` is its help, by default the call's.
+    none what was ``done`` to what the last argument names. ``about`` is its help, by default the call's;
+    ``setting`` as in `switched_on`.
     """
     taken = inspect.signature(call, eval_str=True).parameters
     fields = {} if form is None else form.model_fields
@@ -56,13 +61,12 @@ def add_call(
         if CHANGES in taken:
             placed, named = [*placed, named], {}
         send = getattr(client, f"all_{call.__name__}", None) or getattr(client, call.__name__)
-        answer = send(*placed, **named)
+        with switched_on(setting):
+            answer: Any = send(*placed, **named)
+            rows = _rows(answer) if columns else []
         if columns:
-            session.say_list(
-                [each.replace("_", " ") for each in columns],
-                _rows(answer),
-                lambda row: [_shown(getattr(row, each)) for each in columns],
-            )
+            heads = [each.replace("_", " ") for each in columns]
+            session.say_list(heads, rows, lambda row: [_shown(getattr(row, each)) for each in columns])
         elif answer is None:
             session.say_done(placed[-1], done)
         else:
@@ -76,6 +80,17 @@ def add_call(
     work.__doc__ = about or call.__doc__
     sample = " ".join(SAMPLES.get(each, each.upper()) for each in [*needed, *required])
     command(group, name, epilog=f"Example: likeness {group.info.name} {name} {sample}".rstrip())(work)
+
+
+@contextmanager
+def switched_on(setting: str) -> Iterator[None]:
+    """Raise Unusable where the server lacks the route, with the name of the setting that it needs."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code == "not_found":
+            raise Unusable(f"This is switched off: start the server with {setting}=on.") from None
+        raise
 
 
 def _argument(name: str, field: FieldInfo | None, taken: Mapping[str, inspect.Parameter]) -> Any:

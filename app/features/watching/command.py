@@ -16,6 +16,7 @@ from likeness_client import ApiError, Client
 from app.cli import output
 from app.cli.options import Session, command
 from app.errors import InvalidInput, Unusable
+from app.features.call_commands import switched_on
 from app.timestamps import utc_now
 
 if TYPE_CHECKING:
@@ -167,10 +168,9 @@ def _client(session: Session, gallery: str) -> Client:
     Unreachable."""
     client = session.client()
     try:
-        client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
+        with switched_on("LIKENESS_WATCHING"):
+            client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
     except ApiError as error:
-        if error.code == "not_found":
-            raise Unusable("The server does not watch cameras: start it with LIKENESS_WATCHING=on.") from None
         if error.code != "sighting_not_found":
             raise
     return client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from likeness_client.call import call, given
 from app import choices
 from app.cli import options
 from app.cli.options import Session, command
-from app.features.call_commands import add_call
+from app.features.call_commands import add_call, switched_on
 from app.features.watching.schemas import FilterParams, StrangerEdit, StrangerName, StrangersParams, WebhookCreate, Who
 
 sightings = typer.Typer(
@@ -25,25 +26,27 @@ commands = typer.Typer()
 SEEN = ("id", "camera", "decision", "subject", "stranger", "score", "first_at", "last_at")
 MET = ("id", "sightings", "cameras", "first_at", "last_at", "ignored", "note")
 SENT = ("id", "url", "kinds", "state", "attempts", "last_error", "delivered_at")
+SETTING = "LIKENESS_WATCHING"
 EVERY_S = 1.0
 """Seconds between looks for new events."""
 
-add_call(sightings, "list", calls.sightings, FilterParams, columns=SEEN)
-add_call(sightings, "show", calls.sighting)
-add_call(sightings, "name", calls.say_who, Who, required=["subject"])
-add_call(sightings, "deny", calls.say_who, about="Say that a sighting does not show whom it was taken for.")
-add_call(sightings, "delete", calls.delete_sighting, done="deleted")
-add_call(strangers, "list", calls.strangers, StrangersParams, columns=MET)
-add_call(strangers, "show", calls.stranger)
-add_call(strangers, "edit", calls.edit_stranger, StrangerEdit)
-add_call(strangers, "name", calls.name_stranger, StrangerName, columns=SEEN)
-add_call(strangers, "merge", calls.merge_strangers)
-add_call(strangers, "forget", calls.forget_stranger, done="forgotten")
-add_call(webhooks, "add", calls.create_webhook, WebhookCreate)
-add_call(webhooks, "list", calls.webhooks, columns=SENT)
-add_call(webhooks, "show", calls.webhook)
-add_call(webhooks, "resume", calls.resume_webhook)
-add_call(webhooks, "remove", calls.delete_webhook, done="removed")
+add = partial(add_call, setting=SETTING)
+add(sightings, "list", calls.sightings, FilterParams, columns=SEEN)
+add(sightings, "show", calls.sighting)
+add(sightings, "name", calls.say_who, Who, required=["subject"])
+add(sightings, "deny", calls.say_who, about="Say that a sighting does not show whom it was taken for.")
+add(sightings, "delete", calls.delete_sighting, done="deleted")
+add(strangers, "list", calls.strangers, StrangersParams, columns=MET)
+add(strangers, "show", calls.stranger)
+add(strangers, "edit", calls.edit_stranger, StrangerEdit)
+add(strangers, "name", calls.name_stranger, StrangerName, columns=SEEN)
+add(strangers, "merge", calls.merge_strangers)
+add(strangers, "forget", calls.forget_stranger, done="forgotten")
+add(webhooks, "add", calls.create_webhook, WebhookCreate)
+add(webhooks, "list", calls.webhooks, columns=SENT)
+add(webhooks, "show", calls.webhook)
+add(webhooks, "resume", calls.resume_webhook)
+add(webhooks, "remove", calls.delete_webhook, done="removed")
 
 
 @command(commands, "events", epilog="Example: likeness events --gallery home --event unknown_seen --follow")
@@ -58,7 +61,8 @@ def events(
     """Print the events that are still kept, the oldest first."""
     asked = given(gallery=gallery, camera=camera, event=event, seconds=0)
     while True:
-        sent = session.client().send(call("GET", "/v1/events", bytes, params=asked | {"after": after}))
+        with switched_on(SETTING):
+            sent = session.client().send(call("GET", "/v1/events", bytes, params=asked | {"after": after}))
         for line in sent.decode().splitlines():
             if line.startswith("data: "):
                 document = json.loads(line.removeprefix("data: "))

@@ -118,3 +118,8 @@ def test_events_are_printed_in_their_order(server: LiveServer, api: httpx.Client
     [printed] = likeness(server, "events", "--after", number, "--event", "left", "--camera", "door").stdout.splitlines()
     assert printed.endswith("home, door: left: eileen")
     likeness(server, "events", "--gallery", "away", code=5)
+
+
+def test_where_nothing_is_watched_the_setting_is_named(shared_server: LiveServer) -> None:
+    for words in (["webhooks", "list"], ["sightings", "show", "home", "6f1f2d5f"], ["events"]):
+        assert "LIKENESS_WATCHING=on" in likeness(shared_server, *words, code=4).stderr
