@@ -19,6 +19,7 @@ from app.api.operation import Operation
 from app.api.schemas.base import PHOTO
 from app.api.wire import WireFormat
 from app.error_codes import BY_CODE, KINDS
+from app.types import DoubtReason
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: the possible answers of an operation, by status."""
@@ -161,7 +162,7 @@ def document(
 
 _NAMED_SETS: Mapping[tuple[str, ...], str] = {
     get_args(kind): name for name, kind in vars(choices).items() if get_origin(kind) is Literal
-}
+} | {tuple(DoubtReason): "LivenessDoubt"}
 """Names of the closed sets of words. Each set is a schema with this name: generators would otherwise invent names, the
 same one for two sets."""
 _VALUES = frozenset({"example", "examples", "default", "enum", "const", "required"})
@@ -178,9 +179,9 @@ def _tidy(value: Any) -> None:
             del each["title"]
         if "prefixItems" in each and "items" not in each:
             each["items"] = each["prefixItems"][0]
-        if name := _NAMED_SETS.get(tuple(each.get("enum", ()))):
-            del each["enum"]
-            each.pop("type", None)
+        if name := _NAMED_SETS.get(tuple(each.get("enum", [each.get("const")]))):
+            for replaced in {"enum", "const", "type"} & each.keys():
+                del each[replaced]
             each["$ref"] = REF.format(model=name)
 
 

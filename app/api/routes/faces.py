@@ -25,10 +25,7 @@ FACE = f"{FACES}/{{face_id}}"
 
 @router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
-    store: Store,
-    gallery: Gallery,
-    subject: SubjectId,
-    query: Annotated[schemas.PageParams, Query()],
+    store: Store, gallery: Gallery, subject: SubjectId, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.FacePage:
     """List a subject's faces.
 

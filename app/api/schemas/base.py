@@ -20,8 +20,8 @@ from app.gallery.text import MAX_CONSENT, MAX_TEXT, to_nfc
 from app.timestamps import utc_text
 
 MAX_ID_LENGTH = MAX_TEXT
-ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-"""Pattern of ids that callers choose: no control characters. `app.gallery.text` rejects a few more characters."""
+ID_PATTERN = r"^[^\x00-\x1f\x7f]+$"
+"""Pattern of ids that callers choose, for PHP's clients too; `app.gallery.text` rejects a few more characters."""
 MAX_NOTE_LENGTH = MAX_CONSENT
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -176,8 +176,11 @@ class ImageSize(Wire):
 
     width: int = Field(ge=1, examples=[512])
     height: int = Field(ge=1, examples=[512])
-    rotated: Literal[0, 90, 180, 270] = Field(
+    rotated: int = Field(
         default=0,
+        ge=0,
+        le=270,
+        multiple_of=90,
         description="Clockwise degrees by which the photo must be rotated so that its surest face is upright.",
     )
 

@@ -13,11 +13,11 @@ from app.features.rekognition import errors
 from app.features.rekognition.errors import Refused
 from app.wording import found_wrong
 
-CollectionText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-]+\z")]
-UserText = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-:]+\z")]
-ExternalText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-:]+\z")]
-FaceText = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z")]
-RequestToken = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9\-_]+\z")]
+CollectionText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-]+$")]
+UserText = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-:]+$")]
+ExternalText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-:]+$")]
+FaceText = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+RequestToken = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9\-_]+$")]
 PageToken = Annotated[str, StringConstraints(max_length=255)]
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Filter = Literal["NONE", "AUTO", "LOW", "MEDIUM", "HIGH"]

@@ -296,6 +296,8 @@ export interface DetectedFace {
   quality: Quality;
 }
 
+export type Doubt = "low_quality" | (string & {});
+
 export interface EmbedAnswer {
   image: ImageSize;
   faces: Array<EmbeddedFace>;
@@ -785,7 +787,7 @@ export interface IdentifiedFace {
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
-  reason: "low_quality" | null;
+  reason: Doubt | null;
   /** The nearest subjects, best first, without those assigned to another face of the photo. */
   candidates: Array<Candidate>;
   /**
@@ -874,7 +876,7 @@ export interface ImageSize {
   width: number;
   height: number;
   /** Clockwise degrees by which the photo must be rotated so that its surest face is upright. */
-  rotated?: 0 | 90 | 180 | 270;
+  rotated?: number;
 }
 
 export type ImportContent = "photos" | "templates" | "archive" | (string & {});
@@ -987,7 +989,7 @@ export interface Liveness {
   /** The models' mean probability of being live; it is not an error rate. */
   live_score: number;
   /** Why the face is not judged live; null if it is. */
-  reason: "low_score" | "between_thresholds" | "small_face" | "no_operating_points" | null;
+  reason: LivenessDoubt | null;
 }
 
 export interface LivenessCalibration {
@@ -1003,6 +1005,8 @@ export interface LivenessCalibration {
   /** Hash of the packages whose scores were averaged. */
   measured_with: string;
 }
+
+export type LivenessDoubt = "low_score" | "between_thresholds" | "small_face" | "no_operating_points" | (string & {});
 
 export type LivenessMode = "off" | "report" | "require" | (string & {});
 
@@ -1611,7 +1615,7 @@ export interface SubjectVerifyAnswer {
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
-  reason: "low_quality" | null;
+  reason: Doubt | null;
   /**
    * The score that the decision is based on (of a subject: see `Candidate`); unless the key has the scope
    * `templates`, rounded down, and null below the most lenient operating point.
@@ -1691,7 +1695,7 @@ export interface VerifyAnswer {
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
-  reason: "low_quality" | null;
+  reason: Doubt | null;
   score: number;
   threshold: number;
   /** The operating point of ten times the FMR, as in `identify`. */

@@ -91,7 +91,7 @@ def changed(request: SignedRequest, name: str, *values: bytes) -> SignedRequest:
     headers=st.dictionaries(header_names, header_values, max_size=6),
     query=st.lists(st.tuples(texts, texts), max_size=5),
     body=st.binary(max_size=200),
-    region=st.sampled_from([REGION, "us-east-1"]),
+    region=st.sampled_from([REGION, "us-east-1", ""]),
 )
 def test_what_botocore_signs_holds(
     headers: dict[str, str], query: list[tuple[str, str]], body: bytes, region: str
