@@ -1,6 +1,6 @@
 """Indexes in this process's memory, which follow their galleries' change logs.
 
-Every change arrives by the log, this process's own ones too: whoever wrote it, it is applied once and in order.
+Every change arrives by the log, even this process's own, so that each is applied once and in order.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from app.search.types import (
 )
 
 FIRST_CHANGES, CHANGES_AT_ONCE = 100, 5_000
-"""Most changes in the first read, and in each of the others: usually there are few. If 5,000 are asked for, PostgreSQL
-may expect so many and read the whole table of faces (with 20,000: 7 to 22 ms an enrollment in place of 0.1, in a small
+"""Maximum changes in the first read, and in each further one: usually there are few. With a limit of 5,000, PostgreSQL
+may expect as many and read the whole table of faces (with 20,000: 7 to 22 ms per enrollment in place of 0.1, in a small
 gallery beside a large one, until it keeps a plan)."""
 LAG_LIMIT = 50_000
-"""An index that lacks more changes than this, and more than it has faces, is built again: that reads less."""
+"""An index that lacks more changes than this, and more than it has faces, is rebuilt, which reads less."""
 _log = logging.getLogger(__name__)
 
 
 class LocalBackend:
-    """Each process's own indexes in memory, with `snapshots` of them on disk where given.
+    """The process's own indexes in memory, with `snapshots` of them on disk if given.
 
     A pass over an index runs on `threads` or on the `gpu` (see `Index`), which is closed with the backend.
     """
@@ -63,7 +63,7 @@ class LocalBackend:
         return LocalIndex(spec, self._source, self._snapshots, self._threads, self._gpu)
 
     def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
-        """Write the snapshots that are due, and remove those of other galleries."""
+        """Write the due snapshots, and remove those of other galleries."""
         if self._snapshots is None or not self._snapshots.claim():
             return
         for index in indexes:
@@ -93,9 +93,9 @@ class LocalIndex(GalleryIndex[Index]):
         self._new = partial(Index, spec.dimension, threads=threads, gpu=gpu)
         self._kind = spec.kind
         self._position = LogPosition(-1, 0)
-        self._saved: LogPosition | None = None  # what the snapshot on disk holds, as far as this process knows
+        self._saved: LogPosition | None = None  # the position of the snapshot on disk, as far as this process knows
         self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
-        self._erasures = 0  # erasures applied so far; a snapshot from before one may not stay
+        self._erasures = 0  # erasures applied so far; a snapshot from before one must not stay
 
     def held(self) -> Indexed:
         index = self._searchable
@@ -113,7 +113,7 @@ class LocalIndex(GalleryIndex[Index]):
         return free
 
     def set_kind(self, kind: IndexKind) -> bool:
-        """Convert the index's copy of the vectors while searches wait, unless the gallery is just being changed."""
+        """Convert the index's copy of the vectors while searches wait, unless the gallery is being changed."""
         if kind == self._kind:
             return True
         with self._unless_changing() as free:
@@ -135,7 +135,7 @@ class LocalIndex(GalleryIndex[Index]):
                 return index.compare(blocks), index.faces
 
     def save(self) -> None:
-        """Write a snapshot if one is due. Searches and changes go on meanwhile: only appended rows need no copy."""
+        """Write a snapshot if one is due. Searches and changes go on meanwhile, since rows are only appended."""
         if self._snapshots is None:
             return
         with self._lock:
@@ -157,7 +157,7 @@ class LocalIndex(GalleryIndex[Index]):
             self._drop_snapshot()
 
     def scrub(self) -> bool:
-        """Remove the snapshot; False if another process is just writing one, which it then removes itself."""
+        """Remove the snapshot; return False if another process is writing one, which it then removes itself."""
         if self._snapshots is None:
             return True
         self._drop_snapshot()
@@ -175,7 +175,7 @@ class LocalIndex(GalleryIndex[Index]):
             finally:
                 self._saving.release()
 
-    # All below is called with the lock held.
+    # Everything below is called with the lock held.
 
     def _apply_log(self, until: LogPosition | None = None) -> Index:
         """Apply the log up to `until`, or all of it."""
@@ -194,13 +194,13 @@ class LocalIndex(GalleryIndex[Index]):
             )
         except LikenessError:
             raise
-        except Exception:  # noqa: BLE001 - whatever failed, the index can't be trusted any more
+        except Exception:  # noqa: BLE001 - after any failure the index can't be trusted
             _log.exception("Gallery key %d: the index could not follow and is built again.", self._spec.key.gallery)
             self._searchable = None
         return self._build()
 
     def _lags(self) -> bool:
-        """Return whether so many changes are missing that building the index again reads less."""
+        """Return whether so many changes are missing that rebuilding the index reads less."""
         head = self._source.head(self._spec) or self._position
         faces = 0 if self._searchable is None else self._searchable.faces
         return head.number - self._position.number > max(LAG_LIMIT, faces)

@@ -1,8 +1,8 @@
-"""The index of one gallery in memory: FAISS or 8-bit products find near faces, exact scores make subjects of them.
+"""The index of one gallery in memory: FAISS or 8-bit products find near faces, which exact scores then rank by subject.
 
-It knows keys and vectors only. It keeps one row a face. Rows are only appended: a removed row keeps its place, masked
-and without its vector, until the rest is copied into new rows, and a face that moves to another subject is removed and
-appended. So whoever holds a view needs no lock to read it.
+It knows only keys and vectors, and keeps one row per face. Rows are only appended: a removed row keeps its place,
+masked and without its vector, until the rest is copied into new rows; a face that moves to another subject is removed
+and appended. So a view can be read without a lock.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from app.search.types import Answer, Difference, FaceBlock, Keys, Match
 from app.types import Sizes, Vector, Vectors
 
 COLUMN_BYTES = 29
-"""Of a row beside its vector."""
+"""Bytes of a row besides its vector."""
 MAP_ENTRY_BYTES = 40
-"""Approximate size of a subject in FAISS's map."""
+"""Approximate bytes of a subject in FAISS's map."""
 MIN_WEIGHT = 1.0
 """The lowest quality that a row keeps, as snapshots have since 0.1.0."""
 EXACT_ROWS = 1_024
-"""Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
+"""Rows scored at once in float64: 1 MiB at 128 numbers, which fits in a core's cache."""
 WIDEN = 8
-"""Factor by which a search looks at more rows each time that they hold too few subjects."""
+"""Factor by which a search fetches more rows each time that they have too few subjects."""
 PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
-"""The best row and its score of each of some subjects, the best first."""
+"""For some subjects each the best row and its score, best first."""
 R = TypeVar("R")
 
 
@@ -60,8 +60,8 @@ def widened(
 ) -> list[R]:
     """Search for `count` probes, and again for those whose result is short: for WIDEN times as many rows each time.
 
-    `search` takes the probes' places and how many rows are wanted, and returns a result for each; `is_short` takes a
-    result and how many were wanted.
+    `search` takes the probes' indexes and the number of rows, and returns a result for each; `is_short` takes a result
+    and that number.
     """
     found = list(search(range(count), wanted)) if count else []
     while short := [place for place, result in enumerate(found) if is_short(result, wanted)]:
@@ -73,14 +73,14 @@ def widened(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The rows that there were at one moment. Rows removed since are masked in it, others added since are not in it.
+    """The rows as of one moment. Rows removed since then are masked; rows added since then are not in it.
 
-    Scores are computed in float64 from the stored float32 vectors, row by row, so they depend on nothing but the two
-    vectors: not on how many probes were scored together, on where the row lies, nor on the kind of search.
+    Scores are computed in float64 from the stored float32 vectors, row by row, so they depend only on the two vectors,
+    not on the number of probes scored together, the row's place, or the kind of search.
     """
 
     count: int
-    """Number of rows, removed ones included."""
+    """Number of rows, including removed ones."""
     faces: Keys
     subjects: Keys
     weights: NDArray[np.float32]
@@ -90,7 +90,7 @@ class View:
     scan: Scan
     rows: Rows
     renewals: int
-    """The rows' own at that moment."""
+    """The rows' ``renewals`` at that moment."""
 
     def block(self, start: int, end: int) -> FaceBlock:
         """Return the faces of the rows from `start` to `end`."""
@@ -108,7 +108,7 @@ class View:
         for start in range(0, len(rows), EXACT_ROWS):
             some = slice(start, start + EXACT_ROWS)
             scores[some] = (self.vectors[rows[some]] * wide).sum(axis=1)  # a BLAS product depends on how many rows
-        there = self.there[rows]  # looked at last: a row is masked before its vector goes
+        there = self.there[rows]  # read last, since a row is masked before its vector is removed
         rows, scores = rows[there], scores[there]
         order = np.lexsort((self.faces[rows], -scores))
         best: dict[int, tuple[int, float]] = {}
@@ -129,8 +129,8 @@ class View:
 class Rows:
     """Not safe to share between threads, but its views are.
 
-    Each subject's rows are a list: a row knows the subject's row before it, and a map the last one. So adding and
-    removing a row cost the same at any size.
+    Each subject's rows are a linked list: a row knows the subject's previous row, and a map knows the last one. So the
+    cost of adding and removing a row doesn't depend on the size.
     """
 
     def __init__(self, dimension: int, kind: IndexKind) -> None:
@@ -138,26 +138,26 @@ class Rows:
         self._subjects = np.empty(0, np.int64)
         self._weights = np.empty(0, np.float32)
         self._there = np.empty(0, np.bool_)
-        self._before = np.empty(0, np.int32)  # the subject's row before this one; NO_ROW for its first
-        self._held = np.empty(0, np.int32)  # at a subject's last row: how many rows it has
+        self._before = np.empty(0, np.int32)  # the subject's previous row; NO_ROW for its first
+        self._held = np.empty(0, np.int32)  # at a subject's last row: the number of its rows
         self._vectors = np.empty((0, dimension), np.float32)
         self._codes: Levels = np.empty((0, 0), np.int8)
         self._error = 0.0
-        self._last: Any = faiss.MapLong2Long()  # subject -> its last row, also once that is removed
+        self._last: Any = faiss.MapLong2Long()  # subject -> its last row, even after that is removed
         self._subject_count = 0  # in the map
         self.count = 0
-        """Rows, removed ones included."""
+        """Number of rows, including removed ones."""
         self.removed = 0
         self.renewals = 0
-        """How many times rows got other places: an earlier view doesn't see what was removed or moved since."""
+        """How many times rows changed their places; views from before don't see later removals and moves."""
         self.sizes: Sizes = {}
-        """How many subjects have so many faces. Replaced with each change, so that it may be read at any moment."""
+        """The number of subjects by number of faces. Each change replaces it, so that it may be read at any moment."""
         self.kind: IndexKind = "fp32"
         self.convert(kind)
 
     @property
     def size(self) -> int:
-        """Bytes in use."""
+        """Return the bytes in use."""
         row = COLUMN_BYTES + 4 * self._vectors.shape[1] + self._codes.shape[1]
         return int(self.count * row + self._subject_count * MAP_ENTRY_BYTES)
 
@@ -217,8 +217,7 @@ class Rows:
         self.append(moved)
 
     def rows_of(self, *subjects: int, among: int | None = None) -> list[list[int]]:
-        """Return each subject's rows that are there, the last one first; with `among`, only those of the first `among`
-        rows."""
+        """Return each subject's present rows, last first; with `among`, only those within the first `among` rows."""
         rows_of = []
         for last in self._last.search_multiple(np.array(subjects, np.int64)).tolist() if subjects else ():
             rows, row = [], last
@@ -240,7 +239,7 @@ class Rows:
             self._codes[: self.count], self._error = encode(self._vectors[: self.count])
 
     def _list(self, subjects: Keys, start: int) -> None:
-        """Put the new rows from `start` on at the end of their subjects' lists."""
+        """Append the new rows from `start` on to their subjects' lists."""
         order = np.argsort(subjects, kind="stable")
         rows = order.astype(np.int32) + np.int32(start)
         begins = np.append(True, np.diff(subjects[order]) != 0)
@@ -256,7 +255,7 @@ class Rows:
         self._resize(held, self._held[rows[ends]])
 
     def _resize(self, before: NDArray[np.int32], after: NDArray[np.int32]) -> None:
-        """Count subjects that had so many rows, (S,), and have so many now; 0: none."""
+        """Update the counts for subjects that had `before` rows, (S,), and now have `after`."""
         sizes = Counter(self.sizes)
         sizes.update(after.tolist())
         sizes.subtract(before.tolist())
@@ -265,7 +264,7 @@ class Rows:
 
 def mean_of(vectors: Vectors) -> tuple[NDArray[np.float64], float]:
     """Return the (D,) mean of a subject's vectors, (N, D), scaled to length 1, and its length before, 0 to 1; zeros if
-    they cancel out. Weights by quality find nobody more, and would leave out profiles."""
+    they cancel out. Weighting by quality finds no more people, and would suppress profiles."""
     mean: NDArray[np.float64] = vectors.mean(axis=0, dtype=np.float64)
     length = float(np.linalg.norm(mean))
     return (mean / length if length > 0 else mean), min(1.0, length)
@@ -273,16 +272,16 @@ def mean_of(vectors: Vectors) -> tuple[NDArray[np.float64], float]:
 
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
-"""Faces fetched by a pass for each subject wanted; where they prove too few, passes for WIDEN times as many follow."""
+"""Faces that a pass fetches for each wanted subject; if they are too few, passes for WIDEN times as many follow."""
 ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
-"""Times as many for ``int8``, whose scores may be wrong by some 0.03, for vectors of that length; the longer they are,
-the closer the scores of strangers."""
+"""For ``int8``, whose scores may be wrong by about 0.03, this many times as many, for vectors of this length; longer
+vectors' scores of strangers are closer together."""
 SPLIT_ROWS = 25_000
-"""Rows that are worth a thread of their own: about a millisecond's work for one query, at 128 numbers."""
+"""Minimum rows for another thread: about a millisecond's work for one query, at 128 numbers."""
 QUICK_NUMBERS = 25_000 * 128
-"""A pass over so many numbers takes less than a millisecond for one query."""
+"""A pass over this many numbers takes less than a millisecond for one query."""
 COMPACT_FROM, COMPACT_SHARE = 1_024, 0.25
-"""Number of removed rows, plus this share of all rows, from which the rows that are left are copied into new ones."""
+"""The remaining rows are copied into new ones from this number of removed rows on, plus this share of all rows."""
 
 
 class RowsOnGpu(Protocol):
@@ -291,50 +290,50 @@ class RowsOnGpu(Protocol):
     def search(
         self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
     ) -> tuple[View, int, Near] | None:
-        """Return the rows as they are now, how many of them, the first ones, were searched, and those of them that
-        score highest; None where the CPU has to search."""
+        """Return the present rows, how many of the first of them were searched, and which of these score highest; None
+        if the CPU has to search."""
 
     def tend(self, read: Callable[[], View], *, half: bool) -> None:
-        """Forget removed rows; called often, in the background."""
+        """Forget removed rows. Call it often, in the background."""
 
 
 class FoundGpu(Protocol):
     """A GPU that searches indexes."""
 
     def copy(self, dimension: int) -> RowsOnGpu:
-        """Return the place of an index's rows."""
+        """Return a place on the GPU for an index's rows."""
 
     def tidy(self) -> None:
-        """Free the memory of closed indexes; called often."""
+        """Free the memory of closed indexes. Call it often."""
 
     def close(self) -> None: ...
 
 
 FindGpu: TypeAlias = Callable[[GpuSearch], FoundGpu | None]
-"""Returns the GPU to search on in this way; None, with a line in the log, where there is none."""
+"""Returns the GPU to search on in this way; None, with a line in the log, if there is none."""
 
 
 class Index:
-    """Search by inner product over unit vectors, exact whatever the `kind`; safe to share between threads.
+    """Search by inner product over unit vectors, exact with every `kind`; safe to share between threads.
 
-    Beyond the vectors and, with the kind ``int8``, a quarter of their size for a copy, a face takes 29 bytes and a
+    Besides the vectors and, with the kind ``int8``, a copy of a quarter of their size, a face takes 29 bytes and a
     subject 40.
 
-    A pass over many vectors is split by rows between `threads`, each with one thread of FAISS's. FAISS's own way,
-    OpenMP, leaves a single query on one core, and its threads wait for each other by spinning: where other work wants
-    the same cores, that costs far more than it brings (8 queries over 300,000 x 128 on a busy machine of two cores:
-    0.24 s on one thread, 0.26 s split in two, 22 s by OpenMP on two).
+    A pass over many vectors is split by rows between `threads`, each with one FAISS thread. FAISS's own method, OpenMP,
+    leaves a single query on one core, and its threads spin while they wait for each other, which costs far more than it
+    gains if other work wants the same cores (8 queries over 300,000 x 128 on a busy machine of two cores: 0.24 s on one
+    thread, 0.26 s split in two, 22 s by OpenMP on two).
 
-    Faces come and go while a search runs, which takes the lock only to begin and to end. Its answer has every face that
-    was added before it began, and none that was removed before its scores were made.
+    A search takes the lock only to begin and to end, so faces may be added and removed while it runs. Its answer has
+    every face that was added before it began, and none that was removed before its scores were computed.
     """
 
     def __init__(
         self, dimension: int, *, threads: int = 1, kind: IndexKind = "fp32", gpu: FoundGpu | None = None
     ) -> None:
-        """`threads` share one pass, the caller's included. With a `gpu`, passes over more than a few rows run there:
-        over float32 with the kind ``fp32``, over float16 with ``int8``; what the CPU does then it does without a copy,
-        which 10 million rows of 512 numbers would take 18 s and 5 GB for."""
+        """`threads`, including the caller's, share one pass. With a `gpu`, passes over more than a few rows run there:
+        over float32 with the kind ``fp32``, over float16 with ``int8``. The CPU's part then works without a copy, which
+        for 10 million rows of 512 numbers would take 18 s and 5 GB."""
         self.dimension = dimension
         self._threads = threads
         self._helpers = ThreadPoolExecutor(threads - 1, "search rows") if threads > 1 else None  # no thread until used
@@ -352,7 +351,7 @@ class Index:
 
     @property
     def sizes(self) -> Sizes:
-        """Return how many subjects have so many faces."""
+        """Return the number of subjects by their number of faces."""
         return self._rows.sizes
 
     @property
@@ -371,13 +370,13 @@ class Index:
 
     @property
     def size(self) -> int:
-        """Bytes of memory in use."""
+        """Return the bytes of memory in use."""
         return self._rows.size
 
     # Changes
 
     def convert(self, kind: IndexKind) -> None:
-        """Search by another kind from now on. Makes its copy of the vectors while searches wait to begin."""
+        """Search by another kind from now on. New searches wait while it makes the kind's copy of the vectors."""
         with self._tending, self._lock:
             self.kind = kind
             self._rows.convert(self._kind_on_cpu)
@@ -415,8 +414,8 @@ class Index:
         return len(rows)
 
     def tend(self) -> None:
-        """Do what is due in the background: copy the rows that are left where many were removed, and have a GPU forget
-        removed faces. Searches and changes go on meanwhile."""
+        """Do background work: copy the remaining rows if many were removed, and make a GPU forget removed faces.
+        Searches and changes go on meanwhile."""
         with self._tending:
             if self._rows.removed > COMPACT_FROM + COMPACT_SHARE * self._rows.count:
                 self._compact()
@@ -424,7 +423,7 @@ class Index:
             self._on_gpu.tend(self._view, half=self._half)
 
     def _compact(self) -> None:
-        """Copy the rows that are left into new ones, and apply at the end what changed meanwhile."""
+        """Copy the remaining rows into new ones, and in the end apply the changes made meanwhile."""
         with self._lock:
             old, fresh = self._rows, Rows(self.dimension, self._rows.kind)
             before = old.frozen()
@@ -443,12 +442,12 @@ class Index:
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Return for each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first.
 
-        There are fewer only where the index has fewer, however many faces a subject has.
+        Fewer are returned only if the index has fewer subjects.
         """
         return [answer(limit) for answer in self.begin(vectors, limit)]
 
     def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
-        """Make one pass for all probes; what is returned for each scores the rows found, on the caller's thread."""
+        """Make one pass for all probes; return a function for each that scores the found rows on the calling thread."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.sizes:
             return [lambda _limit: [] for _ in probes]
@@ -464,14 +463,13 @@ class Index:
         return [best[0] if best else None for best in matches]
 
     def frozen(self) -> View:
-        """Return all faces as they are now, to be copied while others change them: removed ones may lose their vectors
-        meanwhile."""
+        """Return all present faces, to copy them while they change: removed ones may lose their vectors meanwhile."""
         with self._lock:
             return self._rows.frozen()
 
     def compare(self, blocks: Iterable[FaceBlock]) -> Difference:
-        """Compare with `blocks`, all the faces there should be, each once. No face may be added or removed meanwhile;
-        searches go on."""
+        """Compare with `blocks`, which has all faces that should be there, each once. No face may be added or removed
+        meanwhile; searches go on."""
         view = self.frozen()
         rows = np.flatnonzero(view.there)
         rows = rows[np.argsort(view.faces[rows])]
@@ -504,7 +502,7 @@ class Index:
         return _few(limit) * ROUGH_FETCH * max(1, round(math.sqrt(self.dimension / ROUGH_DIMENSION)))
 
     def _answer(self, view: View, probe: Vector, near: Near, limit: int) -> list[Match]:
-        """Return the `limit` best subjects, from the rows found or, while others can be among them, from more."""
+        """Return the `limit` best subjects, from the found rows, or from more if others could be among the best."""
         fetch = self._fetch(limit)
         while (best := _best(view, probe, near, limit)) is None:
             fetch *= WIDEN
@@ -512,14 +510,14 @@ class Index:
         matches = self._matches(view, probe, best)
         if view.rows is self._rows and view.rows.renewals == view.renewals:
             return matches
-        with self._lock:  # rare: rows have got other places meanwhile
+        with self._lock:  # rare: rows have moved meanwhile
             view = self._rows.view()
             return self._answer(view, probe, self._nearest(view, probe[None], self._fetch(limit)), limit)
 
     def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
         """Return rows and scores as matches, with the scores of the subjects' mean templates."""
         matches, subjects = [], [int(view.subjects[row]) for row, _ in best]
-        with self._lock:  # once, and FAISS asked once: where many search, who holds it waits for the interpreter too
+        with self._lock:  # once, and one call of FAISS: with many searches, its holder also waits for the GIL
             rows_of = view.rows.rows_of(*subjects, among=view.count)
             vectors_of = [view.vectors[view.ordered(rows)] if len(rows) > 1 else None for rows in rows_of]
         for (row, score), subject, rows, vectors in zip(best, subjects, rows_of, vectors_of, strict=True):
@@ -532,7 +530,7 @@ class Index:
         return matches
 
     def _pass(self, probes: Vectors, fetch: int) -> tuple[View, Near]:
-        """Return the rows as they are now, and those of them that score highest for each probe."""
+        """Return the present rows, and those of them that score highest for each probe."""
         if self._on_gpu is not None and not self.quick:
             found = self._on_gpu.search(self._view, probes, fetch, half=self._half)
             if found is not None:
@@ -544,7 +542,7 @@ class Index:
     def _nearest(self, view: View, probes: Vectors, fetch: int, *, start: int = 0) -> Near:
         """Return for each probe the `fetch` rows from `start` on that score highest.
 
-        The rows are scanned in parts, one a thread, if they are enough for that.
+        If there are enough rows, they are scanned in parts, one per thread.
         """
         if start >= view.count:
             return nothing_near(len(probes))
@@ -558,12 +556,12 @@ class Index:
 
 
 def _best(view: View, probe: Vector, near: Near, limit: int) -> Best | None:
-    """Return the `View.best` of the rows found for one probe; None if others may belong among them."""
+    """Return the `View.best` of the rows found for a probe; None if others may belong among them."""
     floor, error, there = float(near.floors[0]), float(near.errors[0]), near.rows[0] != NO_ROW
     rows, scores = near.rows[0][there], near.scores[0][there]
     few = _few(limit)
     best = view.best(probe, rows[:few], limit)
-    if len(rows) > few:  # only those that may be better than the first few
+    if len(rows) > few:  # score only those that may be better than the first few
         least = best[-1][1] if len(best) == limit else -np.inf
         best = view.best(probe, rows[scores >= least - error], limit)
     complete = floor == -np.inf or (len(best) == limit and best[-1][1] > floor + error)

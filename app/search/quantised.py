@@ -1,8 +1,8 @@
-"""Passes over an index's vectors that find the rows which score high for a probe, at least roughly.
+"""Scan an index's vectors for the rows with high scores for a probe, at least roughly.
 
-There are two ways. ``fp32`` reads the vectors themselves. ``int8`` reads a copy of a quarter of their size, and says by
-how much one of its scores may be wrong at most: the caller scores the rows again, exactly, and knows by that bound
-whether any other row could belong to the answer.
+There are two ways. ``fp32`` reads the vectors themselves. ``int8`` reads a copy of a quarter of their size, and returns
+a bound of its scores' errors: the caller scores the rows again, exactly, and knows by the bound whether any other row
+could belong to the answer.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from numpy.typing import NDArray
 from app.types import UNIT_TOLERANCE, Vectors
 
 BLAS_FROM_QUERIES = 4
-"""From this many queries on, a pass is one matrix product by FAISS's BLAS; below, the products of each query come first
-and then the best of them, which takes a third of the time of FAISS's own search with a heap. Measured on one core, in
-nanoseconds a row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126.
-FAISS's own threshold, which holds for the whole process, is too high to ever use BLAS."""
+"""From this many queries on, a pass is one matrix product by FAISS's BLAS. Fewer queries compute their products one by
+one and then take the best, in a third of the time of FAISS's own search with a heap. On one core, in nanoseconds per
+row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126. FAISS's own
+threshold, one for the whole process, is too high to ever use BLAS."""
 SPREAD = 6.0
-"""The largest number that an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger
-ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014 for every D. Half the
-spread would clip real vectors."""
+"""The largest number of an int8 code, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger ones are
+clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014 for every D. Half the spread would clip
+real vectors."""
 MAX_LENGTH = 1 + UNIT_TOLERANCE
 """Upper bound of the length of stored vectors."""
 ENCODE_ROWS = 8_192
 SCORES_AT_ONCE = 131_072
-"""Scores of one integer product: 512 KiB, which stay in a core's cache until they are compared."""
+"""Scores of one integer product: 512 KiB, which fit in a core's cache until they are compared."""
 ROWS_AT_ONCE = 32_768
 SAMPLE_ROWS = 2_048
-"""Least number of rows that are scored first, to estimate a floor for the scores of interest."""
+"""Minimum rows to score first, to estimate a floor for the interesting scores."""
 SAMPLE_STRIDE = 64
 EXPECT = 2
-"""Times the rows wanted that should be above that floor: an estimate from so small a sample is coarse."""
+"""Multiple of the wanted rows that should be above that floor, since the small sample gives a coarse estimate."""
 SETTLE_AT = 4
-"""Times the rows wanted that are collected before they are sorted."""
+"""Multiple of the wanted rows to collect before sorting them."""
 Levels: TypeAlias = NDArray[np.int8]
 """Within ±LARGEST."""
 LARGEST = 127
@@ -51,8 +51,8 @@ NO_ROW = -1
 class Near:
     """The highest scores and their rows for each of Q probes, (Q, F) each, best first, padded with -inf and NO_ROW.
 
-    No other row scores above the floor, (Q,); -inf if there are no others. A score may be wrong by the probe's error,
-    (Q,)."""
+    No other row scores above the floor, (Q,), which is -inf if there are no others. A score may be wrong by the probe's
+    error, (Q,)."""
 
     scores: NDArray[np.float32]
     rows: NDArray[np.int64]
@@ -60,19 +60,19 @@ class Near:
     errors: NDArray[np.float64]
 
     def of(self, probe: int) -> Near:
-        """Return what was found for one probe, by its place."""
+        """Return the result for one probe, by its index."""
         some = slice(probe, probe + 1)
         return Near(self.scores[some], self.rows[some], self.floors[some], self.errors[some])
 
 
 def nothing_near(probes: int) -> Near:
-    """Return what so many probes find where there are no rows."""
+    """Return the result for this many probes if there are no rows."""
     empty = np.empty((probes, 0), np.float32)
     return Near(empty, empty.astype(np.int64), np.full(probes, -np.inf, np.float32), np.zeros(probes))
 
 
 class Scan(Protocol):
-    """Rows as of when it was made, removed ones included: theirs score 0. Safe to share between threads."""
+    """The rows at the time it was made, including removed ones, which score 0. Safe to share between threads."""
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
         """Return about the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, at least
@@ -100,7 +100,7 @@ class ExactScan:
             best = np.argsort(-scores, axis=1, kind="stable")
             scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
         else:
-            faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps a number for each
+            faiss.omp_set_num_threads(1)  # for this thread: OpenMP keeps a number for each thread
             some = self.vectors[start:end]
             scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
         floors = np.full(len(probes), -np.inf, np.float32) if width == count else scores[:, -1]
@@ -114,10 +114,10 @@ def rounding(dimension: int) -> float:
 
 
 def encode(vectors: Vectors) -> tuple[Levels, float]:
-    """Return the (N, D) int8 copy of vectors, and the largest distance between a vector and what its copy stands for.
+    """Return the (N, D) int8 copy of vectors, and the largest distance between a vector and its decoded copy.
 
-    There is one scale for all vectors of a length: LARGEST is SPREAD / sqrt(D), at most 1. The distance is measured, so
-    a clipped number costs speed, never an answer.
+    All vectors of a length have the same scale: LARGEST stands for SPREAD / sqrt(D), at most 1. Since the distance is
+    measured, a clipped number costs speed, but never an answer.
     """
     step = _step(vectors.shape[1])
     codes = np.empty(vectors.shape, np.int8)
@@ -132,14 +132,14 @@ def encode(vectors: Vectors) -> tuple[Levels, float]:
 
 
 class Columns:
-    """(Q, D) levels prepared to be multiplied by many rows, by NumKong: it uses 8-bit instructions (VNNI, AMX), which
-    neither NumPy nor FAISS has for more than one query at a time."""
+    """(Q, D) levels, prepared for multiplying them by many rows with NumKong, which uses 8-bit instructions (VNNI,
+    AMX); NumPy and FAISS don't for more than one query at a time."""
 
     def __init__(self, levels: Levels) -> None:
         self._packed: Any = numkong.dots_pack(np.ascontiguousarray(levels), dtype="int8")
 
     def products(self, rows: Levels) -> NDArray[np.int32]:
-        """Return the (N, Q) exact products of rows, (N, D), N >= 1. One thread a call, any number of callers."""
+        """Return the (N, Q) exact products of rows, (N, D), N >= 1. Each call uses one thread."""
         return np.asarray(numkong.dots_packed(rows, self._packed), np.int32)
 
 
@@ -151,7 +151,7 @@ class ByteScan:
     error: float
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        # Each probe has its own scale, what one of its levels stands for.
+        # Each probe has its own scale, the value of one level.
         steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
         levels = np.rint(probes / steps[:, None]).astype(np.int8)
         columns = Columns(levels)
@@ -174,7 +174,7 @@ class _Best:
 
     def __init__(self, queries: int, keep: int, dimension: int) -> None:
         self._queries, self._keep = queries, keep
-        self._span = 4 * LARGEST**2 * dimension  # more than any difference of two scores
+        self._span = 4 * LARGEST**2 * dimension  # larger than any difference of two scores
         self._floors = np.full(queries, LOWEST, np.int32)
         self._floor_of_each = np.empty(
             0, np.int32
@@ -214,7 +214,7 @@ class _Best:
         return Near(scores, rows, floors, errors)
 
     def _settle(self) -> NDArray[np.int64]:
-        """Keep the highest, sorted; return the rank of each among its query's."""
+        """Keep the highest scores, sorted; return the rank of each among its query's."""
         nothing = (np.empty(0, np.int64),) * 3
         queries, scores, rows = (np.concatenate(each) for each in zip(nothing, *self._kept, strict=True))
         order = np.argsort(queries * self._span - scores)
@@ -230,7 +230,7 @@ class _Best:
 
 
 def _step(dimension: int) -> np.float32:
-    """Return what one level of an int8 code stands for."""
+    """Return the value of one level of an int8 code."""
     return np.float32(min(1.0, SPREAD / dimension**0.5) / LARGEST)
 
 

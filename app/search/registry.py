@@ -3,9 +3,9 @@
 `GalleryIndex` is one gallery's index and `IndexBackend` where such indexes are kept: `app.search.follower` keeps them
 in this process with FAISS, other backends are features.
 
-A gallery has one index a package. Usually that is one; while the gallery is re-embedded with another package there are
-two, both of all its faces, and either answers. After the switch this process keeps using the old one until the new one
-is built, so no search waits for it. Searches of concurrent requests share passes over an index (`SharedSearches`).
+A gallery has one index per package. Usually there is one; while the gallery is re-embedded with another package there
+are two, both of all its faces, and either can answer. After the switch this process uses the old one until the new one
+is built, so no search waits. Searches of concurrent requests share passes over an index (`SharedSearches`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Searchable(Protocol):
         ...
 
     def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
-        """Begin such a search; what is returned for each probe ends it, on the thread that calls it."""
+        """Begin such a search; return a function for each probe that ends it, on the calling thread."""
         ...
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
@@ -74,8 +74,8 @@ S_co = TypeVar("S_co", bound=Searchable, covariant=True)
 class GalleryIndex(ABC, Generic[S_co]):
     """One gallery's vectors, kept in step with its change log; safe to share between threads.
 
-    A lock orders this process's changes to the gallery; searches don't take it. Whatever may have left the index behind
-    the database marks it stale, and the next search applies the log first.
+    A lock orders this process's changes to the gallery; searches don't take it. If the index may be behind the
+    database, it is marked stale, and the next search applies the log first.
     """
 
     def __init__(self, spec: IndexSpec, source: FaceSource) -> None:
@@ -83,11 +83,11 @@ class GalleryIndex(ABC, Generic[S_co]):
         self._source = source
         self._lock = threading.Lock()
         self._latest_mark = object()  # replaced each time that the index may have fallen behind
-        self._applied_mark: object = None  # the mark that stood before the log was last applied
-        self._searchable: S_co | None = None  # what answers; None before it is built
+        self._applied_mark: object = None  # the mark before the log was last applied
+        self._searchable: S_co | None = None  # the index that answers; None until it is built
 
     def ready(self) -> S_co:
-        """Return an index with everything that this process acknowledged; build it first if necessary.
+        """Return an index with all changes that this process acknowledged; build it first if necessary.
 
         Raises GalleryNotFound; PackageMismatch if the gallery has left the package.
         """
@@ -103,13 +103,13 @@ class GalleryIndex(ABC, Generic[S_co]):
             try:
                 yield
             except (InvalidInput, NotFound, Conflict, Overloaded):
-                raise  # refused before anything was written
+                raise  # rejected before anything was written
             except BaseException:
-                self.mark_stale()  # a commit whose answer was lost may have happened
+                self.mark_stale()  # the commit may have succeeded though its answer was lost
                 raise
             try:
                 self._catch_up()
-            except PackageMismatch:  # the gallery left this package meanwhile, so that no search uses this index
+            except PackageMismatch:  # the gallery has left this package, so that no search uses this index
                 self.mark_stale()
             except BaseException:
                 self.mark_stale()
@@ -127,7 +127,7 @@ class GalleryIndex(ABC, Generic[S_co]):
             self._forget()
 
     def mark_stale(self) -> None:
-        """Note that the database may hold changes that the index lacks. Costs nothing."""
+        """Note that the database may have changes that the index lacks. It costs nothing."""
         self._latest_mark = object()
 
     def set_kind(self, kind: IndexKind) -> bool:  # noqa: ARG002 - most kinds of indexes have one kind of search
@@ -135,19 +135,19 @@ class GalleryIndex(ABC, Generic[S_co]):
         return True
 
     def tend(self) -> None:
-        """Do what is due in the background; called often."""
+        """Do background work. Call it often."""
 
     @abstractmethod
     def held(self) -> Indexed:
-        """Return how much it holds as far as is known, without reading anything."""
+        """Return how much it holds, as far as known without reading anything."""
 
     @abstractmethod
     def behind(self, head: LogPosition) -> int:
-        """Return how many changes it lacks of a log that ends at `head`; 0 if it was never built."""
+        """Return how many changes of a log that ends at `head` it lacks; 0 if it was never built."""
 
     @abstractmethod
     def follow(self, head: LogPosition) -> bool:
-        """Apply what other processes wrote to the log, which ends at `head`; False if that is to be asked again."""
+        """Apply other processes' changes from the log, which ends at `head`; return False if it must be tried again."""
 
     @abstractmethod
     def compare(self) -> tuple[Difference, int]:
@@ -155,11 +155,11 @@ class GalleryIndex(ABC, Generic[S_co]):
 
     @abstractmethod
     def save(self) -> None:
-        """Write or clean up what is due; called from time to time. Raises OSError."""
+        """Write or clean up due data. Call it from time to time. Raises OSError."""
 
     @abstractmethod
     def scrub(self) -> bool:
-        """Remove copies on disk that may hold erased faces; False if another server has to, which will."""
+        """Remove copies on disk that may hold erased faces; return False if another server will do it."""
 
     @contextmanager
     def _unless_changing(self) -> Iterator[bool]:
@@ -171,10 +171,10 @@ class GalleryIndex(ABC, Generic[S_co]):
             if free:
                 self._lock.release()
 
-    # The rest is called with the lock held, but for `_current`.
+    # The rest, except `_current`, is called with the lock held.
 
     def _catch_up(self) -> S_co:
-        mark = self._latest_mark  # what is marked later may be newer than what is read here
+        mark = self._latest_mark  # a later mark may mean changes newer than those read here
         searchable = self._apply_log()
         self._applied_mark = mark
         return searchable
@@ -190,7 +190,7 @@ class GalleryIndex(ABC, Generic[S_co]):
 
     @abstractmethod
     def _apply_log(self) -> S_co:
-        """Apply all of the log; build the index if it is missing or can't follow."""
+        """Apply the whole log; build the index if it is missing or can't follow."""
 
     @abstractmethod
     def _build(self) -> S_co:
@@ -215,7 +215,7 @@ class IndexBackend(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Update `available`; called often."""
+        """Update `available`. Call it often."""
         ...
 
     def open(self, spec: IndexSpec) -> GalleryIndex[Searchable]:
@@ -223,7 +223,7 @@ class IndexBackend(Protocol):
         ...
 
     def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
-        """Save these indexes, and remove what deleted galleries left; `galleries` are the keys of those that exist."""
+        """Save these indexes, and remove deleted galleries' data; `galleries` are the keys of the existing ones."""
         ...
 
     def snapshotted(self) -> Snapshotted | None:
@@ -231,27 +231,27 @@ class IndexBackend(Protocol):
         ...
 
     def discard(self, gallery: int) -> None:
-        """Remove what is left of a deleted gallery as far as possible now; `keep` does the rest."""
+        """Remove a deleted gallery's data as far as possible now; `keep` does the rest."""
         ...
 
     def close(self) -> None: ...
 
 
 OpenIndex: TypeAlias = Callable[[str, str | None, FaceSource, Database], IndexBackend]
-"""Opens what keeps the indexes, by its address and token.
+"""Opens the backend that keeps the indexes, by its address and token.
 
 Raises ValueError for an address that can't be read, Unusable (``index_driver_missing``, ``index_unavailable``).
 """
 
 
 class IndexRegistry:
-    """Keeps the index of every gallery. Safe to share between threads. `specs` are always one gallery's, that of its
-    own package first; calls that take them may raise GalleryNotFound."""
+    """Keeps the index of every gallery. Safe to share between threads. `specs` are always one gallery's, first that of
+    its own package; calls that take them may raise GalleryNotFound."""
 
     def __init__(self, source: FaceSource, backend: IndexBackend) -> None:
         self._source = source
         self.backend = backend
-        """Keeps the indexes; says whether galleries can be searched, and by which kinds of search."""
+        """Keeps the indexes; knows whether galleries can be searched, and by which kinds of search."""
         self._indexes: dict[IndexKey, GalleryIndex[Searchable]] = {}
         self._built: set[IndexKey] = set()
         self._lock = threading.Lock()
@@ -262,12 +262,12 @@ class IndexRegistry:
         self._followed_at = time.monotonic()
 
     def indexed(self) -> Indexed:
-        """Return what this process's indexes hold together, without reading anything."""
+        """Return the totals of this process's indexes, without reading anything."""
         held = [index.held() for index in self._known().values()]
         return Indexed(sum(each.faces for each in held), sum(each.size for each in held))
 
     def followed(self) -> Followed:
-        """Return how far the indexes are behind, without reading anything."""
+        """Return how far behind the indexes are, without reading anything."""
         states, age_s = self._states, time.monotonic() - self._followed_at
         behind = sum(
             index.behind(states[key.gallery].head) for key, index in self._known().items() if key.gallery in states
@@ -277,7 +277,7 @@ class IndexRegistry:
     # One gallery
 
     def answering(self, specs: Sequence[IndexSpec]) -> IndexSpec:
-        """Return which of the gallery's indexes answers in this process."""
+        """Return the specification of the gallery's index that answers in this process."""
         return next((spec for spec in specs if spec.key in self._built), specs[0])
 
     def ready(self, spec: IndexSpec) -> Searchable:
@@ -308,7 +308,7 @@ class IndexRegistry:
 
     @contextmanager
     def changing(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
-        """Wrap a change to the database; every index of the gallery that is built here holds it at the end."""
+        """Wrap a change to the database; at the end, every index of the gallery that is built here has it."""
         gallery, spec = specs[0].key.gallery, self.answering(specs)
         answering = self.index(spec)
         try:
@@ -342,15 +342,15 @@ class IndexRegistry:
     # All galleries
 
     def load(self) -> None:
-        """Build every gallery's index; from now on, `follow` builds those of new galleries too."""
+        """Build every gallery's index; from now on, `follow` also builds those of new galleries."""
         self._load_new = True
         self._load(self._source.states().values())
 
     def follow(self) -> None:
-        """Apply what other processes changed; called often."""
+        """Apply other processes' changes. Call it often."""
         self.backend.check_health()
-        known = self._known()  # before the states, which would not have one that is built meanwhile
-        version = self._source.version()  # before them too: what is committed in between is found by the next look
+        known = self._known()  # read before the states, which would lack an index that is built meanwhile
+        version = self._source.version()  # also before them, so that the next look finds commits in between
         if version is None or version != self._version:
             self._states, self._version, self._up_to_date = self._source.states(), version, set()
         states, self._followed_at = self._states, time.monotonic()
@@ -372,7 +372,7 @@ class IndexRegistry:
             self._load(state for gallery, state in states.items() if gallery not in seen)
 
     def prepare(self) -> None:
-        """Tend the indexes, and build the second ones that galleries need by now. Takes its time."""
+        """Tend the indexes, and build the second ones that galleries need now. It may take long."""
         for index in self._known().values():
             index.tend()
         for gallery, state in self._states.items():
@@ -411,12 +411,12 @@ class IndexRegistry:
 
 
 MAX_SHARING = 64
-"""Searches that share a pass; more would delay the first of them by more than the pass saves."""
+"""Maximum searches that share a pass; more would delay the first of them by more than the pass saves."""
 MAX_SEARCHES = 1_024
 SEARCH_WORKERS = 2
-"""One for the largest gallery, and one so that the others needn't wait behind it."""
+"""Number of workers: one for the largest gallery, and one so that others needn't wait for it."""
 ENROLLMENT_WAIT_S = 0.25
-"""The longest that an enrollment's search waits for others': two cores enroll about sixteen photos meanwhile."""
+"""Maximum seconds that an enrollment's search waits for others', in which two cores enroll about sixteen photos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,10 +429,10 @@ class _Search:
 class SharedSearches:
     """Runs searches; safe to share between threads.
 
-    A search is taken at once, and shares its pass with those that come while others run. An enrollment's search also
-    waits for those of the enrollments that are still `enrolling`, while these keep all cores busy: a pass for sixteen
-    takes a third of the time a probe of a pass for one. Sixteen clients on two cores then enroll 0.97 of what they do
-    without looking among 100,000 × 128, without this 0.81.
+    A search is taken at once, and shares its pass with those that arrive while others run. An enrollment's search also
+    waits for those of requests that are still `enrolling`, while these keep all cores busy: per probe, a pass for
+    sixteen takes a third of the time of a pass for one. Sixteen clients on two cores then enroll at 0.97 of their speed
+    without the search among 100,000 × 128; without the wait, at 0.81.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Copies of indexes on disk, so that a start needn't read every template from the database.
+"""Keep copies of indexes on disk, so that a start needn't read every template from the database.
 
-A snapshot is one file a gallery, named by the gallery's key: a header of HEADER_BYTES (JSON, padded with spaces, and
+A snapshot is one file per gallery, named by the gallery's key: a header of HEADER_BYTES (JSON, padded with spaces, and
 its CRC-32), the faces' keys and subjects (int64), vectors (float32), qualities (float32), and the CRC-32 of every PIECE
 of these, all little endian. It is written to a draft, flushed and renamed, so it is complete or missing. It is checked
 before use: a damaged, truncated or outdated snapshot is skipped with a warning, and the index built from the database.
@@ -41,7 +41,7 @@ from app.search.types import FaceBlock, IndexKey, IndexSpec, LogPosition, Snapsh
 
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
-"""Bytes with a check sum of their own, so that several threads can check a file."""
+"""Bytes with one check sum, so that several threads can check a file."""
 CHECK_THREADS = 2
 MIN_FACES = 10_000
 """Smaller galleries load from the database about as fast."""
@@ -49,7 +49,7 @@ SUFFIX = ".snapshot"
 DRAFT = ".draft"
 LOCK_FILE = "writer.lock"
 COLUMNS = ("<i8", "<i8", "<f4", "<f4")
-"""Of the faces' keys, subjects, vectors and qualities."""
+"""Types of the columns: faces' keys, subjects, vectors and qualities."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,14 +65,14 @@ class Snapshots:
     """The snapshots in one folder. One process at a time writes there, any number may read."""
 
     def __init__(self, folder: Path, *, min_faces: int = MIN_FACES, sealer: Sealer | None = None) -> None:
-        """With a `sealer`, snapshots are sealed, and plain ones and those of other keys are not used."""
+        """With a `sealer`, snapshots are sealed, and plain ones and those with other keys are not used."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self.min_faces = min_faces
-        """How many faces a gallery must have to be worth a snapshot."""
+        """Minimum faces of a gallery to be worth a snapshot."""
         self._sealer = sealer
         self._lock: int | None = None
-        self._last: dict[int, IndexKey] = {}  # which index this process last wrote or read, by gallery
+        self._last: dict[int, IndexKey] = {}  # the index that this process last wrote or read, by gallery
 
     def close(self) -> None:
         if self._lock is not None:
@@ -85,7 +85,7 @@ class Snapshots:
         return self._folder.is_dir()
 
     def claim(self) -> bool:
-        """Return whether this process may write here. The kernel ends the claim with the process. Raises OSError."""
+        """Return whether this process may write here. Its end releases the claim. Raises OSError."""
         if self._lock is not None:
             return True
         handle = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -95,7 +95,7 @@ class Snapshots:
             os.close(handle)
             return False
         self._lock = handle
-        for draft in self._folder.glob("*" + DRAFT):  # of a process that was killed
+        for draft in self._folder.glob("*" + DRAFT):  # left by a killed process
             draft.unlink(missing_ok=True)
         self.discard_others()
         return True
@@ -105,7 +105,7 @@ class Snapshots:
         path = self._path(spec.key.gallery)
         try:
             if not self._fits(path):
-                return None  # plain where it should be sealed, or sealed with another key
+                return None  # plain though it should be sealed, or sealed with another key
             with path.open("rb") as file:
                 if self._sealer:
                     snapshot = _read(_unsealed(self._sealer, file, spec), spec, sums=False)
@@ -140,7 +140,7 @@ class Snapshots:
         return self._last.get(spec.key.gallery) == spec.key
 
     def kept(self) -> Snapshotted:
-        """Measure what is in the folder now, whichever process wrote it. Raises OSError."""
+        """Measure the folder's snapshots, by any process. Raises OSError."""
         files = []
         for path in self._folder.glob("*" + SUFFIX):
             with suppress(FileNotFoundError):  # discarded meanwhile
@@ -149,7 +149,7 @@ class Snapshots:
         return Snapshotted(len(files), sum(file.st_size for file in files), oldest_s)
 
     def confirm(self, gallery: int) -> None:
-        """Note that the gallery's snapshot holds all that there is now: its age counts from here."""
+        """Note that the gallery's snapshot is complete now, so that its age counts from here."""
         with suppress(OSError):
             os.utime(self._path(gallery))
 
@@ -158,11 +158,11 @@ class Snapshots:
 
     def discard(self, gallery: int) -> None:
         """Remove the gallery's snapshot if there is one."""
-        with suppress(NotADirectoryError):  # somebody put a file in the folder's place: there are no snapshots
+        with suppress(NotADirectoryError):  # a file is in the folder's place, so there are no snapshots
             self._path(gallery).unlink(missing_ok=True)
 
     def discard_others(self) -> int:
-        """Remove the snapshots that aren't sealed as they would be now; return their number."""
+        """Remove the snapshots that aren't sealed as new ones would be; return their number."""
         others = [path for path in self._folder.glob("*" + SUFFIX) if not self._fits(path)]
         for path in others:
             path.unlink(missing_ok=True)
@@ -180,7 +180,7 @@ class Snapshots:
         return head == bytes([STREAM_FORMAT]) + bytes.fromhex(self._sealer.key_ids[0])
 
     def keep_only(self, galleries: Collection[int]) -> None:
-        """Remove the snapshots of all galleries but these."""
+        """Remove the snapshots of all galleries except these."""
         for path in self._folder.glob("*" + SUFFIX):
             if path.stem not in {str(key) for key in galleries}:
                 path.unlink(missing_ok=True)
@@ -190,7 +190,7 @@ class Snapshots:
 
 
 def _content(faces: View) -> Iterator[memoryview]:
-    """Yield the columns of the faces that are there, in pieces."""
+    """Yield the columns of the present faces, in pieces."""
     columns: tuple[NDArray[Any], ...] = (faces.faces, faces.subjects, faces.vectors, faces.weights)
     for column, kind in zip(columns, COLUMNS, strict=True):
         for start in range(0, faces.count, PIECE_ROWS):
@@ -239,7 +239,7 @@ def _sums(data: memoryview) -> NDArray[np.uint32]:
 
 
 class _Header(BaseModel):
-    """The file's header. It holds no names, which would outlive their erasure."""
+    """The file's header. It contains no names, which would outlive their erasure."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -248,7 +248,7 @@ class _Header(BaseModel):
     gallery: int
     package: str
     generation: int = 0
-    """Of the package's templates (see `IndexKey`); 0 in files of earlier formats."""
+    """Generation of the package's templates (see `IndexKey`); 0 in files of earlier formats."""
     dimension: int
     count: NonNegativeInt
     number: NonNegativeInt

@@ -1,5 +1,5 @@
-"""The types that search indexes are built from, follow and answer with. They hold keys and vectors; names and photos
-belong to `app.gallery`."""
+"""The types for building search indexes, for following changes, and for answers. They hold keys and vectors; names and
+photos belong to `app.gallery`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IndexSpec:
 
 @dataclass(frozen=True, slots=True)
 class FaceBlock:
-    """Some faces of a gallery, one row a face in each array."""
+    """Some faces of a gallery, one row per face in each array."""
 
     faces: Keys
     subjects: Keys
@@ -52,7 +52,7 @@ class FaceBlock:
 
 
 def joined(blocks: Sequence[FaceBlock], dimension: int) -> FaceBlock:
-    """Return the blocks as one; without any, one of no faces."""
+    """Return the blocks as one, which is empty if there are none."""
     keys = np.empty(0, np.int64)
     none = FaceBlock(keys, keys, np.empty(0, np.float32), np.empty((0, dimension), np.float32))
     names = ("faces", "subjects", "qualities", "vectors")
@@ -72,17 +72,17 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A removed face, or all faces of a subject where ``face`` is None."""
+    """A removed face, or all faces of a subject if ``face`` is None."""
 
     subject: int
     face: int | None
     erased: bool = False
-    """No copy on disk may keep it."""
+    """Whether no copy on disk may keep it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Faces that were given to other subjects, and these, (N,) each. The index may not know all of the faces."""
+    """Faces that were given to other subjects, and these subjects, (N,) each. The index may lack some of the faces."""
 
     faces: Keys
     subjects: Keys
@@ -103,7 +103,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class GalleryState:
-    """The end of a gallery's change log, and the indexes that can answer for it, that of its own package first."""
+    """The end of a gallery's change log, and the indexes that can answer for it, first that of its own package."""
 
     head: LogPosition
     specs: tuple[IndexSpec, ...]
@@ -113,8 +113,8 @@ class GalleryState:
 class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
-    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template, ``length`` the mean's before it
-    was scaled to 1 (`app.search.index.View.mean`); ``faces`` is how many faces the subject has.
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template, ``length`` the mean's before
+    scaling (`app.search.index.View.mean`); ``faces`` is the number of the subject's faces.
     """
 
     subject: int
@@ -126,8 +126,8 @@ class Match:
 
 
 Answer: TypeAlias = Callable[[int], list[Match]]
-"""Ends the search for one probe, on the thread that calls it: returns so many subjects at most, the best first. It
-takes no more than the search was begun with."""
+"""Ends the search for one probe, on the calling thread: takes a number of subjects, at most that with which the search
+was begun, and returns as many at most, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How many changes the indexes lack of the logs as they were ``age_s`` ago, when they were last read."""
+    """How many changes the indexes lack, by the logs as they were when last read, ``age_s`` seconds ago."""
 
     behind: int
     age_s: float
@@ -157,7 +157,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshotted:
-    """The snapshots on disk: their number, their bytes, and the age of the oldest, None without any."""
+    """The snapshots on disk: their number, their bytes, and the age of the oldest, or None."""
 
     count: int
     size: int
@@ -175,11 +175,11 @@ class FaceSource(Protocol):
         ...
 
     def states(self) -> dict[int, GalleryState]:
-        """Return the state of every gallery, by its key."""
+        """Return the state of every gallery, by gallery key."""
         ...
 
     def head(self, spec: IndexSpec) -> LogPosition | None:
-        """Return where the change log ends; None if the gallery is gone."""
+        """Return the end of the change log; None if the gallery is gone."""
         ...
 
     def changes(
@@ -200,9 +200,9 @@ class FaceSource(Protocol):
         ...
 
     def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
-        """Return those of these faces that still exist, in order of their keys; None without any."""
+        """Return these faces, as far as they still exist, in order of their keys; None if there are none."""
         ...
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
-        """Count the subjects by how many faces each has; with `named`, those that have a name. Reads as many rows."""
+        """Count the subjects by number of faces; with `named`, only those that have a name. Reads a row per subject."""
         ...
