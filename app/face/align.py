@@ -1,4 +1,4 @@
-"""The pictures of a face that models take, cut out of its photo.
+"""Cut the pictures of a face that models take out of its photo.
 
 Embedders take a 112×112 crop, aligned by the landmarks. Its transform is Umeyama's closed form of the least-squares
 similarity (S. Umeyama, "Least-squares estimation of transformation parameters between two point patterns", IEEE TPAMI
@@ -24,7 +24,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
-    """Return the rotation, uniform scale and shift that bring ``src`` nearest to ``dst`` in least squares.
+    """Return the rotation, uniform scale and shift that map ``src`` to ``dst`` best, in least squares.
 
     ``src`` and ``dst`` are (N, 2) points; the result is (2, 3) float64, ``[x', y'] = M @ [x, y, 1]``, never mirrored.
     Raises ValueError for points that are not finite, or all in one place.
@@ -49,7 +49,7 @@ def scale_of(matrix: NDArray[np.float64]) -> float:
 
 
 def mirrored(landmarks: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Return where a face's (5, 2) landmarks lie in the mirror image of a picture ``width`` pixels wide."""
+    """Return a face's (5, 2) landmarks in the mirror image of a picture ``width`` pixels wide."""
     return landmarks[MIRROR, :] * (-1, 1) + (width - 1, 0)
 
 
@@ -60,7 +60,7 @@ class View:
     pixels: Pixels
     """(side, side, 3) uint8 RGB."""
     landmarks: NDArray[np.float64]
-    """(5, 2) where a frontal face has its landmarks in these pixels."""
+    """(5, 2) landmarks of a frontal face in these pixels."""
     matrix: NDArray[np.float64]
     """(2, 3) from the photo's coordinates to these."""
 
@@ -71,13 +71,13 @@ class View:
 
 
 VIEW_CENTRE = (56.0, 66.0)
-"""The crop's point that is put in a view's middle: the face's middle, between forehead and chin."""
+"""The crop's point in a view's middle: the face's middle, between forehead and chin."""
 
 
 def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> View:
-    """Return the face with these (5, 2) ``landmarks`` as `align` turns it, ``zoom`` times as large, in a square.
+    """Return the face with these (5, 2) ``landmarks``, turned as by `align`, ``zoom`` times as large, in a square.
 
-    Raises ValueError as `similarity_transform` does.
+    Raises what `similarity_transform` raises.
     """
     target = (CANONICAL_LANDMARKS - VIEW_CENTRE) * zoom + (side - 1) / 2
     matrix = similarity_transform(landmarks, target)
@@ -87,9 +87,9 @@ def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> Vie
 def align(pixels: Pixels, landmarks: ArrayLike) -> Pixels:
     """Warp the face with these five (5, 2) ``landmarks`` onto the canonical ones.
 
-    ``pixels`` is (H, W, 3) uint8 RGB, any size; the answer is (112, 112, 3) uint8 RGB. A face larger
-    than the crop is shrunk by averaging over areas first, so that fine detail turns grey instead of into
-    moiré. Raises ValueError as `similarity_transform` does.
+    ``pixels`` is (H, W, 3) uint8 RGB, any size; the result is (112, 112, 3) uint8 RGB. A face larger
+    than the crop is first shrunk by averaging over areas, so that fine detail turns grey and not into
+    moiré. Raises what `similarity_transform` raises.
     """
     matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS)
     return _warp(pixels, matrix, CROP_SIDE)
@@ -99,7 +99,7 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
     """Warp the part of the photo under the crop bilinearly, black outside of the photo. On LFW View 1 neither bicubic
     nor a replicated border gained.
 
-    The part is averaged over blocks first while two or more of its pixels fall on one of the crop's; the last row and
+    If two or more of its pixels fall on one of the crop's, the part is first averaged over blocks; the last row and
     column of blocks are filled up with the edge's pixels.
     """
     factor = max(1, int(1 / scale_of(matrix) + 1e-6))
@@ -110,7 +110,7 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
         below, beside = rows * factor - part.shape[0], columns * factor - part.shape[1]
         filled = cv2.copyMakeBorder(part, 0, below, 0, beside, cv2.BORDER_REPLICATE)
         part = np.asarray(cv2.resize(filled, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
-    # A block's centre lies (factor - 1) / 2 behind its first pixel's centre.
+    # A block's centre is (factor - 1) / 2 pixels after its first pixel's centre.
     behind = (factor - 1) / 2
     to_original = np.array([[factor, 0, left + behind], [0, factor, top + behind], [0, 0, 1.0]])
     four = cv2.warpAffine(  # four channels take OpenCV 5 less than half the time of three, and give the same pixels
@@ -127,7 +127,7 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
 def _footprint(
     matrix: NDArray[np.float64], side: int, width: int, height: int, margin: int
 ) -> tuple[int, int, int, int]:
-    """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop can touch; never empty."""
+    """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop may use; never empty."""
     spans = []
     for (x, y, shift), size in zip(cv2.invertAffineTransform(matrix).tolist(), (width, height), strict=True):
         low, high = (shift + side * (end(x, 0) + end(y, 0)) for end in (min, max))
@@ -139,7 +139,7 @@ def _footprint(
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The picture of a face that one model is shown: a ``side`` × ``side`` picture."""
+    """The picture of a face that a model takes, ``side`` × ``side``, and how it is cut."""
 
     side: int
     how: LivenessCut
@@ -152,7 +152,7 @@ class Cut:
 def cut_face(pixels: Pixels, box: Box, cut: Cut, *, turned: int = 0) -> Pixels:
     """Return the (side, side, 3) uint8 RGB picture of the face at ``box``.
 
-    ``pixels`` is the (H, W, 3) uint8 RGB photo; the picture is turned clockwise by ``turned`` degrees. Takes no more
+    ``pixels`` is the (H, W, 3) uint8 RGB photo; the picture is turned clockwise by ``turned`` degrees. It takes no more
     memory than the photo's part under the cut.
     """
     if cut.how.edge == "move":
@@ -163,7 +163,7 @@ def cut_face(pixels: Pixels, box: Box, cut: Cut, *, turned: int = 0) -> Pixels:
 
 
 def _size(box: Box, how: LivenessCut) -> tuple[float, float]:
-    """Return the cut's width and height in pixels of the photo, before its edges are minded."""
+    """Return the cut's width and height in pixels of the photo, without regard to its edges."""
     if how.shape == "square":
         side = max(box.width, box.height, 1.0) * how.scale
         return side, side
@@ -184,7 +184,7 @@ def _moved(pixels: Pixels, box: Box, how: LivenessCut) -> Pixels:
 def _reflected(pixels: Pixels, box: Box, cut: Cut) -> Pixels:
     """Return the picture of a cut that is mirrored beyond the photo's edges.
 
-    The part inside the photo is brought to its share of the picture first, so that a large cut needs no large copy.
+    The part inside the photo is first resized to its share of the picture, so that a large cut needs no large copy.
     """
     rows, columns = pixels.shape[:2]
     width, height = _size(box, cut.how)
@@ -195,7 +195,7 @@ def _reflected(pixels: Pixels, box: Box, cut: Cut) -> Pixels:
 
 
 def _span(centre: float, size: float, limit: int, side: int) -> tuple[slice, int, int, int]:
-    """Return one axis of a cut: the photo's part of it, and how many of the picture's pixels lie before, in and after
+    """Return one axis of a cut: the photo's part of it, and how many of the picture's pixels are before, in and after
     that part."""
     start, length = math.floor(centre - size / 2), max(1, round(size))
     first = min(max(start, 0), limit - 1)
@@ -206,7 +206,7 @@ def _span(centre: float, size: float, limit: int, side: int) -> tuple[slice, int
 
 
 def _resized(part: Pixels, width: int, height: int, how: LivenessCut) -> Pixels:
-    """Resize; what is enlarged under ``area`` is interpolated as facenox's training did it."""
+    """Resize; with ``area``, enlarging interpolates as in facenox's training."""
     kind = cv2.INTER_LINEAR
     if how.resize == "area":
         kind = cv2.INTER_AREA if part.shape[1] >= width and part.shape[0] >= height else cv2.INTER_LANCZOS4

@@ -1,8 +1,8 @@
-"""From what the detector saw to faces with landmarks.
+"""Confirm the detector's sights as faces, and measure their landmarks.
 
-A sight is a face's only if an upright, large look at its landmarks confirms it: of a turned face YuNet sees an upright
-one, with landmarks that are made up, and the templates of such faces match each other. A sight that is not confirmed is
-looked at in eight directions. So each face of a photo may be turned in its own way.
+A sight is a face only if a look at it, upright and large, confirms its landmarks: YuNet sees a turned face as an
+upright one, with wrong ("made-up") landmarks, and the templates of such faces match each other. A sight that is not
+confirmed is looked at in eight directions, so that each face of a photo may be turned by its own angle.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SCORE = attrgetter("score")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The faces of a photo, surest first: with confirmed landmarks, and those whose landmarks are made up."""
+    """The faces of a photo, surest first: those with confirmed landmarks, and those without."""
 
     faces: Sequence[Detection] = ()
     unalignable: Sequence[Detection] = ()
@@ -94,7 +94,7 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
 
 
 class _Faces:
-    """The faces that were confirmed in a photo so far, and the sights that were not."""
+    """The faces that have been confirmed in a photo, and the sights that have not."""
 
     def __init__(self, pixels: Pixels, detector: Detector) -> None:
         self._pixels, self._detector = pixels, detector
@@ -104,7 +104,7 @@ class _Faces:
         self._others: list[Detection] = []
 
     def is_likely(self, sight: Detection) -> bool:
-        """Return whether a faint place is worth a look: until a face is sure each is, then those as large as one."""
+        """Return whether a faint place is worth a look: any is until a face is sure, then only those of its size."""
         sure = self._sure
         return not sure or any(1 / LIKE_SIZE <= sight.box.width / face.box.width <= LIKE_SIZE for face in sure)
 
@@ -115,12 +115,12 @@ class _Faces:
         return next((turn for turn, degrees in zip(turns, apart, strict=True) if min(degrees) > SEEN_WITHIN), None)
 
     def all(self) -> Found:
-        """Return the faces, and the sights beside them that may be faces."""
+        """Return the faces, and the unconfirmed sights that may be faces."""
         faces = sorted((look.face for look in self._looks), key=_SCORE, reverse=True)
         return Found(faces, [sight for sight in self._others if not _is_near(sight, faces)])
 
     def confirm(self, sights: Iterable[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
-        """Look at the sights. Those that are not confirmed count as faces from that score on."""
+        """Look at the sights. Unconfirmed ones count as faces from the score ``unalignable_from`` on."""
         for sight in sorted(sights, key=_SCORE, reverse=True):
             check_deadline()
             if any(look.sure for look in self._looks_at(sight, sure=sight.score >= SURE_SCORE)):
@@ -137,16 +137,16 @@ class _Faces:
                 self._others.append(sight)
 
     def _read_turned(self, sight: Detection, first: _Look | None) -> _Look | None:
-        """Return the surest look that confirms a face at a sight, however it is turned; None without one. ``first`` is
-        the look at the sight itself, if it seemed sure.
+        """Return the surest look that confirms a face at a sight, turned by any angle, or None. ``first`` is the look
+        at the sight itself, if it seemed sure.
 
-        Where a face was confirmed nearly surely before, it was the surest of eight directions: only the sight itself
-        is read.
+        A face that was already confirmed nearly surely was the surest of eight directions, so then only the sight
+        itself is read.
         """
         seen = [sight]
         if not _is_near(sight, [look.face for look in self._looks if look.score >= SURE_LOOK]):
             directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
-            if sight.score >= SCORE_THRESHOLD:  # what was seen upright is looked at closely as it is, too
+            if sight.score >= SCORE_THRESHOLD:  # also look closely at a sight that was seen upright
                 directions = sorted({0, *directions}) if directions else DIRECTIONS
             elif not directions:
                 return None
@@ -155,7 +155,7 @@ class _Faces:
         looks: list[_Look] = []
         for each in sorted(seen, key=_SCORE, reverse=True):
             if self._sure and any(_reads_alike(each, look) for look in looks):
-                continue  # a second try may be surer, which matters until a face is
+                continue  # a second try may be surer, which matters until a face is sure
             known = each is sight and sight.score >= SURE_SCORE
             look = first if known else _look(self._pixels, each, self._detector)
             look = look and _upright(self._pixels, look, self._detector)
@@ -172,7 +172,7 @@ class _Faces:
         return [look for look in near if not (sure and look.sure and _are_two(face, look.face))]
 
     def _add(self, look: _Look) -> None:
-        """Keep the look, and of several at one face the surest."""
+        """Keep the look; of several looks at the same face, keep the surest."""
         near = self._looks_at(look.face, sure=look.sure)
         if not any(each.sure or each.score >= look.score for each in near):
             self._looks = [*(each for each in self._looks if each not in near), look]
@@ -180,16 +180,16 @@ class _Faces:
 
 
 def _upright(pixels: Pixels, look: _Look, detector: Detector, least: float = CONFIRMED) -> _Look | None:
-    """Return the look, or a second one where the face leans in the first; None if that scores less than ``least``.
+    """Return the look, or a second one if the face leans in the first; None if that scores less than ``least``.
 
-    The first sight's landmarks say how the face is turned, but of a turned face they are too near to upright.
+    The first sight's landmarks show the face's angle, but those of a turned face are too close to upright.
     """
     second = _look(pixels, look.face, detector, least) if look.leans >= UPRIGHT_WITHIN else look
     return second and second._replace(sure=second.score >= SURE_LOOK_TURNED)
 
 
 class _Look(NamedTuple):
-    """A face as an upright view of it shows it."""
+    """The result of looking at a face in an upright view."""
 
     face: Detection
     """With the landmarks measured there."""
@@ -206,8 +206,8 @@ def _look(
     """Measure a face's landmarks again in a large, upright view and in its mirror image; None if either scores less
     than ``least``.
 
-    YuNet's landmarks lean to one side, more so of a face that leans: the two looks' mean does not. With ``one_way``,
-    what is sure and upright in the view itself needs no other look.
+    YuNet's landmarks are biased to one side, more so if the face leans; the mean of the two looks is not. With
+    ``one_way``, a face that is sure and upright in the view itself needs no second look.
     """
     seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
     shown = _lit(seen.pixels)
@@ -239,16 +239,16 @@ def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> floa
 
 
 def _lit(seen: Pixels) -> Pixels:
-    """Return a view of a face, brightened if the face is dark: YuNet then knows it again."""
+    """Return a view of a face, brightened if the face is dark, so that YuNet recognises it."""
     quarter = len(seen) // 4
     mean = sum(cv2.mean(seen[quarter:-quarter, quarter:-quarter])[:3]) / 3
     return seen if mean >= DARK else np.asarray(cv2.convertScaleAbs(seen, alpha=LIT / max(mean, 1.0)), np.uint8)
 
 
 def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:
-    """Return whether the sight is of one of the faces: the centre of either lies in the ellipse in the other's box.
+    """Return whether the sight is of one of the faces: the centre of one is in the ellipse in the other's box.
 
-    The box around a turned face is larger than the face, and its corners may hold a neighbour.
+    The box around a turned face is larger than the face, and a neighbour may be in its corners.
     """
     return any(_holds(sight.box, face.box.centre) or _holds(face.box, sight.box.centre) for face in faces)
 
@@ -260,26 +260,24 @@ def _are_two(*faces: Detection) -> bool:
 
 
 def _holds(box: Box, point: tuple[float, float]) -> bool:
-    """Return whether the point lies in the ellipse in the box."""
+    """Return whether the point is in the ellipse in the box."""
     x, y = box.centre
     return math.hypot((point[0] - x) / box.width, (point[1] - y) / box.height) <= 1 / 2
 
 
 def quarter_of(landmarks: Landmarks) -> int:
-    """Return by how much a face has to be turned clockwise until it is upright, to the next of 0, 90, 180 and 270
-    degrees.
-    """
+    """Return by how much to turn a face clockwise to make it upright, as the nearest of 0, 90, 180 and 270 degrees."""
     return 90 * round(upright_at(landmarks) / 90) % 360
 
 
 def upright_at(landmarks: Landmarks) -> float:
-    """Return by how many degrees a face has to be turned clockwise until it is upright, -180 to 180."""
+    """Return by how many degrees to turn a face clockwise to make it upright, -180 to 180."""
     x, y = (landmarks[0] + landmarks[1]) / 2 - (landmarks[3] + landmarks[4]) / 2  # from mouth to eyes
     return -math.degrees(math.atan2(x, -y))
 
 
 def turn_pixels(pixels: Pixels, degrees: float) -> tuple[Pixels, NDArray[np.float64]]:
-    """Turn a (H, W, 3) photo clockwise on a black canvas that holds all of it, with as many pixels as the photo has.
+    """Turn a (H, W, 3) photo clockwise on a black canvas that holds all of it, at about the photo's number of pixels.
 
     Returns the canvas and the (2, 3) similarity from its coordinates to the photo's.
     """
@@ -295,8 +293,8 @@ def turn_pixels(pixels: Pixels, degrees: float) -> tuple[Pixels, NDArray[np.floa
 
 
 def mapped(sight: Detection, matrix: NDArray[np.float64]) -> Detection:
-    """Return the sight in other coordinates, by a (2, 3) similarity: its box becomes the one around the turned ellipse
-    in it. Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
+    """Map the sight by a (2, 3) similarity: its box becomes the one around the turned ellipse in it. Landmarks keep
+    their meaning: in a photo on its side, one eye is above the other.
     """
     box, turn = sight.box, matrix[:, :2]
     x, y = turn @ box.centre + matrix[:, 2]

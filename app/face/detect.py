@@ -1,19 +1,19 @@
 """Faces in pixels: YuNet (W. Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence Research
 20, 2023) at as few scales as find every face there is.
 
-YuNet by itself is sure of faces between about 24 and 400 pixels of its input, hints at those from 10, and sees
-nothing below (measured; the constants say it). So the photo is looked at
+YuNet by itself is sure of faces between about 24 and 400 pixels of its input, gives hints of faces from 10 pixels on,
+and sees nothing smaller (measured; see the constants). So the photo is looked at
 
 1. at the finest scale, in which the smallest face asked for is 10 pixels wide,
 2. at coarser ones, until a face as large as the whole photo is well within its range,
 3. and closer, wherever the finest one hints at a face too small for it: those spots are enlarged and looked at
    together.
 
-What all of them found is merged in one non-maximum suppression, in which the better-scaled sight of a face wins.
+All results are merged in one non-maximum suppression, in which the better-scaled sight of a face wins.
 
-YuNet was trained on upright faces. It sees many turned ones too, but makes up landmarks of an upright face for them,
-with a score that tells little. So a sight is only a place to look at: `landmarks` measures the face in an upright view,
-and `turned` looks for a face at one place in eight directions.
+YuNet was trained on upright faces. It also sees many turned ones, but with the landmarks of an upright face, which are
+wrong, and a score that says little. So a sight is only a place to look at: `landmarks` measures the face in an upright
+view, and `turned` looks for a face at one place in eight directions.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from app.types import Box, Detection, Pixels
 MIN_FACE: Final = 20
 """Width of the smallest face looked for, in pixels of the photo."""
 SCORE_THRESHOLD: Final = 0.7
-"""YuNet's score for a face, 0-1. All 4,992 photos of LFW View 1 show one of 0.85 or more, and 19 of 20 faces of any
-size from 20 pixels on have 0.88; cups and gravel reach 0.67. OpenCV's sample takes 0.9 and loses what is dim or
-turned."""
+"""Minimum score of YuNet for a face, 0-1. All 4,992 photos of LFW View 1 have a face of 0.85 or more, and 19 of 20
+faces of any size from 20 pixels on have 0.88; cups and gravel reach 0.67. OpenCV's sample uses 0.9 and misses dim and
+turned faces."""
 TOO_SMALL: Final = 0.75
-"""Share of that width under which a face was not asked for; a box of 20 pixels is off by 3 either way."""
+"""Share of that width below which a face is too small; a box of 20 pixels may be off by 3 either way."""
 HINT_THRESHOLD: Final = 0.03
-"""Score from which something HINT_WIDTH wide is worth a closer look: 95 % of faces have it, 99 % from 12 pixels on."""
+"""Score from which on a sight of HINT_WIDTH is worth a closer look: 95 % of faces have it, 99 % from 12 pixels on."""
 NMS_THRESHOLD: Final = 0.3
-"""Intersection over union from which two sights are the same face (OpenCV's sample and the YuNet paper)."""
+"""Intersection over union from which on two sights are the same face (OpenCV's sample and the YuNet paper)."""
 INSIDE_THRESHOLD: Final = 0.8
-"""Share of a sight's area within a larger face from which it is a part of that one: an eye, a nostril."""
+"""Share of a sight's area within a larger face from which on it is a part of that face, as an eye or a nostril."""
 HALF_THRESHOLD: Final = 0.5
 """The same for an unsure sight in a larger, sure face: half of the face. In 15 of
 1,132 photos of LFW it was taken for a second face; no real pair of faces in them is so close."""
@@ -59,19 +59,19 @@ SPOT_WIDTH: Final = 24
 """Width in the network's input from which a place is worth a look for a turned face. Faces of 50 to 69 pixels in films
 of 640 × 480, turned by 135 degrees and seen at half their size, look 27 to 69 wide, with scores of 0.03 to 0.78."""
 MAX_SPOTS: Final = 8
-"""More are not looked at; the highest scores go first. In those films the turned face is the seventh at worst."""
+"""Maximum spots to look at, highest scores first. In those films the turned face is the seventh at worst."""
 SHARED: Final = 3
-"""So many times as many are looked at for doubles, so that thousands of weak ones cost nothing."""
+"""Multiple of them that is checked for doubles, so that thousands of weak ones cost nothing."""
 ROUGH_SCORE: Final = 0.5
 """Score of a spot in one of the DIRECTIONS, in a ROUGH tile, from which it may be a face: faces in those films, turned
 by 45 to 270 degrees, have 0.76 in the median; one in eight other places has as much as this."""
 DIRECTIONS: Final = tuple(range(0, 360, 45))
-"""Clockwise degrees by which one place is turned: YuNet is sure of faces that are turned by up to 30."""
+"""Clockwise degrees by which a place is turned; YuNet is sure of faces that are turned by up to 30."""
 MAX_HINTS: Final = 512
-"""More are not looked at closer (0.7 ms each); the highest scores go first."""
+"""Maximum hints to look at closer (0.7 ms each), highest scores first."""
 
 HINT_WIDTH: Final = 10
-"""Pixels of the network's input that a face must be wide to raise a hint."""
+"""Minimum width of a face, in pixels of the network's input, to give a hint."""
 HINT_SCORES: Final = ((HINT_WIDTH, 20), (HINT_THRESHOLD, 0.15))
 """Widths in the network's input, and the scores that hints so wide need; between, straight. Of faces of LFW View 1 made
 small, blurred or saved as JPEG, 99 % reach 0.24 at 12 pixels, 0.61 at 15 and 0.85 at 20. With the lower score for all
@@ -80,20 +80,20 @@ SURE_WIDTH: Final = 40
 """From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the
 width at 20 pixels to 2.7 % at 40)."""
 LARGEST_WIDTH: Final = 280
-"""Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth is lost."""
+"""Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth of the faces is missed."""
 COARSEST_SIDE: Final = 192
 """Longer side of the coarsest level: a face that fills the photo, or is cut by its edge, is found at 96 to 320."""
 COARSER: Final = 8
-"""Most that one level may be coarser than the one before: what is 280 wide in one is 35 in the next."""
+"""Maximum factor between two levels: a face 280 pixels wide in one is 35 in the next."""
 KEPT_WIDTH: Final = LARGEST_WIDTH / COARSER
-"""Narrower sights in a coarser level were seen better in the one before."""
+"""Narrower sights in a coarser level were seen better in the previous one."""
 SAFE_WIDTH: Final = KEPT_WIDTH / 0.9
 """Width of a face whose sight is kept: of 300 faces of LFW View 1, a hundredth is seen a tenth narrower at most."""
 CHEAP_AREA: Final = 320 * 320
-"""Pixels up to which the photo is looked at in full, as that costs no more than a few closer looks."""
+"""Pixels up to which the photo is looked at in full, which costs no more than a few closer looks."""
 
 MAX_INPUT: Final = 1536
-"""Longest side of one network input; larger levels are cut into overlapping pieces, so that memory stays bounded."""
+"""Maximum side of a network input; larger levels are cut into overlapping pieces to limit memory."""
 TALLEST: Final = 1.58
 """Height of a face over its width: 1.3 in the middle, at most 1.58 in 99 of 100 faces of LFW View 1 at any size."""
 SEAM: Final = 2
@@ -108,7 +108,7 @@ class Tile(NamedTuple):
 
     side: int
     face: int
-    """Width in it of the face that is expected there."""
+    """Width in the tile of the expected face."""
 
 
 CLOSE: Final = Tile(128, 52)
@@ -122,7 +122,7 @@ large one in 1 GiB."""
 TILES: Final = TILES_PER_ROW**2
 
 OF_BEST: Final = 0.5
-"""Share of the best place's score from which a place's landmarks count."""
+"""Share of the best place's score from which on a place's landmarks count."""
 OFFSET: Final = np.array([[-0.001, -0.013], [0.022, -0.012], [0.032, 0.006], [-0.001, 0.008], [0.027, 0.002]])
 """(5, 2) x, y in distances between the eyes, added to that mean: YuNet's landmarks lean to one side, and the mean lies
 elsewhere than the best place's. With it, landmarks lie on average where the best places of a view and its mirror image
@@ -146,7 +146,7 @@ class Level:
     width: int
     height: int
     overlap: int
-    """Pixels that its pieces share, if it has several."""
+    """Pixels by which its pieces overlap, if it has several."""
 
     def pieces(self) -> Iterator[Piece]:
         """Yield overlapping rectangles, no side longer than MAX_INPUT, that cover the level."""
@@ -169,7 +169,7 @@ class Detector:
     ) -> None:
         """``model`` is YuNet's prepared file (`open_detector` makes it); ``threads`` work on one photo.
 
-        Raises Unusable: detector_unreadable where it is none, and device_unavailable.
+        Raises Unusable: detector_unreadable if it isn't one, and device_unavailable.
         """
         self.min_face = min_face
         session = _open(model, device, threads, None, gpu)
@@ -195,14 +195,14 @@ class Detector:
         return [sight for sight in self.search(pixels, min_face=min_face) if sight.score >= SCORE_THRESHOLD]
 
     def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-        """Return what `detect` returns, then up to MAX_SPOTS places of lower scores that may show turned faces."""
+        """Return the results of `detect`, then up to MAX_SPOTS places of lower scores that may show turned faces."""
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._search_level(pixels, finest)
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
         large = [sights[~small]]
         for level in coarser:
-            # What is huge in a finer level is seen better in the next, what is small in a coarser one in the last.
+            # A huge face is seen better in the next, coarser level, a small one in the previous, finer one.
             large[-1] = large[-1][large[-1][:, _SEEN_WIDTH] <= HUGE_WIDTH]
             seen = self._search_level(pixels, level)
             large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
@@ -224,7 +224,7 @@ class Detector:
         return [*_detections(faces), *_detections(spots)[:MAX_SPOTS]]
 
     def promising(self, pixels: Pixels, box: Box) -> list[int]:
-        """Return the DIRECTIONS in which something at ``box`` is enough like a face for `turned` to look."""
+        """Return the DIRECTIONS in which the place at ``box`` is similar enough to a face for `turned` to look."""
         place = _Place.at(box, pixels, ROUGH)
         sights = self._run(_sheet(place.part, *place.turned_by(DIRECTIONS), ROUGH).pixels, least=ROUGH_SCORE)
         fitting = (sights[:, 2] > ROUGH.face / 3) & (sights[:, 2] < ROUGH.face * 2)
@@ -244,9 +244,9 @@ class Detector:
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
 
-        ``expected`` (5, 2) is about where they should be. YuNet answers at several places of its grid for one face: the
-        result (5, 2) is their mean, weighted by score, which moves less with the face's place on the grid than the best
-        one's. Returns it and the best score; None if no such face is seen, or only by scores below SCORE_THRESHOLD.
+        ``expected`` (5, 2) are approximate positions. YuNet detects a face at several places of its grid: the result
+        (5, 2) is their mean, weighted by score, which depends less on the face's place on the grid than the best one's.
+        Returns it and the best score; None if no such face is seen, or only with scores below SCORE_THRESHOLD.
         """
         rows = self._network.places(view, least=OF_BEST * SCORE_THRESHOLD)
         apart = math.dist(expected[0], expected[1])
@@ -271,14 +271,14 @@ class Detector:
         for left, top, right, bottom in level.pieces():
             sights = self._run(image[top:bottom, left:right])
             _map(sights, 1.0, (left, top))
-            # What reaches an inner edge of its piece is whole in a neighbour or in the next level.
+            # A face at an inner edge of its piece is whole in a neighbouring piece or in the next level.
             low, high = sights[:, :2], sights[:, :2] + sights[:, 2:4]
             cut = (low <= (left + SEAM, top + SEAM)) & (left > 0, top > 0)
             cut |= (high >= (right - SEAM, bottom - SEAM)) & (right < level.width, bottom < level.height)
             sights_of.append(sights[~cut.any(axis=1)])
         together = np.concatenate(sights_of)
         ratio = np.array([width / level.width, height / level.height])
-        _map(together, ratio, (ratio - 1) / 2)  # pixel centres lie at whole numbers
+        _map(together, ratio, (ratio - 1) / 2)  # pixel centres are at integers
         return together
 
     def _look_closer(
@@ -300,7 +300,7 @@ class Detector:
         rows = self._network.detect(pixels, least=least)
         sights = np.empty((len(rows), 16))
         sights[:, :15], sights[:, _SEEN_WIDTH] = rows, rows[:, 2]
-        # Landmarks in one point are no face's.
+        # A face's landmarks are not all in one point.
         apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
         return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
 
@@ -311,9 +311,9 @@ class _Place(NamedTuple):
     part: Pixels
     """(H, W, 4): four channels take OpenCV 5 half the time of three to warp, and give the same pixels."""
     centre: NDArray[np.float64]
-    """(2,) the box's, in the part."""
+    """(2,) the box's centre, in the part."""
     width: float
-    """The box's, in the part."""
+    """The box's width, in the part."""
     ratio: float
     """Photo pixels per pixel of the part."""
     left: int
@@ -321,8 +321,8 @@ class _Place(NamedTuple):
 
     @staticmethod
     def at(box: Box, pixels: Pixels, tile: Tile) -> _Place:
-        """Cut it out. A large face is shrunk by averaging over areas, so that fine detail turns grey instead of into
-        moiré."""
+        """Cut the place out. A large face is shrunk by averaging over areas, so that fine detail turns grey and not
+        into moiré."""
         x, y = box.centre
         ratio, reach = max(1.0, box.width / tile.face), tile.side / tile.face * box.width
         left, top = (
@@ -363,8 +363,8 @@ def _sheet(
     degrees: NDArray[np.float64],
     tile: Tile,
 ) -> _Sheet:
-    """Return up to TILES places, (N, 2) ``centres``, each enlarged into a tile and turned clockwise by so many
-    ``degrees``, black outside of the photo. ``pixels`` is the photo, RGB, or a part of it, RGBA. ``widths``: the
+    """Return up to TILES places, (N, 2) ``centres``, each enlarged into a tile and turned clockwise by ``degrees``,
+    black outside of the photo. ``pixels`` is the photo, RGB, or a part of it, RGBA. ``widths``: the
     expected faces', in pixels.
     """
     columns, side = min(len(centres), TILES_PER_ROW), tile.side
@@ -414,7 +414,7 @@ def _spans(length: int, overlap: int) -> list[tuple[int, int]]:
 
 
 def merge(sights: _Sights) -> _Sights:
-    """Keep one detection for each face; one mostly within another, larger face is a part of it and is dropped."""
+    """Keep one detection for each face; drop one that is mostly within a larger face, since it is a part of it."""
     sights = suppress(sights)
     if len(sights) < 2:
         return sights
@@ -483,7 +483,7 @@ def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
 
 
 def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
-    """Return the best detection whose box holds the point and has about the width of the hint: one or none."""
+    """Return the best detection whose box contains the point and has about the hint's width: one or none."""
     left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
     holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
     fitting = sights[holds & (width > CLOSE.face / 3) & (width < CLOSE.face * 2)]

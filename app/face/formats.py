@@ -1,4 +1,4 @@
-"""Open an image file of each format that is read: recognise it, check its size, and touch no pixels.
+"""Open an image file of any supported format: recognise it and check its size, without reading pixels.
 
 The format is recognised by its signature, and only that format's reader is called: Pillow's, or libheif for HEIC.
 """
@@ -40,7 +40,7 @@ MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
 (https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
 BYTES_A_PIXEL = 28
-"""More memory than decoding a photo of 4 megapixels or more and finding its faces takes, in every format but UNBOUNDED.
+"""Upper bound of the memory for decoding a photo of 4 megapixels or more and finding its faces, except for UNBOUNDED.
 Measured: up to 23.6, compared with the peak of a process of its own, format by format (tests/face/test_memory.py)."""
 UNBOUNDED = frozenset({"HEIF", "AVIF"})
 """Formats that hold streams of their own, whose size the file's header does not bound: decoders refuse more than
@@ -48,12 +48,12 @@ UNBOUNDED = frozenset({"HEIF", "AVIF"})
 SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
 """The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
 SILENT = frozenset({"WEBP", "AVIF", "HEIF"})
-"""Formats whose readers don't say that they had no memory."""
+"""Formats whose readers don't report a lack of memory."""
 SMALL_PIXELS = 1_000_000
-"""Less than this takes 30 MB at most, for which there is memory."""
+"""Smaller images take at most 30 MB, for which there is memory."""
 READER_ERRORS = (
     OSError,  # truncated, "broken data stream", unidentified
-    SyntaxError,  # its word for a damaged header
+    SyntaxError,  # Pillow's error for a damaged header
     ValueError,
     TypeError,
     LookupError,
@@ -67,13 +67,13 @@ READER_ERRORS = (
     zlib.error,
     ImageCms.PyCMSError,
 )
-"""Everything that damaged files make Pillow and libheif raise, found by mutating files."""
+"""All exceptions of Pillow and libheif for damaged files, found by mutating files."""
 
 
 _NOT_READ = re.compile(
     "unknown pixel mode|unknown data organization|[Uu]nsupported BMP|cannot handle .*layer|not yet supp"
 )
-"""What Pillow raises at opening for a whole file of a kind that it does not read, such as a TIFF of float colours."""
+"""Pillow's messages for undamaged files of a kind that it doesn't read, such as a TIFF of float colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Limits:
     max_pixels: int = 50_000_000
     max_side: int = 16_384
     min_side: int = 16
-    """No face of 20 pixels, forehead to chin, fits into less."""
+    """Minimum side: a face of 20 pixels, forehead to chin, doesn't fit into less."""
     formats: frozenset[str] | None = None
     """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF; None for all."""
 
@@ -122,8 +122,8 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 
 def failure(name: str, size: tuple[int, int], error: Exception) -> LikenessError:
-    """Return the error for what a reader raised: there was no memory, or the image is damaged; a small one that takes
-    too much is damaged, too.
+    """Return the error for a reader's exception: there was no memory, or the image is damaged, as a small one that
+    takes too much memory is.
     """
     pixels = size[0] * size[1]
     lacking = isinstance(error, MemoryError) or (name in SILENT and not _are_free(BYTES_A_PIXEL * pixels))
@@ -133,7 +133,7 @@ def failure(name: str, size: tuple[int, int], error: Exception) -> LikenessError
 
 
 def _are_free(size: int) -> bool:
-    """Return whether this process could take so many bytes now."""
+    """Return whether this process could take this many bytes now."""
     try:
         mmap.mmap(-1, max(size, 1)).close()
     except (OSError, MemoryError):
@@ -159,7 +159,7 @@ _SIGNATURES = {
     # The brands of ISO/IEC 23008-12 and of the AVIF specification; `mif1` alone says neither, its other brands do.
     "AVIF": re.compile(rb"\0...ftyp(?:avif|avis|mif1.{4}(?:.{4}){0,8}?avif)", re.DOTALL),
     "HEIF": re.compile(rb"\0...ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL),
-    # Two letters are no signature; the size of the header that follows is one of these.
+    # Two letters are not enough for a signature; the size of the following header is one of these.
     "BMP": re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
 }
 
@@ -173,7 +173,7 @@ def format_of(data: bytes) -> str:
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:
-    """Raise if the image is too large, which is known before some formats are opened."""
+    """Raise if the image is too large; for some formats this is known before opening."""
     if max(width, height) > limits.max_side:
         message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
         raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
@@ -185,7 +185,7 @@ def check_size(width: int, height: int, limits: Limits) -> None:
 def _silence_pillow() -> None:
     """Keep Pillow's warnings about odd metadata out of the log, and from becoming errors under ``-W error``.
 
-    A filter for the whole process, as `warnings.catch_warnings` must not be used in threads.
+    The filter is for the whole process, since `warnings.catch_warnings` must not be used in threads.
     """
     if warnings.filters[:1] != [("ignore", None, Warning, _PILLOW, 0)]:
         warnings.filterwarnings("ignore", module=_PILLOW.pattern)
@@ -193,9 +193,9 @@ def _silence_pillow() -> None:
 
 @cache
 def _silence_libtiff() -> None:
-    """Keep libtiff from printing what is wrong with an image to standard error, beside the log: Pillow raises it too.
+    """Keep libtiff from printing an image's errors to standard error, beside the log: Pillow raises them, too.
 
-    It is reached through Pillow's library, which is linked to it; where its names are hidden there it goes on printing.
+    It is reached through Pillow's library, which is linked with it; if that hides its names, it still prints.
     """
     with suppress(OSError):
         pillow = ctypes.CDLL(_imaging.__file__)
@@ -209,9 +209,9 @@ _PILLOW = re.compile(r"PIL\.")
 
 
 def _read_jpeg(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
-    # The markers are counted as bytes first, which takes a tenth of the time and never finds fewer.
+    # First count the markers as bytes, which takes a tenth of the time and never finds fewer.
     if data.count(bytes([0xFF, START_OF_SCAN])) > MAX_JPEG_SCANS:
-        # What is appended behind the image's end, as the film of a motion photo, has no scans.
+        # Data after the image's end, such as a motion photo's film, has no scans.
         scans = sum(marker == START_OF_SCAN for marker, _ in _jpeg_segments(data))
         if scans > MAX_JPEG_SCANS:
             raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
@@ -226,7 +226,7 @@ _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield each marker and where its segment, its length first, begins, up to the first end of image."""
+    """Yield each marker and the start of its segment (at its length), up to the first end of image."""
     at = 2
     while match := _MARKER.search(data, at):
         marker, at = match[1][0], match.end()
@@ -245,16 +245,16 @@ _PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 
 
 def _essential_chunks(data: bytes) -> Iterator[bytes]:
-    """Return a PNG without what does not show in its first picture: text, profiles and animation frames are never
+    """Return a PNG with only the chunks of its first picture, so that text, profiles and animation frames are never
     inflated.
 
-    Orientation (eXIf) may stand behind the pixels; it is moved before them.
+    The orientation (eXIf) may come after the pixels; it is moved before them.
     """
     yield data[:8]
     chunks: list[tuple[bytes, bytes]] = []
     at = 8
     while not chunks or chunks[-1][0] != b"IEND":
-        (length,) = struct.unpack_from(">I", data, at)  # struct.error behind the end: cut short
+        (length,) = struct.unpack_from(">I", data, at)  # struct.error after the end: truncated
         end = at + 12 + length
         chunks.append((data[at + 4 : at + 8], data[at:end]))
         at = end
@@ -264,7 +264,7 @@ def _essential_chunks(data: bytes) -> Iterator[bytes]:
 
 
 def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Opening allocates the canvas, so that its size is looked at before.
+    # Check the size first, since opening allocates the canvas.
     size = _webp_size(data)
     if size is None:
         raise InvalidImage("The WEBP image is damaged or cut short.", format="WEBP")
@@ -273,7 +273,7 @@ def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Canvas width and height (RFC 9649, sections 2.5-2.7)."""
+    """Return the canvas's width and height (RFC 9649, sections 2.5-2.7)."""
     kind, start = data[12:16], data[20:30]
     if len(start) < 10:
         return None
@@ -288,7 +288,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Opening may already allocate the first frame.
+    # Check the size first, since opening may allocate the first frame.
     size = _gif_size(data)
     if size is not None:
         check_size(*size, limits)
@@ -296,11 +296,11 @@ def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height of the screen, or of the first frame where it reaches further (GIF89a, 17-24)."""
+    """Return the width and height of the screen, or of the first frame if it is larger (GIF89a, 17-24)."""
     if len(data) < 13:
         return None
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)  # behind the colour table
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)  # after the colour table
     while data[at : at + 1] == b"!":  # an extension: a label, and blocks of data up to an empty one
         at += 2
         while at < len(data) and data[at]:
@@ -319,9 +319,9 @@ def _read_heif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
 
 @cache
 def heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one.
+    """Load libheif at the first such photo: it takes 20 ms, and most servers never see one.
 
-    Raises UnsupportedImage where the extra `heic` is not installed.
+    Raises UnsupportedImage if the extra `heic` is not installed.
     """
     try:
         import pillow_heif  # noqa: PLC0415 - see above
@@ -359,7 +359,7 @@ def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     tags = image.tag_v2
     if tags.get(NEW_SUBFILE_TYPE, 0) == REDUCED:
         raise UnsupportedImage("The TIFF begins with a preview, as cameras' raw files do; send a JPEG.", format="TIFF")
-    # A tile is decoded whole, however little of it the picture needs.
+    # A tile is decoded whole, even if the picture needs little of it.
     tile = (tags.get(322, 1), tags.get(323, 1))
     if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:
         raise ImageTooLarge("The TIFF has tiles of too many pixels.", max_pixels=limits.max_pixels)

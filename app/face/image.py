@@ -2,8 +2,8 @@
 
 Pillow decodes, TurboJPEG for JPEG and libheif for HEIC. The format is recognised by its signature (`app.face.formats`),
 and only that format's reader is called. The bytes are untrusted: whatever a reader raises becomes one of the errors of
-`app.errors`, and a picture is decoded completely or not at all. Where bytes of a JPEG are missing or wrong libjpeg only
-warns, fills the rest with grey and goes on. Pillow and OpenCV drop its warnings; TurboJPEG's interface, which
+`app.errors`, and a picture is decoded completely or not at all. If a JPEG has missing or wrong bytes, libjpeg only
+warns, fills the rest with grey and continues. Pillow and OpenCV drop its warnings; TurboJPEG's interface, which
 simplejpeg calls, returns the first one. Its pixels are the same as Pillow's, in half the processor time.
 """
 
@@ -35,7 +35,7 @@ from app.face.formats import (
 from app.types import Pixels
 
 REDUCTIONS = (8, 4, 2)
-"""What libjpeg can shrink by while it decodes, at less than the cost of decoding."""
+"""Factors by which libjpeg can shrink while it decodes, which is cheaper than decoding."""
 MAX_SAVING = 2
 """What reducing a JPEG saves of its memory: a progressive one keeps up to 8 bytes of coefficients a pixel, and other
 formats take up to 20 while they are decoded."""
@@ -59,8 +59,8 @@ NO_MEMORY = "nsufficient memory"
 class Decoded:
     """Upright pixels, (H, W, 3) uint8 RGB, contiguous, read-only; each stands for ``scale`` × ``scale`` original ones.
 
-    ``left`` and ``top`` say where the first of them begins in the upright original, in pixels: not at 0 where the
-    last, incomplete blocks of a reduced photo were turned to the front.
+    ``left`` and ``top`` are the first one's position in the upright original, in pixels; not 0 if turning brought the
+    last, incomplete blocks of a reduced photo to the front.
     """
 
     pixels: Pixels
@@ -83,10 +83,10 @@ class EncodedImage:
     height: int
     _opened: ImageFile.ImageFile | None
     reducible: bool = False
-    """Whether libjpeg can shrink it while it decodes."""
+    """Whether libjpeg can shrink it while decoding."""
 
     def pixels(self, factor: int = 1) -> int:
-        """Return how many pixels decoding takes memory for. A reduced JPEG still keeps coefficients of all of it."""
+        """Return the number of pixels that decoding needs memory for. A reduced JPEG still keeps all coefficients."""
         return self.width * self.height // min(factor, MAX_SAVING) ** 2
 
     def decode(self, factor: int = 1) -> Decoded:
@@ -125,15 +125,15 @@ def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
             return _upright(rgb, _orientation(image), scale, size)
         image.load()
         if isinstance(image, WebPImageFile):
-            image._decoder = image.fp = None  # its two canvases and a copy of the pixels, 12 bytes a pixel
+            image._decoder = image.fp = None  # frees its two canvases and a copy of the pixels, 12 bytes per pixel
         if name == "HEIF" and image.size != size:
             raise ValueError("the coded picture has another size than the container says")
-        # Some formats keep orientation behind the pixels; Pillow turns TIFF by itself, and its size is upright before.
+        # Some formats have the orientation after the pixels. Pillow turns TIFF by itself, and gives its upright size.
         orientation = _orientation(image)
         rgb = _to_rgb(image)
         if is_deep and 0 < rgb.max() < DARK:  # Pillow keeps the upper 8 bits of colours
             raise UnsupportedImage(f"The {name} image leaves the upper bits of its colours empty; save it with 8 bits.")
-        image.close()  # its pixels are not needed while these are turned
+        image.close()  # frees its pixels before these are turned
         return _upright(rgb, orientation, scale, size)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
@@ -142,8 +142,7 @@ def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
-    """Return the EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is
-    whole."""
+    """Return the EXIF orientation; 1 (upright) if it is missing, damaged or out of range."""
     try:
         value = image.getexif().get(274, 1)
     except READER_ERRORS:
@@ -152,8 +151,8 @@ def _orientation(image: ImageFile.ImageFile) -> int:
 
 
 def _read_jpeg(image: ImageFile.ImageFile, data: bytes, wanted: int) -> tuple[int, Pixels | None]:
-    """Return by how much a JPEG is decoded smaller, ``wanted`` or as near below it as libjpeg can, and its pixels, RGB;
-    None if Pillow has to decode it, reduced then as much. Raises as `decode_jpeg`."""
+    """Return the reduction of a JPEG (``wanted``, or the nearest lower one that libjpeg has) and its pixels, RGB; None
+    for these if Pillow has to decode it, with the same reduction. Raises what `decode_jpeg` raises."""
     width, height = image.size
     scale = next((factor for factor in REDUCTIONS if factor <= wanted and min(width, height) >= factor), 1)
     cmyk = image.mode == "CMYK"
@@ -216,7 +215,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 
 def _converter(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Return what turns a band of the image into (H, W, 3) or, for grey values, (H, W, 1)."""
+    """Return a function that converts a band of the image to (H, W, 3) or, for grey values, (H, W, 1)."""
     if image.mode.startswith(("I", "F")):
         convert = _upper_bits(image) if image.mode.startswith("I;16") else _stretch(image)
         white_is_zero = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0
@@ -231,7 +230,7 @@ def _converter(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]
 
 
 def _opaque(image: Image.Image) -> NDArray[np.uint8]:
-    """Return the image as RGB, what is transparent composited on white."""
+    """Return the image as RGB, with transparency composited on white."""
     if not image.has_transparency_data:
         return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), np.uint8)
     if image.mode == "La":
@@ -243,7 +242,7 @@ def _opaque(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _upper_bits(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Keep the upper 8 of the bits that grey values use: cameras put values of 10 or 12 bits into 16.
+    """Keep the upper 8 of the bits that grey values use, since cameras put values of 10 or 12 bits into 16.
 
     ``transparency`` is a PNG's one transparent value.
     """
@@ -262,7 +261,7 @@ def _upper_bits(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]
 
 
 def _stretch(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Spread values of no declared range, from their lowest to their highest; what is not finite is black."""
+    """Stretch values without a declared range, from lowest to highest; values that are not finite become black."""
     low, high = math.inf, -math.inf
     for _, band in _bands(image):
         values = _values(band)
@@ -308,7 +307,7 @@ def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, colours
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Return a JPEG's width and height. Raises ValueError or LookupError if its header is odd or damaged."""
+    """Return a JPEG's width and height. Raises ValueError or LookupError if its header is unusual or damaged."""
     height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=True)
     return width, height
 

@@ -1,8 +1,7 @@
-"""How well a face can be compared: 0-100, with the reasons that pull it down.
+"""Rate how well a face can be compared, 0-100, with the reasons for a low score.
 
-The score is 100 times a product of factors, one for each property, each 1 where the property costs nothing and
-falling to 0 where false non-matches become the rule. How the constants were chosen and what they bring:
-docs/explanation/quality.md.
+The score is 100 times a product of factors, one for each property: 1 if the property costs nothing, falling to 0 as
+false non-matches become the rule. docs/explanation/quality.md says how the constants were chosen and what they gain.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ class QualityLevel(StrEnum):
 MINIMUM_SCORES: Mapping[QualityLevel, float] = MappingProxyType(
     {QualityLevel.NONE: 0.0, QualityLevel.LOW: 20.0, QualityLevel.MEDIUM: 40.0, QualityLevel.HIGH: 70.0}
 )
-"""Chosen on degraded copies of LFW View 1 by the errors among what each would let in (docs/explanation/quality.md)."""
+"""Chosen on degraded copies of LFW View 1 by the errors that each score admits (docs/explanation/quality.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """0 at ``worst`` and beyond, 1 at ``good`` and beyond, straight between; the two may stand in either order."""
+    """0 at ``worst`` and beyond, 1 at ``good`` and beyond, linear between; either may be the larger."""
 
     measure: str
-    """Which of `Measures` it is for."""
+    """The field of `Measures` that it is for."""
     worst: float
     good: float
 
@@ -63,10 +62,10 @@ RAMPS: Mapping[Reason, Ramp] = MappingProxyType(
         Reason.LOW_SCORE: Ramp("score", 0.8, 0.93),
     }
 )
-"""Chosen on LFW View 1 and on degraded copies of its photos. Brightness sets in far below what any skin looks like in a
-properly exposed photo: a ramp reaching higher would drop errors too, and people for the colour of their skin."""
+"""Chosen on LFW View 1 and on degraded copies of its photos. Brightness counts only far below that of any skin in a
+properly exposed photo: a higher ramp would avoid more errors, but also reject people for the colour of their skin."""
 REASON_BELOW = 0.7
-"""A factor under this is named as a reason."""
+"""A factor below this is named as a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Measures:
     cut_off: float
     """Share of the face, brows to chin, that lies outside of the photo, 0-1."""
     score: float
-    """The detector's own, 0-1."""
+    """The detector's score, 0-1."""
 
 
 def assess(crop: Pixels, detection: Detection, width: int, height: int) -> Quality:
@@ -144,11 +143,11 @@ def _sharpness(grey: NDArray[np.uint8]) -> float:
 
 
 def _pose_and_cut(landmarks: Landmarks, width: int, height: int) -> tuple[float, float]:
-    """Return how far the landmarks' shape is from a frontal one's, and the share of the face outside of the photo.
+    """Return the distance of the landmarks' shape from a frontal one's, and the share of the face outside of the photo.
 
-    With points as complex numbers the best similarity is one division (see `app.face.align`); what it leaves over
-    is the Procrustes distance (Kendall, "Shape manifolds", Bull. London Math. Soc. 16, 1984), free of shift, scale
-    and tilt.
+    With points as complex numbers the best similarity is one division (see `app.face.align`); the remainder is the
+    Procrustes distance (Kendall, "Shape manifolds", Bull. London Math. Soc. 16, 1984), which doesn't depend on shift,
+    scale and tilt.
     """
     seen = np.asarray(landmarks, np.float64) @ (1, 1j)
     centre = seen.sum() / len(seen)

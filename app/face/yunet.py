@@ -1,6 +1,6 @@
-"""YuNet in ONNX Runtime: what it sees in one input, as rows of numbers.
+"""Run YuNet in ONNX Runtime on one input; detections are rows of numbers.
 
-Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own (tests/face/test_yunet.py);
+Rows are decoded and cleared of doubles as in OpenCV's FaceDetectorYN, and equal its results (tests/face/test_yunet.py);
 ONNX Runtime takes half its time, and one session serves any number of threads.
 """
 
@@ -25,16 +25,16 @@ STRIDES: Final = (8, 16, 32)
 MOST: Final = 5000
 """Rows with the highest scores that are looked at for doubles (OpenCV's default)."""
 WAIT_S: Final = 0.002
-"""How long an input waits on a GPU for those of other callers. Not measured yet."""
+"""Seconds that an input waits on a GPU for other callers' inputs. Not measured yet."""
 QUEUE_LIMIT: Final = 4096
-"""Every caller waits for its own input, so that there are never more than callers."""
+"""Maximum inputs that wait. Every caller waits for its own, so there are never more than callers."""
 
 Rows = NDArray[np.float32]
 """(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
 
 
 class Canvas(NamedTuple):
-    """The one shape of a session's inputs on a GPU: so many at once, each at most so high and wide."""
+    """The only shape of a session's inputs on a GPU: their number at once, and their maximum height and width."""
 
     items: int
     height: int
@@ -92,8 +92,8 @@ class YuNet:
         return rows[np.asarray(kept, np.int64).reshape(-1)]
 
     def places(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
-        """Return what every place of the grid sees in (H, W, 3) uint8 RGB ``pixels`` that scores the threshold and
-        ``least`` or more: several rows a face.
+        """Return the detections at every place of the grid in (H, W, 3) uint8 RGB ``pixels`` that score the threshold
+        and ``least`` or more: several rows per face.
         """
         height, width = pixels.shape[:2]
         canvas = self._canvas(height, width)
