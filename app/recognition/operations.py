@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -215,7 +215,7 @@ class Operations:
         """
         gate = self.gates.open(liveness, gallery.liveness)
         with self.searched_by(gallery) as used:
-            thresholds = self._deciding(gallery, used.thresholds)
+            thresholds = used.thresholds
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
             if track:
@@ -230,7 +230,7 @@ class Operations:
             (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
             point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=chosen.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
-            warnings = population_warnings(used.thresholds, population, point, gallery.population)
+            warnings = population_warnings(thresholds, population, point, gallery.population)
         with timed(stages, "search"):
             others = self.search(gallery, [probe], 2, thresholds, chosen.length)[0] if explain else []
             ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
@@ -284,8 +284,7 @@ class Operations:
         """
         gate = self.gates.open(liveness, gallery.liveness)
         with self.searched_by(gallery) as used:
-            sizes = self._galleries.sizes(gallery)
-            thresholds = self._deciding(gallery, used.thresholds)
+            sizes, thresholds = self._galleries.sizes(gallery), used.thresholds
             sought = fused_sizes(sizes, thresholds)
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
             if track:
@@ -297,7 +296,7 @@ class Operations:
                 probes = Probes(photo, embedded, [template_of(photo.faces[place]) for place in embedded])
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = probes.photo, probes.places
-            warnings = population_warnings(used.thresholds, population, point, gallery.population)
+            warnings = population_warnings(thresholds, population, point, gallery.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give a subject to each of the other faces, and the margin needs one more
@@ -506,9 +505,11 @@ class Operations:
         with self._embedders.use(package.id) as used:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
-    def searched_by(self, gallery: Gallery) -> AbstractContextManager[Model]:
-        """Open the package that the gallery is searched by."""
-        return self._embedders.use(self._galleries.probed_by(gallery))
+    @contextmanager
+    def searched_by(self, gallery: Gallery) -> Iterator[Model]:
+        """Open the package that the gallery is searched by, with the operating points that decide in the gallery."""
+        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
+            yield replace(used, thresholds=self._deciding(gallery, used.thresholds))
 
     def add(
         self,
