@@ -25,7 +25,7 @@ CHANGES = "changes"
 SHARED = {"gallery": options.Gallery, "subject": options.Subject}
 """The arguments that other commands have too."""
 SAMPLES = {"gallery": "home", "subject": "collins", "url": "https://example.org/faces"}
-"""Arguments in examples, in which other ids are words."""
+"""Values of arguments in examples; for other ids a word is used."""
 SINGULAR = {"kinds": "kind", "galleries": "gallery", "cameras": "camera", "subjects": "subject"}
 """The option that may be repeated, for each list of a form."""
 

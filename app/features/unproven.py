@@ -75,7 +75,7 @@ class UnprovenBodies:
             raise Why.REQUESTS.error() from None
 
     def _make_room(self, visit: Visit, size: int) -> None:
-        """End the oldest requests until these bytes of this one fit. Raises Overloaded if they never do."""
+        """End the oldest requests until ``size`` more bytes of this one fit. Raises Overloaded if they can't fit."""
         left = self._admission.bytes.size * UNPROVEN_SHARE - visit.held - size
         if left < 0:
             raise Why.BYTES.error()

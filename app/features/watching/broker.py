@@ -16,9 +16,9 @@ RECONNECT_S: Final = (1, 20)
 
 
 def broker_client(url: str, setting: str, name: str) -> paho.Client:
-    """Return a client that connects to the broker at ``url`` once its loop runs; ``name`` begins its id.
+    """Return a client that connects to the broker at ``url`` when its loop runs; its id begins with ``name``.
 
-    Raises InvalidSetting, which names the ``setting``, for a URL that names no broker.
+    Raises InvalidSetting, which names the ``setting``, if the URL is not a broker's.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:

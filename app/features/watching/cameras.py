@@ -1,4 +1,4 @@
-"""The state of cameras: what their watchers report, and what was seen before them in the last hour."""
+"""The state of cameras: their watchers' reports, and the sightings of the last hour."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from app.timestamps import utc_now
 
 
 class Cameras:
-    """Keeps what watchers report of cameras. Safe to share between threads, the database between servers."""
+    """Keeps watchers' reports on cameras. Safe to share between threads, the database between servers."""
 
     def __init__(self, database: Database, kept: timedelta) -> None:
         """Remember a camera for ``kept`` after its last report."""
         self._database, self._kept = database, kept
 
     def tell(self, gallery: Gallery, reports: Iterable[CameraTold]) -> None:
-        """Store a watcher's report of each camera in place of the one before. Raises GalleryNotFound."""
+        """Store a watcher's report on each camera in place of the previous one. Raises GalleryNotFound."""
         now = utc_now()
         with self._database.write(cached=False) as connection:
             lock_gallery(connection, gallery)
@@ -55,7 +55,7 @@ class Cameras:
         return [_state(name, reports.get(name), counts.get(name), pictures) for name in sorted({*reports, *counts})]
 
     def prune(self) -> int:
-        """Forget the cameras that no watcher has reported for `kept`; return how many."""
+        """Forget the cameras without a watcher's report for `kept`; return how many."""
         with self._database.write(cached=False) as connection:
             old = sa.delete(CAMERAS).where(CAMERAS.c.told_at < utc_now(-self._kept))
             return connection.execute(old).rowcount

@@ -1,4 +1,4 @@
-"""Events: what happened, numbered in the order in which it became visible, kept with the sightings they are about."""
+"""Events, numbered in the order in which they became visible, and kept with the sightings that they are about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.gallery.records import is_current
 from app.timestamps import utc_now, utc_seconds
 
 VERSION: Final = 1
-"""Version of the events' form. Fields may be added to it; renaming or removing one makes a new version."""
+"""Version of the events' form. Fields may be added without a new version; renaming or removing one needs a new one."""
 Event: TypeAlias = dict[str, Any]
 """An event as `app.features.watching.schemas.Event` describes it, without its age."""
 Some: TypeAlias = Collection[str] | None
@@ -30,10 +30,10 @@ ONLY: Final = 1
 def write_event(
     change: Change, sighting_key: int, subject_key: int | None, kind: EventKind, about: Mapping[str, object]
 ) -> None:
-    """Write an event in the change's transaction; whoever else writes one waits until it ends.
+    """Write an event in the change's transaction; other writers of events wait until it ends.
 
     ``about`` has the fields of `app.features.watching.schemas.Event` that come from the sighting. The subject's fields
-    are read when the event is sent: it may have another id and name then, or be erased.
+    are read when the event is sent, since its id and name may change, or it may be erased.
     """
     event_id, number = uuid.uuid4().hex, _next_number(change)
     head = {"version": VERSION, "id": event_id, "number": number, "event": kind, "at": utc_now()}
@@ -65,7 +65,7 @@ def last_number(connection: Connection) -> int:
 
 
 def among(galleries: Some, cameras: Some, kinds: Some) -> list[Where]:
-    """Return what holds of the events of these galleries, by id, of these cameras and kinds; None: all."""
+    """Return the conditions for events of these galleries (by id), cameras and kinds; None: all."""
     asked = {GALLERIES.c.id: galleries, EVENTS.c.camera: cameras, EVENTS.c.kind: kinds}
     return [column.in_(sorted(some)) for column, some in asked.items() if some is not None]
 
@@ -74,7 +74,7 @@ def read_events(
     database: Database, after: int, limit: int, where: Sequence[Where] = (), named: Where | None = None
 ) -> list[Event]:
     """Return the events after this number, in order, for which ``where`` holds. They name only subjects for whom
-    ``named`` holds, None: all."""
+    ``named`` holds, with None all."""
     whom = (EVENTS.c.subject_key == SUBJECTS.c.key) & is_current() & (sa.true() if named is None else named)
     query = sa.select(EVENTS.c.document, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name"))
     query = query.join_from(EVENTS, GALLERIES).outerjoin(SUBJECTS, whom).where(EVENTS.c.number > after, *where)
@@ -83,5 +83,5 @@ def read_events(
 
 
 def aged(event: Event, now: float) -> dict[str, object]:
-    """Return the event as it is sent at ``now`` (seconds since 1970): with the age in seconds of what it reports."""
+    """Return the event to send at ``now`` (seconds since 1970), with its age in seconds."""
     return event | {"age_s": round(max(0.0, now - utc_seconds(event["seen_at"])), 3)}

@@ -1,5 +1,5 @@
-"""The part of watching that the service imports while it is off: its setting, how it is loaded, and what still becomes
-of sightings that there are."""
+"""The part of watching that the service imports while it is off: its setting, its loading, and the deletion of existing
+sightings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _load() -> Feature:
 
 
 def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
-    """Delete sightings when their time has passed, and with the people whom they show. The rest of the feature is
-    imported only if there are some."""
+    """Delete sightings when they expire, or when the people in them are deleted. The rest of the feature is imported
+    only if there are sightings."""
 
     def watching() -> Any:
         return import_module("app.features.watching.service").Watching(core, **days)

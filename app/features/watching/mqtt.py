@@ -1,8 +1,8 @@
-"""Publishes events, and who is where, to an MQTT broker, in the form that Home Assistant discovers.
+"""Publish events, and who is where, to an MQTT broker, in the form that Home Assistant discovers.
 
 Events are published with QoS 1 and their id; the number of the last one is in SQL, so that none is lost while the
-broker is away. States are retained and follow from the sightings: one for each person, at any camera, and one for each
-camera. Topics have no names in them, and a person who is deleted loses all of them.
+broker is away. States are retained and computed from the sightings: one for each person, at any camera, and one for
+each camera. Topics contain no names, and those of a deleted person are removed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ ACK_S: Final = 10.0
 AT_ONCE: Final = 50
 PICTURE: Final = "picture"
 STATES_S: Final = 10.0
-"""Between looks at the states without an event: somebody was erased, renamed or has expired."""
+"""Seconds between checks of the states without an event, since people may be erased, renamed or expire."""
 State = Mapping[str, object]
 
 
 class Publisher:
-    """Publishes from threads of its own, until it is closed."""
+    """Publishes from its own threads until it is closed."""
 
     def __init__(self, url: str, store: Store, poll_s: float = POLL_S) -> None:
-        """Start the threads. Raises InvalidSetting for a URL that names no broker."""
+        """Start the threads. Raises InvalidSetting if the URL is not a broker's."""
         self._database, self._blobs, self._poll_s = store.database, store.blobs, poll_s
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
         self._retained: dict[str, str] = {}
-        """What this process has published, by topic, so that only changes are sent; of a picture which one it is."""
+        """This process's published messages, by topic, so that only changes are sent; for a picture, its id."""
         self._states_at = 0.0
         self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
@@ -69,7 +69,7 @@ class Publisher:
         self._worker.wake(poll_s)
 
     def close(self) -> None:
-        """Say that the server is gone, and disconnect."""
+        """Publish that the server is gone, and disconnect."""
         self._stopping.set()
         self._worker.close(ACK_S)
         self._client.publish(STATUS, "offline", qos=1, retain=True)
@@ -86,7 +86,7 @@ class Publisher:
         return self._poll_s
 
     def _publish(self) -> None:
-        """Publish the states where they changed, and the events that are due."""
+        """Publish changed states and due events."""
         [last] = self._database.column(sa.select(EVENT_CURSORS.c.number).where(EVENT_CURSORS.c.name == NAME))
         events = read_events(self._database, last, AT_ONCE)
         if events or self._stale.is_set() or time.monotonic() >= self._states_at:
@@ -129,7 +129,7 @@ class Publisher:
         return to_stored(rows[0], self._blobs).crop if rows else None
 
     def _connected(self, client: paho.Client, *_: object) -> None:
-        """Subscribe to what the broker still retains of this server, to clear what no longer exists, and to Home
+        """Subscribe to this server's retained messages, to clear those of things that no longer exist, and to Home
         Assistant's start."""
         self._retained.clear()
         own = STATUS, f"{ROOT}/+/+/state", f"{ROOT}/+/+/{PICTURE}", f"{DISCOVERY}/+/+/config", f"{DISCOVERY}/status"
@@ -138,7 +138,7 @@ class Publisher:
 
     def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         if message.topic == STATUS:
-            if message.payload == b"offline" and self._retained.pop(STATUS, ""):  # said by another server's end
+            if message.payload == b"offline" and self._retained.pop(STATUS, ""):  # another server's last message
                 self._stale.set()
         elif message.topic == f"{DISCOVERY}/status":
             if message.payload == b"online":
@@ -174,7 +174,7 @@ class Publisher:
 
 
 def _people(database: Database) -> Sequence[Row[Any]]:
-    """Return a row for each known person with sightings: the newest one, and whether any still goes on."""
+    """Return a row for each known person with sightings: the newest sighting, and whether any still goes on."""
     person, is_open = SIGHTINGS.c.subject_key, sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0)
     query = ROWS.with_only_columns(
         GALLERIES.c.id.label("gallery"),
@@ -192,7 +192,7 @@ def _people(database: Database) -> Sequence[Row[Any]]:
 
 
 def _cameras(database: Database) -> dict[str, list[str]]:
-    """Return who is before each camera that has sightings: their names, and `unknown`."""
+    """Return for each camera with sightings who is in front of it: names, and `unknown`."""
     there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
     known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", is_current())
@@ -238,7 +238,7 @@ def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
 
 
 def _entity(token: str, device: str, kind: str, word: str, fields: State) -> dict[str, str]:
-    """Return the discovery message of one entity of this device, of this kind and word, by its topic."""
+    """Return the topic and discovery message of one entity of this device, of this kind and word."""
     unique = f"{ROOT}_{token}_{word}"
     common = {
         "unique_id": unique,
@@ -249,5 +249,5 @@ def _entity(token: str, device: str, kind: str, word: str, fields: State) -> dic
 
 
 def _token(text: str) -> str:
-    """Return the text that stands for a camera or a person in topics, in which not every character is allowed."""
+    """Return a text for a camera or a person in topics, which don't allow every character."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Who was before a camera: sightings, strangers, events and webhooks."""
+"""Operations on sightings, strangers, events and webhooks."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106
 def tell_sighting(
     watching: Watching, gallery: Gallery, sighting: SightingId, sent: Sent[schemas.SightingParams]
 ) -> schemas.Sighting:
-    """Tell of a track.
+    """Report a track.
 
-    Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and uses it again for
-    later news of the same track. The usable faces are fused and decided once. A later decision that contradicts the
-    first one replaces it, at most once.
+    Takes up to 8 photos of one person's face, the best of a visit so far. The caller chooses the id, and uses it again
+    for later reports on the same track. The usable faces are fused and decided once. A later decision that contradicts
+    the first one replaces it, at most once.
     """
     return watching.tell(gallery, sighting, sent.params, sent.images)
 
@@ -77,9 +77,9 @@ def tell_sighting(
 def hear_sighting(
     watching: Watching, gallery: Gallery, sighting: SightingId, told: schemas.SightingHeard
 ) -> schemas.Sighting:
-    """Tell that a track goes on, or has ended.
+    """Report that a track goes on, or has ended.
 
-    A track that is not told of for a minute has ended.
+    A track without a report for a minute has ended.
     """
     return watching.sightings.hear(gallery, sighting, told.last_at, ended=told.ended, zone=told.zone)
 
@@ -90,7 +90,7 @@ def list_sightings(
 ) -> schemas.SightingPage:
     """List sightings.
 
-    Who was before which camera and from when to when, the newest first, page by page.
+    Lists who was in front of which camera and when, newest first, page by page.
     """
     page = watching.sightings.page(gallery, query)
     return schemas.SightingPage.of(page, sightings=list(page.items))
@@ -111,7 +111,7 @@ def delete_sightings(
 def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> schemas.Sighting:
     """Show a sighting.
 
-    Who it was taken for, by which score and at which rate.
+    Answers whom it was taken for, by which score and at which rate.
     """
     return watching.sightings.find(gallery, sighting).sighting
 
@@ -120,7 +120,7 @@ def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> 
 def delete_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> None:
     """Delete a sighting.
 
-    With its crop and its events.
+    Deletes it with its crop and its events.
     """
     watching.sightings.drop(gallery, sighting)
 
@@ -136,7 +136,7 @@ def delete_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) 
 def get_sighting_crop(watching: Watching, gallery: Gallery, sighting: SightingId) -> Response:
     """Show a sighting's crop.
 
-    The best aligned face, as JPEG, as long as it is kept.
+    Answers the best aligned face, as JPEG, as long as it is kept.
     """
     crop = watching.sightings.find(gallery, sighting).crop
     if crop is None:
@@ -156,8 +156,8 @@ def say_who(
 ) -> schemas.Sighting:
     """Say who a sighting shows.
 
-    With a subject, the sighting shows that one from now on. With null, it does not show whom it was taken for, and a
-    correction is recorded. Nobody is enrolled from a sighting unless this says so.
+    With a subject, the sighting shows that one from now on. With null, it does not show the person it was taken for,
+    and a correction is recorded. Nobody is enrolled from a sighting unless this request says so.
     """
     entry.subject = fit_id(asked.subject)
     return watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll)
@@ -165,9 +165,9 @@ def say_who(
 
 @router.operation("PUT", CAMERAS, scope=Scope.WATCH)
 def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold) -> None:
-    """Tell how cameras are.
+    """Report the state of cameras.
 
-    Whether a camera sends pictures, and what they have shown in the last hour.
+    Takes whether a camera sends pictures, and what they have shown in the last hour.
     """
     watching.cameras.tell(gallery, told.cameras)
 
@@ -176,7 +176,7 @@ def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold
 def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
     """List cameras.
 
-    The state of each, as its watcher reports it, and what was seen before it in the last hour.
+    Lists the state of each, as its watcher reports it, and the sightings of the last hour.
     """
     return schemas.CameraList(cameras=watching.cameras.all(gallery))
 
@@ -187,7 +187,7 @@ def list_strangers(
 ) -> schemas.StrangerPage:
     """List strangers.
 
-    Unknown people that were seen well, each once, the newest first. There are some if `LIKENESS_STRANGER_DAYS` is set.
+    Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
     """
     page = watching.strangers.page(gallery, query.cursor, query.limit, ignored=query.ignored)
     return schemas.StrangerPage.of(page, strangers=list(page.items))
@@ -197,7 +197,7 @@ def list_strangers(
 def get_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.Stranger:
     """Show a stranger.
 
-    How often, when and where; the list of sightings takes `stranger` as a parameter.
+    Answers how often, when and where it was seen; the list of sightings takes `stranger` as a parameter.
     """
     return watching.strangers.find(gallery, stranger)
 
@@ -244,7 +244,7 @@ def name_stranger(
 ) -> schemas.Named:
     """Name a stranger.
 
-    Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings become its own.
+    Enrolls the stranger's best crops as the subject, which is created if missing; all sightings become the subject's.
     """
     entry.subject = fit_id(asked.subject)
     return schemas.Named(sightings=watching.name(gallery, stranger, asked.subject, asked.also))
@@ -256,7 +256,7 @@ def merge_strangers(
 ) -> schemas.Stranger:
     """Merge a stranger into another one.
 
-    The two are one person; no later grouping parts them.
+    The two are one person; later groupings don't separate them.
     """
     watching.strangers.merge(gallery, stranger, asked.into)
     return watching.strangers.find(gallery, asked.into)
@@ -266,9 +266,9 @@ def merge_strangers(
 def part_stranger(
     watching: Watching, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerPart
 ) -> schemas.Stranger:
-    """Part a stranger.
+    """Split a stranger.
 
-    The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
+    The given sightings are of another person, who becomes a new stranger; later groupings don't join them.
     """
     made = watching.strangers.part(gallery, stranger, asked.sightings, alike=asked.alike)
     return watching.strangers.find(gallery, made)
@@ -318,7 +318,7 @@ def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.Webhook
 
     Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
     only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed id and a
-    merge, and go with their people: then nothing more is sent.
+    merge, and are removed with their people; when none is left, nothing more is sent.
     """
     made, secret = webhooks.add(asked)
     entry.target = made.id
@@ -329,7 +329,7 @@ def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.Webhook
 def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
     """List webhooks.
 
-    With the last event that each was sent, and what is wrong with it.
+    Lists them with the last event sent to each, and its problem if it has one.
     """
     return schemas.WebhookList(webhooks=webhooks.all())
 
@@ -338,7 +338,7 @@ def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
 def get_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
     """Show a webhook.
 
-    Where it sends which events, and whether that succeeds.
+    Answers where it sends which events, and whether that succeeds.
     """
     return webhooks.find(webhook)
 
@@ -356,7 +356,7 @@ def delete_webhook(webhooks: Webhooks, webhook: WebhookId) -> None:
 def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
     """Resume a webhook.
 
-    A webhook that was set aside goes on where it stopped, as far as the events are still kept.
+    A webhook that was set aside continues where it stopped, as far as the events are still kept.
     """
     return webhooks.resume(webhook)
 

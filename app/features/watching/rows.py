@@ -20,10 +20,10 @@ from app.package.thresholds import fuse
 from app.types import Template, Vector
 
 LOOKS = 2
-"""Usable photos that are needed before somebody is called unknown, or a stranger: a single one may show a face that is
+"""Minimum usable photos before somebody is called unknown, or a stranger, since a single one may show a face that is
 turned away or half hidden."""
 NOBODY = "nobody"
-"""What was said of a sighting of somebody unknown; of others, it is the key of the subject."""
+"""The value of ``said`` for a sighting of somebody unknown; for others it is the subject's key."""
 TOLD = Decided.model_fields.keys() - {"subject", "name"}
 """The columns that an event takes over unchanged."""
 ROWS = (
@@ -43,7 +43,7 @@ ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A sighting with what identifies the person, as far as that is still kept."""
+    """A sighting with the person's template and crop, as far as these are still kept."""
 
     sighting: Sighting
     template: Template | None
@@ -97,8 +97,8 @@ def templates(
     *where: sa.ColumnElement[bool],
     most: int | None = None,
 ) -> Iterator[tuple[Vector, float, Row[Any]]]:
-    """Yield what `template_of` returns, and the row, of the gallery's sightings with a template by this package, the
-    newest ``most`` (None: all) of those for which ``where`` holds."""
+    """Yield the result of `template_of`, and the row, for the newest ``most`` (None: all) of the gallery's sightings
+    that have a template by this package and for which ``where`` holds."""
     kept = (
         (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.package == package) & SIGHTINGS.c.template.is_not(None)
     )
@@ -115,7 +115,7 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
 
 
 def said_of(row: Row[Any]) -> str:
-    """Return whom the row shows, in the form that the column ``said`` has."""
+    """Return whom the row shows, in the form of the column ``said``."""
     return str(row.subject_key) if row.decision == "known" else NOBODY
 
 
@@ -126,7 +126,7 @@ def about(row: Row[Any]) -> Mapping[str, object]:
 
 
 def delete_sightings(change: Change, keys: Iterable[int]) -> int:
-    """Delete sightings with their events, and strangers without any left; return how many sightings."""
+    """Delete sightings with their events, and strangers that have none left; return how many sightings."""
     doomed = sorted(set(keys))
     for some in in_parts(doomed):
         change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(some)))

@@ -61,7 +61,7 @@ class SightingsParams(PageParams, FilterParams):
 
 
 class Decided(Wire):
-    """Who was before which camera since when, as a sighting and its events have it."""
+    """Who was in front of which camera since when; part of a sighting and its events."""
 
     camera: str = Field(examples=["door"])
     zone: Zone
@@ -78,7 +78,7 @@ class Decided(Wire):
 
 
 class Sighting(Decided):
-    """A visit of one person before one camera."""
+    """A visit of one person in front of one camera."""
 
     id: str = Field(examples=[FACE_ID])
     quality: float = Field(description="Quality of the best photo.")
@@ -199,7 +199,7 @@ class CamerasTold(Params):
 
 
 class CameraState(Wire, CameraReport):
-    """A camera: what its watcher says, and what was seen before it."""
+    """A camera: its watcher's report, and its sightings."""
 
     name: str = Field(examples=["door"])
     told_at: datetime | None = Field(description="When a watcher told of it last; null where none does.")
@@ -229,7 +229,7 @@ class EventsParams(Params):
 
 
 class Event(Decided):
-    """Something that happened before a camera: what webhooks, MQTT and `/v1/events` send."""
+    """Something that happened in front of a camera, as webhooks, MQTT and `/v1/events` send it."""
 
     version: Literal[1] = Field(description="Version of this form. Fields may be added without a new version.")
     id: str = Field(description="The same however often the event is sent.", examples=[FACE_ID])

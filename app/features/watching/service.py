@@ -31,18 +31,18 @@ from app.timestamps import utc_now
 from app.types import Face, Quality, Template
 
 MOST_PHOTOS = 8
-"""Most photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
+"""Maximum photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
 ENROLLED = 5
-"""Crops of a stranger that are enrolled when a person names the stranger, the best first."""
+"""Maximum crops to enroll when a person names a stranger, best first."""
 LOOKED_THROUGH = 4_000
-"""Most sightings of unknown people that a search back compares, the newest first."""
+"""Maximum sightings of unknown people that a search back compares, newest first."""
 
 
 class Watching:
     """Sightings and strangers of all galleries. Safe to share between threads."""
 
     def __init__(self, core: Components, **days: float) -> None:
-        """Open the feature. ``days``: the settings that say how long each kind of data is kept (`feature.DAYS`)."""
+        """Open the feature. ``days``: the settings for how long each kind of data is kept (`feature.DAYS`)."""
         kept = {name.removesuffix("_days"): timedelta(days=number) for name, number in days.items()}
         self._core, self._corrections, sightings = core, kept["correction"], kept["sightings"]
         self.strangers = Strangers(core.store, kept["stranger"], core.operations.thresholds_in)
@@ -81,7 +81,7 @@ class Watching:
         return settled
 
     def resembling(self, gallery: Gallery, stranger_id: str) -> list[Resembling]:
-        """Return other sightings of unknown people that may be of this stranger, the most alike first: a search back.
+        """Search back: return other sightings of unknown people that may be of this stranger, most similar first.
 
         Raises NotFound ``stranger_not_found``.
         """

@@ -38,12 +38,12 @@ from app.timestamps import utc_now
 from app.types import Template
 
 SILENT_S: Final = 60.0
-"""Seconds without news after which a track has ended: its watcher, or the connection to it, is gone."""
+"""Seconds without a report after which a track has ended, since its watcher or the connection is gone."""
 AT_ONCE: Final = 500
 """Most rows that one run of a scheduled task takes."""
 Values: TypeAlias = dict[str, Any]
 Group: TypeAlias = Callable[[Change, int], None]
-"""Gives an unknown person's sighting, given by its key, to a stranger."""
+"""Assigns an unknown person's sighting, given by its key, to a stranger."""
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
 """The columns that say who it is; the others describe the track itself."""
 
@@ -51,7 +51,7 @@ _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold",
 class Sightings:
     """Keeps sightings. Safe to share between threads, the database between servers.
 
-    Every call may raise what `Database` does; those that name a gallery NotFound ``gallery_not_found``.
+    Every call may raise what `Database` raises; those that name a gallery also NotFound ``gallery_not_found``.
     """
 
     def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Group) -> None:
@@ -63,10 +63,10 @@ class Sightings:
         self._group = group
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, found: Identification) -> Sighting:
-        """Store what was decided about the one face of a track, and write the events that follow from it.
+        """Store the decision about a track's face, and write the resulting events.
 
-        A later decision that contradicts what was said replaces it once; what a person has said stays. Raises Conflict
-        ``sighting_taken`` if the id is another gallery's or camera's.
+        A later decision that contradicts an event replaces the decision once; a person's decision stays. Raises
+        Conflict ``sighting_taken`` if the id is another gallery's or camera's.
         """
         with self.store.change(gallery) as change:
             values = self._seen(change, sighting_id, told, found)
@@ -84,7 +84,7 @@ class Sightings:
             return _say(change, key, row)
 
     def hear(self, gallery: Gallery, sighting_id: str, last_at: str, *, ended: bool, zone: str | None) -> Sighting:
-        """Note that the track goes on, or has ended. Raises NotFound ``sighting_not_found``."""
+        """Note that the track goes on or has ended. Raises NotFound ``sighting_not_found``."""
         with self.store.change(gallery) as change:
             row = find_row(change.connection, change.gallery, sighting_id)
             values = {"last_at": max(row.last_at, last_at), "heard_at": utc_now(), "ended": bool(row.ended) or ended}
@@ -118,7 +118,7 @@ class Sightings:
             delete_sightings(change, [find_row(change.connection, change.gallery, sighting_id).key])
 
     def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
-        """Note whom these sightings show, as a person says, for good; None: not whom they were taken for.
+        """Note for good whom these sightings show, as a person says; None: not the one they were taken for.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``.
         """
@@ -170,8 +170,8 @@ class Sightings:
         return gone
 
     def reembed(self, embed: Callable[[str, bytes], Template | None]) -> int:
-        """Replace templates of another package than their gallery's by what ``embed`` makes of the package's id and a
-        crop's JPEG; one without a crop goes. Return how many."""
+        """Replace templates of another package than their gallery's by those that ``embed`` makes from the package's id
+        and a crop's JPEG; delete templates without a crop. Return how many."""
         query = ROWS.add_columns(GALLERIES.c.embedder)
         from_other = query.where(SIGHTINGS.c.package != GALLERIES.c.embedder, SIGHTINGS.c.template.is_not(None))
         rows = self.database.rows(from_other.order_by(SIGHTINGS.c.key).limit(AT_ONCE))
@@ -187,7 +187,7 @@ class Sightings:
         return len(rows)
 
     def _seen(self, change: Change, sighting_id: str, told: SightingParams, found: Identification) -> Values:
-        """Return the columns of a track as it is told and was decided."""
+        """Return the columns of a track, from its report and the decision."""
         (face,) = found.faces
         last_at = told.last_at or utc_now()
         best = face.candidates[0] if face.candidates else None
@@ -242,12 +242,12 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
 
 
 def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
-    """Write the events that follow from the row's state, and from what it was ``before``; return the sighting."""
+    """Write the events that follow from the row's state now and ``before``; return the sighting."""
     said, ended_before = (None, False) if before is None else (before.said, bool(before.ended))
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
     now, kind = said_of(row), None
     is_ignored = row.ignored and now == NOBODY
-    if said is None and not is_ignored and not ended_before:  # after the end, no first event is written
+    if said is None and not is_ignored and not ended_before:  # a track that had ended gets no first event
         kind = _first_event(row)
     elif said is not None and said != now:
         kind = "name_changed"
@@ -261,7 +261,7 @@ def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
 
 
 def _first_event(row: Row[Any]) -> EventKind | None:
-    """Return the kind of a sighting's first event; None as long as it is too early for one."""
+    """Return the kind of a sighting's first event; None while it is too early for one."""
     if row.decision == "known":
         return "person_seen"
     sure = row.decision == "unknown" or row.ended  # an uncertain one may still become known

@@ -1,6 +1,6 @@
 """Strangers: unknown people who were seen well, grouped, kept for some days, and named or ignored by a person.
 
-They are apart from the gallery's subjects: no threshold, count, calibration or review knows of them.
+They are separate from the gallery's subjects: they don't affect thresholds, counts, calibrations or reviews.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from app.types import Vector
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
 JOIN_FMR: Final = 1e-5
-"""FMR at which a sighting joins a group, by its score with the group's mean (precision .999, recall .941 of pairs on
-CFP)."""
+"""FMR at which a sighting joins a group, by its score with the group's mean (on CFP, pairs have precision .999 and
+recall .941)."""
 FAR_FMR: Final = 1e-6
-"""The same for a sighting of another camera on another day: between poor cameras the best nets link 6 % at an FPIR of 1
-% (IJB-S)."""
+"""The same for a sighting by another camera on another day: between poor cameras the best nets link 6 % at an FPIR of
+1 % (IJB-S)."""
 NEAR_S: Final = 24 * 3600.0
 
 
@@ -44,12 +44,12 @@ class Strangers:
     """Keeps strangers. Safe to share between threads, the database between servers."""
 
     def __init__(self, store: Store, kept: timedelta, thresholds: Callable[[Gallery, str], Thresholds]) -> None:
-        """Keep strangers for ``kept`` after their last sighting; zero: there are no strangers. ``thresholds`` returns
-        the operating points of a gallery for templates of a package."""
+        """Keep strangers for ``kept`` after their last sighting; with zero, there are none. ``thresholds`` returns the
+        operating points of a gallery for templates of a package."""
         self._store, self._kept, self._thresholds = store, kept, thresholds
 
     def group(self, change: Change, key: int) -> None:
-        """Give an unknown person's sighting to the nearest stranger, or to a new one, if the face was seen well."""
+        """If the face was seen well, assign an unknown person's sighting to the nearest stranger, or to a new one."""
         row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
         if row.decision != "unknown":
             if row.stranger_key is not None:
@@ -63,9 +63,9 @@ class Strangers:
         self._take(change, [key], joined or _make(change, utc_now(self._kept)))
 
     def regroup(self) -> int:
-        """Group the strangers' sightings of each gallery anew; return how many changed their stranger.
+        """Group the strangers' sightings of each gallery again; return how many changed their stranger.
 
-        What a person has said stays: noted and ignored strangers, and sightings that were merged or parted by hand.
+        People's decisions stay: noted and ignored strangers, and sightings that were merged or split by hand.
         """
         if not self._kept:
             return 0
@@ -114,8 +114,8 @@ class Strangers:
             drop_unseen(change.connection, change.gallery)
 
     def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> str:
-        """Give these of the stranger's sightings to a new one; return its id. With ``alike``, also those that are more
-        like these than like the stranger's sighting that resembles these least.
+        """Move these of the stranger's sightings to a new stranger; return its id. With ``alike``, also move those that
+        resemble these more than the stranger's sighting that is least similar to these.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
         """
@@ -158,8 +158,8 @@ class Strangers:
         return found
 
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
-        """Return the keys of the stranger's other sightings that are more like the parted ones than like the sighting
-        that resembles these least."""
+        """Return the keys of the stranger's other sightings that resemble the split-off ones more than the sighting
+        that is least similar to these."""
         rows = _kept(change, change.gallery.embedder, SIGHTINGS.c.stranger_key == stranger)
         vectors = {row.key: vector for vector, _, row in rows}
         gone = [vectors[key] for key in parted & vectors.keys()]
@@ -175,7 +175,7 @@ class Strangers:
         with self._store.change(gallery) as change:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
-            # For two tracks of different lengths, never laxer than their own reduction.
+            # The reduction for two tracks of different lengths is never laxer than their own.
             free = [
                 (vector * math.sqrt(points.reduction_of_two(length, length)), row)
                 for vector, length, row in _kept(change, points.package)
@@ -199,7 +199,7 @@ class Strangers:
             return changed
 
     def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:
-        """Give sightings to the stranger; the time that all of its sightings are kept begins anew."""
+        """Assign sightings to the stranger; this restarts the time that all of its sightings are kept."""
         _give(change, keys, stranger, by_hand=by_hand)
         ends = utc_now(self._kept)
         change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == stranger).values(expires_at=ends))

@@ -31,8 +31,8 @@ class Listeners:
         self._places = threading.Semaphore(MOST)
 
     def begin(self, after: int | None) -> int:
-        """Take a listener's place; return the number after which it goes on: the last event's for None, and 0 where
-        ``after`` is one that was never reached, as a restored backup may be older. Raises Overloaded."""
+        """Take a listener's place; return the number after which it continues: for None the last event's, and 0 if
+        ``after`` was never reached, as after restoring an older backup. Raises Overloaded."""
         with self._database.read() as connection:
             newest = last_number(connection)
         if not self._places.acquire(blocking=False):
@@ -42,8 +42,8 @@ class Listeners:
     async def stream(
         self, after: int, where: Sequence[Where], ends: float, goes_on: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on``, until ``ends``
-        by the monotonic clock. The listener's place is given back at the end.
+        """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on`` returns True
+        and until ``ends`` on the monotonic clock. Then give the listener's place back.
         """
         try:
             yield f"retry: {RETRY_MS}\n\n"

@@ -1,7 +1,8 @@
-"""Webhooks: events sent to addresses, each at least once and in order, however long a receiver is away.
+"""Send events to webhooks' addresses, each at least once and in order, even if a receiver is away for long.
 
-The number of the last event that a webhook got is in SQL, written after the receiver has answered; a server that dies
-in between sends the event again, with the same id. One server at a time sends for a webhook: it takes its turn in SQL.
+The number of the last event that a webhook got is written to SQL after the receiver has answered. If a server dies in
+between, the event is sent again with the same id. Only one server at a time sends for a webhook: it takes a turn in
+SQL.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ minute."""
 TURN_S: Final = 60.0
 """Seconds that a server may take for a webhook's turn before another server takes it over."""
 SET_ASIDE_AFTER: Final = timedelta(days=1)
-"""A webhook that has failed for so long is set aside until a person resumes it."""
+"""A webhook that has failed for this long is set aside until a person resumes it."""
 REFUSED: Final = 5
-"""Attempts after which an event that the receiver refuses (4xx) is left out: the next one may be fine."""
+"""Attempts after which an event that the receiver refuses (4xx) is skipped, since the next one may be fine."""
 TRY_AGAIN: Final = frozenset({408, 425, 429})
 """Statuses of 4xx that say nothing against the event."""
 POLL_S: Final = 0.5
@@ -56,7 +57,7 @@ POLL_S: Final = 0.5
 AT_ONCE: Final = 20
 """Events that are read at a time."""
 MOST: Final = 50
-"""Most webhooks: each takes a thread while it is sent to."""
+"""Maximum webhooks: each takes a thread while it is sent to."""
 REMEMBERED: Final = 10_000
 """Most combinations of webhook, kind, camera and person that are remembered for quiet times."""
 SECRET_BYTES: Final = 32
@@ -121,7 +122,7 @@ class Webhooks:
         raise _not_found(webhook_id)
 
     def all(self, *where: sa.ColumnElement[bool]) -> list[Webhook]:
-        """Return the webhooks for which ``where`` holds, the oldest first."""
+        """Return the webhooks for which ``where`` holds, oldest first."""
         ids = WEBHOOK_SUBJECTS.c.webhook_key, GALLERIES.c.id.label("gallery"), SUBJECTS.c.id.label("subject")
         people = sa.select(*ids).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(GALLERIES).where(is_current())
         with self._database.read() as connection:
@@ -144,17 +145,17 @@ class Webhooks:
         self._secrets.remove(_name(webhook_id))
 
     def due(self) -> list[str]:
-        """Return the ids of the webhooks that have events to send, and may be sent to now."""
+        """Return the ids of the webhooks that have events to send and are ready for them now."""
         newest = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
         return self._database.column(sa.select(WEBHOOKS.c.id).where(_free(), WEBHOOKS.c.cursor < newest))
 
     def send(self, webhook_id: str, stopping: threading.Event) -> None:
-        """Send the webhook's next events, one after the other, until one fails, the turn or the server ends."""
+        """Send the webhook's next events one by one, until one fails, or the turn or the server ends."""
         ends = time.monotonic() + TURN_S / 2
         turn = sa.update(WEBHOOKS).where(_free(), WEBHOOKS.c.id == webhook_id)
         with self._database.write(cached=False) as connection:
             if not connection.execute(turn.values(not_before=utc_now(timedelta(seconds=TURN_S)))).rowcount:
-                return  # another server's
+                return  # another server has the turn
         webhook = self.find(webhook_id)
         with self._database.read() as connection:
             newest = last_number(connection)
@@ -176,8 +177,8 @@ class Webhooks:
     def _next(self, webhook: Webhook) -> list[Event]:
         """Return the next events that the webhook gets.
 
-        One of some people gets what names one of them, and the `name_changed` that takes such a name back, without the
-        other name.
+        A webhook for some people gets the events that name one of them, and each `name_changed` that takes such a name
+        back, without the new name.
         """
         where, named = among(webhook.galleries, webhook.cameras, webhook.kinds), None
         if webhook.subjects is not None:
@@ -190,8 +191,8 @@ class Webhooks:
         return read_events(self._database, webhook.cursor, AT_ONCE, where, named)
 
     def address_of(self, url: str) -> str:
-        """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` if none is allowed:
-        the name may since have moved to a machine of this network."""
+        """Return the present address of the URL's host. Raises InvalidInput ``webhook_refused`` if none is allowed,
+        since the name may have moved to a machine in this network."""
         try:
             named = httpx.URL(url)
             found = socket.getaddrinfo(named.raw_host.decode(), named.port or 80, type=socket.SOCK_STREAM)
@@ -238,7 +239,7 @@ class Webhooks:
         return False
 
     def _post(self, webhook: Webhook, event: Event) -> tuple[str | None, bool]:
-        """Send the event; return what is wrong, None if nothing, and whether the receiver refused the event itself."""
+        """Send the event; return the problem, or None, and whether the receiver refused the event itself."""
         body = json.dumps(aged(event, time.time()), ensure_ascii=False).encode()
         secret = self._secrets.get(_name(webhook.id)) or b""
         try:
@@ -253,8 +254,8 @@ class Webhooks:
         return f"status {status}", 400 <= status < 500 and status not in TRY_AGAIN
 
     def _is_quiet(self, webhook: Webhook, event: Event) -> bool:
-        """Return whether an event like this one was sent less than the webhook's quiet time before; by a clock that was
-        put back meanwhile, or by another server's, it may be after."""
+        """Return whether a similar event was sent within the webhook's quiet time, before this one or (if the clock was
+        put back, or by another server's clock) after it."""
         if len(self._sent) >= REMEMBERED:
             self._sent.clear()
         last = self._sent.get(_like(webhook, event), -math.inf)
@@ -267,7 +268,7 @@ class Webhooks:
 
 
 class Sender:
-    """A thread that looks for events, and threads that send them: a receiver that hangs delays no other."""
+    """A thread that looks for events, and threads that send them, so that a hanging receiver delays no other."""
 
     def __init__(self, webhooks: Webhooks, poll_s: float = POLL_S) -> None:
         self._webhooks, self._poll_s = webhooks, poll_s
@@ -278,7 +279,7 @@ class Sender:
         self._worker.wake(poll_s)
 
     def close(self) -> None:
-        """Stop after the deliveries under way, which take TIMEOUT_S at most."""
+        """Stop after the present deliveries, which take at most TIMEOUT_S."""
         self._stopping.set()
         self._worker.close(TIMEOUT_S)
         for thread in self._sending.values():
@@ -300,8 +301,8 @@ class Sender:
 
 
 def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery as the Standard Webhooks specification has them: id, time, and the HMAC-SHA256
-    of ``id.time.body`` under the bytes that the secret stands for."""
+    """Return the headers of a delivery by the Standard Webhooks specification: id, time, and the HMAC-SHA256 of
+    ``id.time.body`` with the secret's decoded bytes."""
     key = base64.b64decode(secret.removeprefix(PREFIX))
     at = str(int(time.time()))
     signed = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
@@ -316,13 +317,13 @@ def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Return the certificates that deliveries trust, read once: that takes longer than most deliveries."""
+    """Return the certificates that deliveries trust, read only once, since that takes longer than most deliveries."""
     return httpx.create_ssl_context()
 
 
 def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
-    """Post to the address, under the URL's own name; return the status. No redirect is followed, and no more than the
-    head of the answer is read."""
+    """Post to the address, under the URL's own name; return the status. Redirects are not followed, and only the
+    answer's head is read."""
     named = httpx.URL(url)
     target, name = named.copy_with(host=address), named.raw_host.decode()
     headers = headers | {"host": named.netloc.decode()}
@@ -334,15 +335,15 @@ def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
 
 
 def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the IPv4 address that an IPv6 one carries to a gateway, such as NAT64's; itself if it carries none."""
+    """Return the IPv4 address in an IPv6 one for a gateway, such as NAT64's; the address itself if there is none."""
     if address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
 
 
 def _free() -> sa.ColumnElement[bool]:
-    """Return whether a webhook is active, not waiting, and no server has its turn. Where the clock was put back, one
-    would wait for longer than it ever does."""
+    """Return SQL for webhooks that are active, not waiting, and in no server's turn. After the clock was put back, one
+    may seem to wait for longer than any does."""
     put_back = WEBHOOKS.c.not_before > utc_now(timedelta(seconds=max(TURN_S, LONGEST_WAIT_S) + SKEW_S))
     return (WEBHOOKS.c.state == ACTIVE) & ((WEBHOOKS.c.not_before <= utc_now()) | put_back)
 

@@ -66,7 +66,7 @@ class CameraList(Answer):
 
 
 class CameraState(Answer):
-    """A camera: what its watcher says, and what was seen before it."""
+    """A camera: its watcher's report, and its sightings."""
 
     name: str
     told_at: datetime | None
@@ -818,7 +818,7 @@ class Session(Answer):
 
 
 class Sighting(Answer):
-    """A visit of one person before one camera."""
+    """A visit of one person in front of one camera."""
 
     camera: str
     zone: str | None

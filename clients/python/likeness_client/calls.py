@@ -1013,11 +1013,11 @@ def tell_sighting(
     last_at: datetime | None = None,
     ended: bool | None = None,
 ) -> Call[answers.Sighting]:
-    """Tell of a track.
+    """Report a track.
 
-    Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and
-    uses it again for later news of the same track. The usable faces are fused and decided once. A
-    later decision that contradicts the first one replaces it, at most once."""
+    Takes up to 8 photos of one person's face, the best of a visit so far. The caller chooses the
+    id, and uses it again for later reports on the same track. The usable faces are fused and
+    decided once. A later decision that contradicts the first one replaces it, at most once."""
     return call(
         "PUT",
         "/v1/galleries/{gallery}/sightings/{sighting}",
@@ -1030,9 +1030,9 @@ def tell_sighting(
 
 
 def hear_sighting(gallery: str, sighting: str, changes: Mapping[str, Any]) -> Call[answers.Sighting]:
-    """Tell that a track goes on, or has ended.
+    """Report that a track goes on, or has ended.
 
-    A track that is not told of for a minute has ended."""
+    A track without a report for a minute has ended."""
     return call(
         "PATCH",
         "/v1/galleries/{gallery}/sightings/{sighting}",
@@ -1046,7 +1046,7 @@ def hear_sighting(gallery: str, sighting: str, changes: Mapping[str, Any]) -> Ca
 def sighting(gallery: str, sighting: str) -> Call[answers.Sighting]:
     """Show a sighting.
 
-    Who it was taken for, by which score and at which rate."""
+    Answers whom it was taken for, by which score and at which rate."""
     return call(
         "GET", "/v1/galleries/{gallery}/sightings/{sighting}", answers.Sighting, gallery=gallery, sighting=sighting
     )
@@ -1055,7 +1055,7 @@ def sighting(gallery: str, sighting: str) -> Call[answers.Sighting]:
 def delete_sighting(gallery: str, sighting: str) -> Call[None]:
     """Delete a sighting.
 
-    With its crop and its events."""
+    Deletes it with its crop and its events."""
     return call("DELETE", "/v1/galleries/{gallery}/sightings/{sighting}", NoneType, gallery=gallery, sighting=sighting)
 
 
@@ -1073,7 +1073,7 @@ def sightings(
 ) -> Call[answers.SightingPage]:
     """List sightings.
 
-    Who was before which camera and from when to when, the newest first, page by page."""
+    Lists who was in front of which camera and when, newest first, page by page."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/sightings",
@@ -1118,7 +1118,7 @@ def delete_sightings(
 def sighting_crop(gallery: str, sighting: str) -> Call[bytes]:
     """Show a sighting's crop.
 
-    The best aligned face, as JPEG, as long as it is kept."""
+    Answers the best aligned face, as JPEG, as long as it is kept."""
     return call("GET", "/v1/galleries/{gallery}/sightings/{sighting}/crop", bytes, gallery=gallery, sighting=sighting)
 
 
@@ -1127,8 +1127,9 @@ def say_who(
 ) -> Call[answers.Sighting]:
     """Say who a sighting shows.
 
-    With a subject, the sighting shows that one from now on. With null, it does not show whom it was
-    taken for, and a correction is recorded. Nobody is enrolled from a sighting unless this says so."""
+    With a subject, the sighting shows that one from now on. With null, it does not show the person
+    it was taken for, and a correction is recorded. Nobody is enrolled from a sighting unless this
+    request says so."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/sightings/{sighting}/who",
@@ -1140,16 +1141,16 @@ def say_who(
 
 
 def tell_cameras(gallery: str, cameras: Sequence[Mapping[str, Any]]) -> Call[None]:
-    """Tell how cameras are.
+    """Report the state of cameras.
 
-    Whether a camera sends pictures, and what they have shown in the last hour."""
+    Takes whether a camera sends pictures, and what they have shown in the last hour."""
     return call("PUT", "/v1/galleries/{gallery}/cameras", NoneType, gallery=gallery, json=given(cameras=cameras))
 
 
 def cameras(gallery: str) -> Call[answers.CameraList]:
     """List cameras.
 
-    The state of each, as its watcher reports it, and what was seen before it in the last hour."""
+    Lists the state of each, as its watcher reports it, and the sightings of the last hour."""
     return call("GET", "/v1/galleries/{gallery}/cameras", answers.CameraList, gallery=gallery)
 
 
@@ -1158,8 +1159,8 @@ def strangers(
 ) -> Call[answers.StrangerPage]:
     """List strangers.
 
-    Unknown people that were seen well, each once, the newest first. There are some if
-    `LIKENESS_STRANGER_DAYS` is set."""
+    Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS`
+    is set."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/strangers",
@@ -1172,7 +1173,8 @@ def strangers(
 def stranger(gallery: str, stranger: str) -> Call[answers.Stranger]:
     """Show a stranger.
 
-    How often, when and where; the list of sightings takes `stranger` as a parameter."""
+    Answers how often, when and where it was seen; the list of sightings takes `stranger` as a
+    parameter."""
     return call(
         "GET", "/v1/galleries/{gallery}/strangers/{stranger}", answers.Stranger, gallery=gallery, stranger=stranger
     )
@@ -1217,8 +1219,8 @@ def name_stranger(
 ) -> Call[answers.Named]:
     """Name a stranger.
 
-    Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings
-    become its own."""
+    Enrolls the stranger's best crops as the subject, which is created if missing; all sightings
+    become the subject's."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/strangers/{stranger}/name",
@@ -1232,7 +1234,7 @@ def name_stranger(
 def merge_strangers(gallery: str, stranger: str, into: str) -> Call[answers.Stranger]:
     """Merge a stranger into another one.
 
-    The two are one person; no later grouping parts them."""
+    The two are one person; later groupings don't separate them."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/strangers/{stranger}/merge",
@@ -1246,10 +1248,10 @@ def merge_strangers(gallery: str, stranger: str, into: str) -> Call[answers.Stra
 def part_stranger(
     gallery: str, stranger: str, sightings: Sequence[str], *, alike: bool | None = None
 ) -> Call[answers.Stranger]:
-    """Part a stranger.
+    """Split a stranger.
 
-    The given sightings are of another person, who becomes a stranger of its own; no later grouping
-    joins them."""
+    The given sightings are of another person, who becomes a new stranger; later groupings don't
+    join them."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/strangers/{stranger}/part",
@@ -1263,7 +1265,7 @@ def part_stranger(
 def webhooks() -> Call[answers.WebhookList]:
     """List webhooks.
 
-    With the last event that each was sent, and what is wrong with it."""
+    Lists them with the last event sent to each, and its problem if it has one."""
     return call("GET", "/v1/webhooks", answers.WebhookList)
 
 
@@ -1280,7 +1282,8 @@ def create_webhook(
 
     Events from now on are posted to the address, in order, each at least once. They are signed with
     the secret that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
-    `subjects` follow a changed id and a merge, and go with their people: then nothing more is sent."""
+    `subjects` follow a changed id and a merge, and are removed with their people; when none is
+    left, nothing more is sent."""
     return call(
         "POST",
         "/v1/webhooks",
@@ -1292,7 +1295,7 @@ def create_webhook(
 def webhook(webhook: str) -> Call[answers.Webhook]:
     """Show a webhook.
 
-    Where it sends which events, and whether that succeeds."""
+    Answers where it sends which events, and whether that succeeds."""
     return call("GET", "/v1/webhooks/{webhook}", answers.Webhook, webhook=webhook)
 
 
@@ -1306,5 +1309,5 @@ def delete_webhook(webhook: str) -> Call[None]:
 def resume_webhook(webhook: str) -> Call[answers.Webhook]:
     """Resume a webhook.
 
-    A webhook that was set aside goes on where it stopped, as far as the events are still kept."""
+    A webhook that was set aside continues where it stopped, as far as the events are still kept."""
     return call("POST", "/v1/webhooks/{webhook}/resume", answers.Webhook, webhook=webhook)

@@ -764,20 +764,20 @@ export class Client {
   }
 
   /**
-   * Tell of a track.
+   * Report a track.
    *
-   * Up to 8 photos of one person's face, the best of a visit so far. The caller makes up the id, and uses it
-   * again for later news of the same track. The usable faces are fused and decided once. A later decision that
-   * contradicts the first one replaces it, at most once.
+   * Takes up to 8 photos of one person's face, the best of a visit so far. The caller chooses the id, and uses
+   * it again for later reports on the same track. The usable faces are fused and decided once. A later decision
+   * that contradicts the first one replaces it, at most once.
    */
   tellSighting(gallery: string, sighting: string, images: readonly Image[], query: { camera?: string; zone?: string | null; first_at?: string | null; last_at?: string | null; ended?: boolean } = {}): Promise<T.Sighting> {
     return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), images: { images: images }, query });
   }
 
   /**
-   * Tell that a track goes on, or has ended.
+   * Report that a track goes on, or has ended.
    *
-   * A track that is not told of for a minute has ended.
+   * A track without a report for a minute has ended.
    */
   hearSighting(gallery: string, sighting: string, body: T.SightingHeard): Promise<T.Sighting> {
     return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), json: { ...body } });
@@ -786,7 +786,7 @@ export class Client {
   /**
    * Show a sighting.
    *
-   * Who it was taken for, by which score and at which rate.
+   * Answers whom it was taken for, by which score and at which rate.
    */
   sighting(gallery: string, sighting: string): Promise<T.Sighting> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }) });
@@ -795,7 +795,7 @@ export class Client {
   /**
    * Delete a sighting.
    *
-   * With its crop and its events.
+   * Deletes it with its crop and its events.
    */
   deleteSighting(gallery: string, sighting: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), answer: "nothing" });
@@ -804,7 +804,7 @@ export class Client {
   /**
    * List sightings.
    *
-   * Who was before which camera and from when to when, the newest first, page by page.
+   * Lists who was in front of which camera and when, newest first, page by page.
    */
   sightings(gallery: string, query: { camera?: string | null; decision?: T.Decision | null; subject?: string | null; stranger?: string | null; since?: string | null; until?: string | null; limit?: number; cursor?: string | null } = {}): Promise<T.SightingPage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings", { gallery }), query });
@@ -828,7 +828,7 @@ export class Client {
   /**
    * Show a sighting's crop.
    *
-   * The best aligned face, as JPEG, as long as it is kept.
+   * Answers the best aligned face, as JPEG, as long as it is kept.
    */
   sightingCrop(gallery: string, sighting: string): Promise<Blob> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings/{sighting}/crop", { gallery, sighting }), answer: "blob" });
@@ -837,17 +837,17 @@ export class Client {
   /**
    * Say who a sighting shows.
    *
-   * With a subject, the sighting shows that one from now on. With null, it does not show whom it was taken for,
-   * and a correction is recorded. Nobody is enrolled from a sighting unless this says so.
+   * With a subject, the sighting shows that one from now on. With null, it does not show the person it was taken
+   * for, and a correction is recorded. Nobody is enrolled from a sighting unless this request says so.
    */
   sayWho(gallery: string, sighting: string, body: T.Who = {}): Promise<T.Sighting> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/sightings/{sighting}/who", { gallery, sighting }), json: { ...body } });
   }
 
   /**
-   * Tell how cameras are.
+   * Report the state of cameras.
    *
-   * Whether a camera sends pictures, and what they have shown in the last hour.
+   * Takes whether a camera sends pictures, and what they have shown in the last hour.
    */
   tellCameras(gallery: string, body: T.CamerasTold): Promise<void> {
     return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/cameras", { gallery }), json: { ...body }, answer: "nothing" });
@@ -856,7 +856,7 @@ export class Client {
   /**
    * List cameras.
    *
-   * The state of each, as its watcher reports it, and what was seen before it in the last hour.
+   * Lists the state of each, as its watcher reports it, and the sightings of the last hour.
    */
   cameras(gallery: string): Promise<T.CameraList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/cameras", { gallery }) });
@@ -865,8 +865,7 @@ export class Client {
   /**
    * List strangers.
    *
-   * Unknown people that were seen well, each once, the newest first. There are some if `LIKENESS_STRANGER_DAYS`
-   * is set.
+   * Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
    */
   strangers(gallery: string, query: { limit?: number; cursor?: string | null; ignored?: boolean | null } = {}): Promise<T.StrangerPage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers", { gallery }), query });
@@ -880,7 +879,7 @@ export class Client {
   /**
    * Show a stranger.
    *
-   * How often, when and where; the list of sightings takes `stranger` as a parameter.
+   * Answers how often, when and where it was seen; the list of sightings takes `stranger` as a parameter.
    */
   stranger(gallery: string, stranger: string): Promise<T.Stranger> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }) });
@@ -916,8 +915,8 @@ export class Client {
   /**
    * Name a stranger.
    *
-   * Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings become its
-   * own.
+   * Enrolls the stranger's best crops as the subject, which is created if missing; all sightings become the
+   * subject's.
    */
   nameStranger(gallery: string, stranger: string, body: T.StrangerName): Promise<T.Named> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/name", { gallery, stranger }), json: { ...body } });
@@ -926,16 +925,16 @@ export class Client {
   /**
    * Merge a stranger into another one.
    *
-   * The two are one person; no later grouping parts them.
+   * The two are one person; later groupings don't separate them.
    */
   mergeStrangers(gallery: string, stranger: string, body: T.StrangerMerge): Promise<T.Stranger> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/merge", { gallery, stranger }), json: { ...body } });
   }
 
   /**
-   * Part a stranger.
+   * Split a stranger.
    *
-   * The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
+   * The given sightings are of another person, who becomes a new stranger; later groupings don't join them.
    */
   partStranger(gallery: string, stranger: string, body: T.StrangerPart): Promise<T.Stranger> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/part", { gallery, stranger }), json: { ...body } });
@@ -944,7 +943,7 @@ export class Client {
   /**
    * List webhooks.
    *
-   * With the last event that each was sent, and what is wrong with it.
+   * Lists them with the last event sent to each, and its problem if it has one.
    */
   webhooks(): Promise<T.WebhookList> {
     return this.send({ method: "GET", path: "/v1/webhooks" });
@@ -955,7 +954,7 @@ export class Client {
    *
    * Events from now on are posted to the address, in order, each at least once. They are signed with the secret
    * that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed
-   * id and a merge, and go with their people: then nothing more is sent.
+   * id and a merge, and are removed with their people; when none is left, nothing more is sent.
    */
   createWebhook(body: T.WebhookCreate): Promise<T.WebhookMade> {
     return this.send({ method: "POST", path: "/v1/webhooks", json: { ...body } });
@@ -964,7 +963,7 @@ export class Client {
   /**
    * Show a webhook.
    *
-   * Where it sends which events, and whether that succeeds.
+   * Answers where it sends which events, and whether that succeeds.
    */
   webhook(webhook: string): Promise<T.Webhook> {
     return this.send({ method: "GET", path: path("/v1/webhooks/{webhook}", { webhook }) });
@@ -982,7 +981,7 @@ export class Client {
   /**
    * Resume a webhook.
    *
-   * A webhook that was set aside goes on where it stopped, as far as the events are still kept.
+   * A webhook that was set aside continues where it stopped, as far as the events are still kept.
    */
   resumeWebhook(webhook: string): Promise<T.Webhook> {
     return this.send({ method: "POST", path: path("/v1/webhooks/{webhook}/resume", { webhook }) });

@@ -63,7 +63,7 @@ export interface CameraList {
   cameras: Array<CameraState>;
 }
 
-/** A camera: what its watcher says, and what was seen before it. */
+/** A camera: its watcher's report, and its sightings. */
 export interface CameraState {
   /** Why there are no pictures now. */
   problem?: string | null;
@@ -1398,7 +1398,7 @@ export interface Session {
   expires_at: string;
 }
 
-/** A visit of one person before one camera. */
+/** A visit of one person in front of one camera. */
 export interface Sighting {
   camera: string;
   /** The named part of the camera's picture that the face was in last. */

@@ -1,7 +1,7 @@
-"""Frames from films and cameras: RTSP, HTTP (MJPEG, HLS, or a JPEG at an address), a USB device, a file.
+"""Read frames from films and cameras: RTSP, HTTP (MJPEG, HLS, or a JPEG at an address), a USB device, a file.
 
-A film is read as fast as it is looked at, with the times that it has itself. A camera is read as fast as it sends: only
-its newest frame is kept, and one that goes away is tried again with growing waits.
+A film is read as fast as it is processed, with its own times. A camera is read as fast as it sends: only its newest
+frame is kept, and a camera that goes away is tried again with growing pauses.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture of a camera, (H, W, 3) uint8 RGB, and when it was taken: seconds of the monotonic clock, which nobody
-    puts back, of a film since its beginning."""
+    """A picture of a camera, (H, W, 3) uint8 RGB, and its time: seconds on the monotonic clock, for a film since its
+    beginning."""
 
     pixels: Pixels
     at: float
@@ -66,9 +66,9 @@ def shown(source: str) -> str:
 
 
 def read_film(path: str, fps: float) -> Iterator[Frame]:
-    """Yield the film's frames, ``fps`` a second of its own time.
+    """Yield the film's frames, ``fps`` per second of its own time.
 
-    Raises FileMissing, InvalidInput (``invalid_source``) for a file that is no film.
+    Raises FileMissing, InvalidInput (``invalid_source``) for a file that is not a film.
     """
     if not Path(path).is_file():
         raise FileMissing(f"There is no file {path}.")
@@ -79,8 +79,8 @@ def read_film(path: str, fps: float) -> Iterator[Frame]:
 
 
 def read_camera(source: str, fps: float) -> Iterator[Frame]:
-    """Yield the camera's frames as they come, ``fps`` a second at most. Raises FFmpegError, OSError, httpx.HTTPError or
-    LikenessError when it goes away."""
+    """Yield the camera's frames as they come, at most ``fps`` per second. Raises FFmpegError, OSError, httpx.HTTPError
+    or LikenessError when it goes away."""
     if urlsplit(source).scheme in {"http", "https"} and _is_snapshot(source):
         yield from _snapshots(source, fps)
     else:
@@ -90,14 +90,14 @@ def read_camera(source: str, fps: float) -> Iterator[Frame]:
 def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
     options: dict[str, str] = {}
     if urlsplit(source).scheme.startswith("rtsp"):
-        options = {"rtsp_transport": "tcp"}  # lost packets would make pictures of grey blocks
+        options = {"rtsp_transport": "tcp"}  # with UDP, lost packets would cause grey blocks
     kind = "v4l2" if source.startswith(DEVICES) else None
     timeout = (OPEN_S, OPEN_S) if live else None
     with av.open(source, format=kind, options=options, timeout=timeout) as container:
         if not container.streams.video:
             raise InvalidInput("The source has no pictures.", code="invalid_source")
         stream = container.streams.video[0]
-        stream.thread_type = "NONE" if live else "AUTO"  # a thread would hold frames back
+        stream.thread_type = "NONE" if live else "AUTO"  # a decoding thread would delay frames
         due = -1.0
         for frame in container.decode(stream):
             at = time.monotonic() if live else float(frame.time or 0.0)
@@ -106,12 +106,12 @@ def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
             due = max(due, at - 1 / fps) + 1 / fps if due >= 0 else at + 1 / fps
             if frame.width * frame.height > MOST_PIXELS:
                 raise InvalidInput("The source's pictures are too large.", code="invalid_source")
-            turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))  # as telephones write it
+            turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))  # phones store films turned
             yield Frame(np.ascontiguousarray(turned, np.uint8), at)
 
 
 def _is_snapshot(source: str) -> bool:
-    """Return whether a single picture is at the address."""
+    """Return whether the address gives a single picture."""
     with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client, client.stream("GET", source) as answer:
         answer.raise_for_status()
         kind = str(answer.headers.get("content-type", "")).lower()
@@ -140,7 +140,7 @@ def _snapshots(source: str, fps: float) -> Iterator[Frame]:
 
 
 class Camera:
-    """A thread that keeps a camera's newest frame, which one thread takes, and reconnects when the camera goes away."""
+    """A thread that keeps a camera's newest frame, for one other thread, and reconnects when the camera goes away."""
 
     def __init__(self, source: str, fps: float, read: Callable[[str, float], Iterator[Frame]] = read_camera) -> None:
         self._newest = Queue[Frame](1)
@@ -153,7 +153,7 @@ class Camera:
         self._worker.wake()
 
     def take(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame, once; None if there is none in time."""
+        """Return the newest frame, each only once; None if there is none in time."""
         with suppress(Empty):
             return self._newest.get(timeout=timeout_s)
         return None
@@ -163,7 +163,7 @@ class Camera:
         self._worker.close(0)
 
     def _follow(self) -> float:
-        """Take frames until the camera goes away; return after how many seconds it is tried again."""
+        """Take frames until the camera goes away; return the seconds until the next attempt."""
         began = time.monotonic()
         try:
             for frame in self._read(self._source, self._fps):
@@ -177,7 +177,7 @@ class Camera:
                 self._newest.put(frame)
             problem = "it ended"
         except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
-            problem = type(error).__name__  # its text may have the address, with its password
+            problem = type(error).__name__  # its text may contain the address with its password
         if problem != self.problem:
             _log.warning("%s: %s; it is tried again", shown(self._source), problem)
         self.problem = problem

@@ -1,4 +1,4 @@
-"""Frigate as a source: whom it sees, its snapshots and its live frames become tracks, and names become its sub-labels.
+"""Frigate as a source: the persons it sees, with its snapshots and live frames, become tracks; names become sub-labels.
 
 Follows Frigate's documented MQTT messages (`frigate/events`, `frigate/tracked_object_update`, `frigate/stats`,
 `frigate/available`) and HTTP interface (`/api/events/ID/snapshot.jpg`, `/api/events/ID/sub_label`, go2rtc's
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A message of Frigate's about one person; times in seconds since 1970."""
+    """A message from Frigate about one person; times are seconds since 1970."""
 
     event: str
     camera: str
@@ -73,7 +73,7 @@ class _Visit:
 
 
 class Frigate:
-    """Follows a Frigate's persons in threads of its own, until it is closed."""
+    """Follows Frigate's persons in its own threads until it is closed."""
 
     def __init__(self, broker: str, api: str, looker: Looker, *, go2rtc: str | None = None) -> None:
         """``broker`` is `mqtt://user:password@host:port`, ``api`` Frigate's own address, ``go2rtc`` that of its live
@@ -117,7 +117,7 @@ class Frigate:
         ]
 
     def answered(self, report: Report, sighting: Any) -> None:
-        """Write the name of a known person back as the sub-label, and take it back if it was wrong."""
+        """Write a known person's name back as the sub-label, and remove it if it was wrong."""
         with self._lock:
             visit = next((each for each in self._visits.values() if each.track == report.track), None)
         if visit is None:
@@ -161,7 +161,7 @@ class Frigate:
         self._worker.wake()
 
     def _take_next(self) -> float | None:
-        """Use the next message; return None if there is none, and 0 if there may be another."""
+        """Process the next message; return None if there is none, and 0 if there may be another."""
         with self._lock:
             if not self._due:
                 return None
@@ -191,7 +191,7 @@ class Frigate:
             looks = self._faces(visit.first.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
         if not looks and live and self._go2rtc and len(visit.best) < KEPT:
             found = self._faces(visit.first.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.first.camera})
-            looks = found if len(found) == 1 else []  # nothing says which of several people it is
+            looks = found if len(found) == 1 else []  # it is not known which of several people it is
         if looks:
             visit.best = keep_best(visit.best, max(looks, key=lambda look: look.box.width * look.box.height))
 
@@ -208,7 +208,7 @@ class Frigate:
 
 
 def _read(topic: str, said: dict[str, Any]) -> _Said | None:
-    """Return what a message says of a person; None if it is about something else.
+    """Return a message's content about a person; None if it is about something else.
 
     Raises TypeError, ValueError, KeyError or AttributeError for a message of another form.
     """
@@ -227,6 +227,6 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
 
 
 def _problems(stats: dict[str, Any]) -> dict[str, str | None]:
-    """Return why each camera has no pictures, None if it has some, by Frigate's statistics. Raises as `_read` does."""
+    """Return why each camera has no pictures by Frigate's statistics, None if it has some. Raises what `_read` does."""
     fps = {str(name)[:LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
     return {name: None if fps[name] else "no pictures in Frigate" for name in list(fps)[:MOST_CAMERAS]}

@@ -1,4 +1,4 @@
-"""Faces in frames: the service's own detector and quality gate, and which few looks of a person to keep."""
+"""Find faces in frames by the service's own detector and quality gate, and choose the few looks of a person to keep."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from app.inference.embedders import Embedder
 from app.types import Box, Detection, Pixels, Quality, Vector
 
 USABLE: Final = QualityLevel.LOW.minimum
-"""Quality from which a face is compared with anybody: below it false non-matches become the rule."""
+"""Minimum quality for comparing a face: below it false non-matches become the rule."""
 KEPT: Final = 5
 """Most looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
 LIES: Final = 30.0
-"""Degrees from upright up to which the detector sees a face by itself."""
+"""Maximum degrees from upright at which the detector by itself sees a face."""
 ALIKE: Final = 0.9
 """Cosine from which on two looks show the same: the second adds nothing to a track's mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A face in one frame: where, how good, and what identifies it. ``at`` is in seconds of the camera's clock."""
+    """A face in one frame: its place, quality and template. ``at`` is in seconds on the camera's clock."""
 
     at: float
     detection: Detection
@@ -65,8 +65,8 @@ class Looker:
     def detect(self, frame: Pixels, at: float, min_face: int | None = None, *, turned: bool = False) -> list[Look]:
         """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not, without vectors.
 
-        ``min_face``: look for narrower ones than usual; ``turned``: for people who lie too, as the service does, which
-        takes several times as long.
+        ``min_face``: look for narrower faces than usual; ``turned``: also for people who lie, as the service does,
+        which takes several times as long.
         """
         height, width = frame.shape[:2]
         least = min_face or self.min_face
@@ -96,5 +96,5 @@ def keep_best(looks: list[Look], new: Look) -> list[Look]:
     for look in ranked:
         same = any(float(np.dot(look.vector, other.vector)) >= ALIKE for other in kept)  # type: ignore[arg-type]  # usable
         (spare if same else kept).append(look)
-    # Diverse looks first; others fill up, so that a still face has several frames too.
+    # Diverse looks first; others fill up, so that a still face also has several frames.
     return sorted((kept + spare)[:KEPT], key=lambda look: -look.quality.score)

@@ -1,4 +1,4 @@
-"""Whether anything moves: frames of an empty hall need no detector."""
+"""Detect motion, since frames of an empty hall need no face detector."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from app.types import Pixels
 WIDTH: Final = 160
 """Pixels to which a frame is shrunk before it is compared."""
 DIFFERENCE: Final = 15
-"""Least difference of two grey values, 0-255, that counts: above a camera's noise once averaged over a block of its
-pixels."""
+"""Minimum difference of grey values, 0-255, that counts: above a camera's noise, averaged over a block of pixels."""
 SHARE: Final = 0.002
-"""Share of all pixels that must differ: that of a face 24 pixels wide in 640 × 480 that moves by a third of its
-width."""
+"""Share of all pixels that must differ: as by a face 24 pixels wide in 640 × 480 that moves by a third of its width."""
 STAYS_S: Final = 3.0
-"""Seconds that frames are looked at after the last motion: somebody may stand still."""
+"""Seconds after the last motion during which frames are still looked at, since somebody may stand still."""
 SLOW: Final = 0.05
 """Weight of each new frame in the background, so that changing daylight does not count as motion."""
 
 
 class MotionGate:
-    """Compares a camera's frames with what was there before. Not safe to share between threads."""
+    """Compares a camera's frames with the background before. Not safe to share between threads."""
 
     def __init__(self) -> None:
         self._background: NDArray[np.float32] | None = None

@@ -1,4 +1,4 @@
-"""Tells the service of tracks, for as long as it takes: none is lost while the service is away."""
+"""Report tracks to the service, for as long as it takes, so that none is lost while the service is away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.features.watching.watcher.looks import Look
 from app.timestamps import utc_text
 
 MOST: Final = 500
-"""Most tracks that wait to be told, of some 100 kB each. A further one replaces the oldest, and the log says so."""
+"""Maximum waiting tracks, of about 100 kB each. A further one replaces the oldest, which is logged."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 """Seconds before the service is tried again; doubled each time."""
 BUSY: Final = 500
@@ -43,7 +43,7 @@ class Report:
     """The camera's zone in which the face was last."""
 
     def after(self, other: Report) -> Report:
-        """Return this report, completed by what an earlier one of the track has in addition."""
+        """Return this report, completed by an earlier one of the same track."""
         began, ended = min(self.began, other.began), self.ended or other.ended
         looks, zone = self.looks or other.looks, self.zone or other.zone
         return replace(self, began=began, ended=ended, looks=looks, zone=zone)
@@ -62,14 +62,14 @@ class Reporter:
         self._service, self._gallery, self._answered = service, gallery, answered
         self._due: OrderedDict[str, Report] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
-        """The tracks that the service knows, MOST at most: others are told first, as nobody knows of them yet."""
+        """The tracks that the service knows, at most MOST. Others are reported first, being unknown to it."""
         self._changed = threading.Condition()
         self._busy = False
         self._wait_s, self._not_before = FIRST_WAIT_S, 0.0
         self._worker = Worker("reporter", self._tell_next)
 
     def tell(self, report: Report) -> None:
-        """Tell of a track, together with what was not told yet of the same track."""
+        """Report a track, together with earlier reports of it that were not sent yet."""
         with self._changed:
             waiting = self._due.pop(report.track, None)
             if waiting is not None:
@@ -81,17 +81,17 @@ class Reporter:
         self._worker.wake(max(0.0, self._not_before - time.monotonic()))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until everything is told; return False if that took too long."""
+        """Wait until all reports are sent; return False if that took too long."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._due and not self._busy, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Send what still waits, if the service takes it within the time, and end."""
+        """Send the waiting reports, as far as the service takes them within the time, and end."""
         self.wait(timeout_s)
         self._worker.close(timeout_s)
 
     def _tell_next(self) -> float | None:
-        """Tell the service of a track; return after how many seconds the next one is due, None if there is none."""
+        """Report a track to the service; return the seconds until the next one is due, None if there is none."""
         with self._changed:
             if not self._due:
                 return None

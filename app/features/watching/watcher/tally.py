@@ -1,4 +1,4 @@
-"""What a camera has shown in the last hour, and how the service is told of it."""
+"""Count what a camera has shown in the last hour, and report it to the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.types import Reason
 MINUTE_S: Final = 60.0
 MINUTES: Final = 60
 WIDTHS: Final = 50
-"""Most widths that are remembered of a minute: enough for a median."""
+"""Maximum widths remembered per minute: enough for a median."""
 TELL_S: Final = 30.0
 FIRST_S: Final = 2.0
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Tally:
 
 
 def telling(service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> Worker:
-    """Return a thread, which runs, that tells the service how the cameras are. What fails is told the next time.
+    """Return a running thread that reports the cameras' state to the service; a failed report is included in the next.
 
     ``cameras`` returns the reports as `app.features.watching.schemas.CameraTold` has them.
     """

@@ -23,11 +23,11 @@ class Timeline:
         self._began: dict[str, float] = {}
 
     def begin(self, film: str, at: float) -> None:
-        """Note which time, in seconds since 1970, the film's beginning was told as."""
+        """Note the time, in seconds since 1970, that was reported for the film's beginning."""
         self._began[film] = at
 
     def answered(self, report: Report, sighting: Any) -> None:
-        """Take the service's answer to a report; the last one of a track counts."""
+        """Take the service's answer to a report; a track's last one counts."""
         began = self._began.get(report.camera)
         if began is None:  # a camera's track, not a film's
             return
@@ -43,7 +43,7 @@ class Timeline:
         return sorted(self._visits.values(), key=lambda one: (films.index(one["film"]), one["from_s"], one["to_s"]))
 
     def write(self, path: Path) -> None:
-        """Write CSV to a file of that name, JSON to any other."""
+        """Write CSV to a file with that extension, JSON to any other."""
         visits = self.visits()
         text = io.StringIO()
         if path.suffix.lower() == ".csv":

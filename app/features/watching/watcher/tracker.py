@@ -1,7 +1,7 @@
-"""Who is who from one frame to the next: faces become tracks, one for each person's visit.
+"""Follow people from frame to frame: faces become tracks, one for each person's visit.
 
-A face continues a track by its place, as long as its template doesn't speak against that, or by its template alone,
-across a gap of seconds too. A person is in a frame once, so the best pairs of tracks and faces come first.
+A face continues a track by its place, unless its template contradicts that, or by its template alone, even across a
+gap of seconds. A person is in a frame only once, so the best pairs of tracks and faces are taken first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from app.features.watching.watcher.looks import KEPT, Look, keep_best
 from app.types import Box, Vector
 
 GAP_S: Final = 10.0
-"""Seconds without the person's face after which a visit has ended: hands over the face, or back after a moment."""
+"""Seconds without the person's face after which a visit has ended. Shorter gaps are hands, turned heads and such."""
 NEAR_S: Final = 1.0
-"""Seconds within which a face's place alone says who it is."""
+"""Seconds within which a face's place is enough to say who it is."""
 REACH: Final = 0.6
-"""Widths of the face that it may move at once, and as many more in each further 0.2 s."""
+"""Distance, in widths of the face, that it may move at once, and again in each further 0.2 s."""
 GROWTH: Final = 1.6
 """Largest factor by which a face grows or shrinks within NEAR_S."""
 SURE_S: Final = 1.0
@@ -34,7 +34,7 @@ REMEMBERED: Final = 20
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """One person before one camera: from when to when, and the best looks."""
+    """One person in front of one camera: from when to when, and the best looks."""
 
     last: Look
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -50,7 +50,7 @@ class Track:
     sure_until: float = 0.0
     """Time until which a face alone in its place counts as this person's."""
     told: int = 0
-    """Usable looks that there were when the service was last asked to decide."""
+    """Number of usable looks when the service was last asked to decide."""
     told_at: float = 0.0
     settled: bool = False
     """Whether the service has decided twice."""
@@ -70,20 +70,20 @@ class Tracker:
     """Follows people in the frames of one camera. Not safe to share between threads."""
 
     def __init__(self, same: float, other: float, gap_s: float = GAP_S) -> None:
-        """``same``: cosine from which two looks are of one person wherever they are; ``other``: below it they are of
-        two people even in one place."""
+        """``same``: cosine from which on two looks are of one person at any distance; ``other``: cosine below which
+        they are of two people even in the same place."""
         self._same, self._other, self._gap_s = same, other, gap_s
         self.tracks: list[Track] = []
 
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
-        """Return whether a face of a frame belongs to a track by its place alone: no other face or track is near."""
+        """Return whether a frame's face belongs to a track just by its place, since no other face or track is near."""
         near = [track for track in self.tracks if is_near(track, look)]
         return len(near) == 1 and look.at <= near[0].sure_until and sum(is_near(near[0], one) for one in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
         """Take the faces of a frame; return the tracks that got a face, and those that have ended.
 
-        A face that is not usable continues a track and begins none.
+        A face that is not usable may continue a track, but doesn't begin one.
         """
         pairs = sorted(
             (
@@ -128,7 +128,7 @@ class Tracker:
 
 
 def is_near(track: Track, look: Look) -> bool:
-    """Return whether the face may be the track's by its place."""
+    """Return whether the face may be the track's, by its place."""
     return nearness(track.last.box, look.box, look.at - track.last.at) is not None
 
 

@@ -1,4 +1,4 @@
-"""From a camera's frames to reports: motion gate, faces, tracks, and when the service is told of them."""
+"""Turn a camera's frames into reports: motion gate, faces, tracks, and the times of reporting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Area(NamedTuple):
         return frame[rows, int(self.left * width) : max(1, int(self.right * width))]
 
     def holds(self, box: Box, frame: Pixels, part: Area) -> bool:
-        """Return whether the middle of a box is in this area; the box is of the frame's ``part``, in pixels."""
+        """Return whether the middle of a box is in this area; the box is in pixels of the frame's ``part``."""
         height, width = frame.shape[:2]
         across = int(part.left * width) + box.x + box.width / 2
         down = int(part.top * height) + box.y + box.height / 2
@@ -59,7 +59,7 @@ WHOLE: Final = Area(0.0, 0.0, 1.0, 1.0)
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Follows people before one camera, and reports them. Not safe to share between threads."""
+    """Follows people in front of one camera, and reports them. Not safe to share between threads."""
 
     camera: str
     looker: Looker
@@ -68,12 +68,12 @@ class Watch:
     roi: Area = WHOLE
     zones: Mapping[str, Area] = field(default_factory=dict)
     rotate: int = 0
-    """Degrees by which the frames are turned clockwise first, a multiple of 90; the areas are of turned ones."""
+    """Clockwise degrees by which frames are first turned, a multiple of 90; areas refer to turned frames."""
     began: float | None = None
-    """When a film began, in seconds since 1970; None for a camera."""
+    """The time when a film began, in seconds since 1970; None for a camera."""
     tally: Tally = field(default_factory=Tally)
     frames: int = 0
-    """Pictures so far, looked at or not."""
+    """Number of pictures so far, looked at or not."""
     _gate: MotionGate = field(default_factory=MotionGate)
     _now: float = 0.0
     _turned_at: float = -TURNED_S
@@ -101,7 +101,7 @@ class Watch:
             self._end(track)
 
     def idle(self, seconds: float) -> None:
-        """End the tracks that are over, after ``seconds`` without a frame."""
+        """End the tracks that are over after ``seconds`` without a frame."""
         self._now += seconds
         for track in self.tracker.update([], self._now)[1]:
             self._end(track)
@@ -112,7 +112,7 @@ class Watch:
             self._end(track)
 
     def _tell(self, track: Track, at: float) -> None:
-        """Ask for a decision at the first look and once more, and report now and then that the track goes on."""
+        """Ask for a decision at the first look and once more, and report regularly that the track goes on."""
         is_due = not track.told or at - track.told_at >= AGAIN_S or len(track.best) == KEPT
         if is_due and track.usable > track.told and not track.settled:
             track.settled = track.told > 0
@@ -127,13 +127,14 @@ class Watch:
         self._report(track, track.best if better else [], ended=True)
 
     def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
-        zero = time.time() - time.monotonic() if self.began is None else self.began  # the clock may have been put right
+        # Computed each time, since the clock may have been corrected.
+        zero = time.time() - time.monotonic() if self.began is None else self.began
         began, last = zero + track.began, zero + track.last.at
         self.reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
 
     def _find(self, pixels: Pixels, at: float) -> list[Look]:
-        """Return the faces of a frame: upright ones, and those of people who lie now and then, until there are looks
-        enough of one, and where a face appears, since the detector makes up upright ones where people lie."""
+        """Return the faces of a frame. People who lie are searched for only now and then, until one has enough looks,
+        and when a face appears, since the detector sees lying people's faces as upright ones."""
         tracks = self.tracker.tracks
         lying = [track for track in tracks if track.last.lies]
         if at - self._turned_at < TURNED_S and all(track.usable >= KEPT for track in lying):
@@ -146,7 +147,7 @@ class Watch:
         return self.looker.detect(pixels, at, turned=True)
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
-        """Return the faces that are narrower than those looked for, now and then."""
+        """Now and then, return the faces that are narrower than the usual search finds."""
         if at < self._narrow_at:
             return []
         self._narrow_at = at + NARROW_S
@@ -154,7 +155,7 @@ class Watch:
 
 
 class Watcher:
-    """Watches cameras, each in a thread of its own, until it is closed."""
+    """Watches cameras, each in its own thread, until it is closed."""
 
     def __init__(self) -> None:
         self._cameras: list[tuple[Camera, Watch, Worker]] = []
