@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bench.run import Effort, Run
 
 WIDTH = 190
-"""Columns of the table when the output is no terminal."""
+"""Columns of the table if the output is not a terminal."""
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
-"""Labeled Faces in the Wild, where it lies beside the project."""
+"""Labeled Faces in the Wild, if it is beside the project."""
 PARTS = "embed", "detect", "search", "serve", "peers", "enroll", "latency", "start", "growth"
 ON_REQUEST = "device", "card", "cost", "cores", "tails", "watch", "page"
-"""Run only if named: for a GPU (two), beside another checkout or package, on a machine of many cores, with PyAV, with
+"""Parts that run only if named, since they need a GPU (two), another checkout or package, many cores, PyAV, or
 Chromium."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
@@ -93,7 +93,7 @@ def bench(
         failed = []
         for part in chosen:
             failed += [] if _measured(part, run, console) else [part]
-            report.write(path, run.findings, asked)  # a later failure loses nothing
+            report.write(path, run.findings, asked)  # so that a later failure loses nothing
     report.show(run.findings, console)
     console.print(f"Written to {path}", highlight=False)
     if failed:
@@ -131,7 +131,7 @@ def _measured(part: str, run: Run, console: Console) -> bool:
         except LikenessError as error:
             run.note(f"{part}: {error.message}")
             return False
-        except Exception:  # noqa: BLE001 - a part's edge: it is told, and the others go on
+        except Exception:  # noqa: BLE001 - a part's edge: it is reported, and the others go on
             run.note(f"{part}: {traceback.format_exc()}")
             return False
         console.print(f"{part}: {bar.tasks[0].elapsed or 0:.0f} s")

@@ -1,4 +1,4 @@
-"""Callers side by side, and photos without end."""
+"""Run callers in parallel, and repeat photos endlessly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reel(Generic[T]):
 
 
 def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
-    """Call `run(caller)` in that many threads at once and return the sum."""
+    """Call `run(caller)` in this many threads at once and return the sum of the results."""
     pool = ThreadPoolExecutor(callers)
 
     def together() -> int:
@@ -40,7 +40,7 @@ def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
 
 
 def for_a_while(run: Callable[[], int], callers: int, seconds: float) -> Callable[[], int]:
-    """Call `run` repeatedly in that many threads for so many seconds, without waiting for each other in between."""
+    """Call `run` repeatedly in this many threads for `seconds`; threads don't wait for each other in between."""
 
     def keep_on(_caller: int) -> int:
         done, end = 0, time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""The findings of a run: figures with what they are compared to, and notes on what could not be measured."""
+"""The findings of a run: figures with their comparisons, and notes on what could not be measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.evaluation.speed import Speeds, Spread
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The least, or the most, that a ratio should be."""
+    """The minimum or maximum that a ratio should have."""
 
     ratio: float
     at_most: bool = False
@@ -25,9 +25,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the result: `ours` in `unit`, and its ratio to what it is compared with.
+    """One line of the result: `ours` in `unit`, and its ratio to the compared figure.
 
-    The ratio is ours divided by theirs, None where there is nothing to compare with.
+    The ratio is ours divided by theirs, None if there is nothing to compare with.
     """
 
     part: str

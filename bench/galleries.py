@@ -1,4 +1,4 @@
-"""Galleries of any size: generated people, and how they are put into a server."""
+"""Generate people for galleries of any size, and put them into a server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bench.server import Server
 AT_ONCE = 100_000
 """Templates in one import."""
 KNOWN = 200
-"""Of the people whose photos are sent, those in the gallery; each is enrolled by a request."""
+"""Number of people in the gallery whose photos are sent; each is enrolled by a request."""
 POLL_S = 0.05
 MATED_COSINE = 0.6
 """Cosine of a mated probe and its enrolled face, about what SFace gives for two photos of a person."""
 
 
 def people(count: int, dimension: int, seed: int = 1) -> Vectors:
-    """Return (count, dimension) random unit vectors, none like another."""
+    """Return (count, dimension) random unit vectors, which don't resemble each other."""
     generator = np.random.default_rng(seed)
     made: Vectors = generator.standard_normal((count, dimension), dtype=np.float32)
     made /= np.linalg.norm(made, axis=1, keepdims=True)
@@ -47,7 +47,7 @@ def create(client: httpx.Client, gallery: str, *, store: str = "none", **more: o
 
 
 def enroll_photos(client: httpx.Client, gallery: str, photos: Sequence[bytes]) -> None:
-    """Enroll each photo's first face as a subject of its own, whatever its quality."""
+    """Enroll each photo's first face as a separate subject, with any quality."""
     for number, photo in enumerate(photos):
         path = f"/v1/galleries/{gallery}/subjects/person-{number}/faces"
         client.post(path, params={"quality": "none", "face": 0}, files={"images": photo}).raise_for_status()
@@ -80,7 +80,7 @@ def finish(client: httpx.Client, job: str) -> dict[str, object]:
 
 
 def filled(server: Server, gallery: str, package: str, photos: Sequence[bytes], templates: Vectors) -> None:
-    """Create a gallery of as many people as templates: the first `KNOWN` are of photos, the others strangers."""
+    """Create a gallery with a person per template: the first `KNOWN` are from photos, the others are strangers."""
     known = photos[:KNOWN]
     with server.client() as client:
         create(client, gallery)

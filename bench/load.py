@@ -1,8 +1,8 @@
-"""Load on a server, sent as prepared bytes over kept connections, so that the generator takes little of the machine.
+"""Put load on a server: prepared bytes over kept connections, so that the generator takes little of the machine.
 
-`closed_loop` has a number of clients that each wait for their answer. `open_loop` sends at a fixed rate whatever the
-answers do, and counts each request's time from its scheduled start, so that a stalling server isn't measured less often
-(no coordinated omission; Tene, "How NOT to Measure Latency").
+`closed_loop` has clients that each wait for their answer. `open_loop` sends at a fixed rate, regardless of answers, and
+counts each request's time from its scheduled start, so that a stalling server isn't measured less often (no coordinated
+omission; Tene, "How NOT to Measure Latency").
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: bytes) -> int:
-        """Return the answer's status. Raises Unusable ``no_answer`` where there is none."""
+        """Return the answer's status. Raises Unusable ``no_answer`` if there is none."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._target.host, self._target.port, limit=1 << 24)
         reader, writer = self._streams

@@ -1,7 +1,8 @@
-"""`python -m bench rates`: stated error rates against found ones, for any people, photos a subject and calibration.
+"""`python -m bench rates`: stated against found error rates, for any people, photos per subject and calibration.
 
-People are drawn as subjects of a gallery; all others are strangers to it. The thresholds come from the service's own
-`identify_point` and `verify_point`, the scores from comparing everybody: what a server with these faces would answer.
+People are drawn as subjects of a gallery; all others are strangers to it. Thresholds come from the service's own
+`identify_point` and `verify_point`, scores from comparing everybody, so a server with these faces would answer the
+same.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from training.evaluation.photos import Embed, Templates, open_photos
 from training.terminal import told
 
 Source: TypeAlias = Literal["package", "others", "gallery", "laxer"]
-"""Whose operating points decide: the package's, those of the half of the people that is not used, or the gallery's as
-they are by default, or with `allow_laxer`."""
+"""Whose operating points decide: the package's, those of the unused half of the people, or the gallery's, by default or
+with `allow_laxer`."""
 SOURCES = get_args(Source)
 MIXED = 0
-"""Photos a subject: as many as a geometric distribution says, 2.9 on average."""
+"""Photos per subject by a geometric distribution, 2.9 on average."""
 MIXED_MEAN, MIXED_MOST = 2.9, 15
 ASKED: tuple[tuple[str, float], ...] = (
     ("identify fpir", 0.1),
@@ -59,9 +60,9 @@ ASKED: tuple[tuple[str, float], ...] = (
 MISSED = "FNIR at fpir 0.01"
 MISSED_FOUND = "at a found 0.01"
 JPEG_QUALITY = 80
-"""Of reduced photos: about what a camera sends."""
+"""JPEG quality of reduced photos, about a camera's."""
 MOST_TRACKS = 4
-"""Tracks drawn of a person's photos: more of one person are no further evidence."""
+"""Maximum tracks drawn from a person's photos: more of one person add no evidence."""
 WIDTH = 160
 """Columns of the table."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -70,18 +71,18 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @dataclass(frozen=True, slots=True)
 class Setting:
     photos: int
-    """Of each subject; MIXED: see there."""
+    """Photos of each subject, or MIXED."""
     subjects: int
     unnamed: float
-    """Share of the subjects: further faces of the same people, each an unnamed subject's."""
+    """Share of unnamed subjects, each with one further face of the same people."""
     source: Source
     probe: int = 1
-    """Photos of one person that are one probe: a track, if there are several. `verify photos` then compares tracks."""
+    """Number of one person's photos in a probe; several are a track. `verify photos` then compares tracks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The rates found in a setting, by the rate asked for: mean, lowest and highest of the draws."""
+    """The rates found in a setting, by the requested rate: mean, lowest and highest of the draws."""
 
     setting: Setting
     found: Mapping[str, tuple[float, float, float]]
@@ -89,18 +90,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Faces:
-    """(N, D) unit vectors, who each shows, from 0, (N,), and the manifest of the package that made them."""
+    """(N, D) unit vectors, their people, (N,), numbered from 0, and the manifest of the package that made them."""
 
     vectors: Vectors
     people: Ints
     manifest: Manifest
     searching: Vectors | None = None
-    """The same photos as probes, if they are not searched with as they are enrolled."""
+    """The same photos as probes, if probes differ from the enrolled photos."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """(P, D) unit vectors, and the lengths of the means that they are of, (P,); 1 for single photos."""
+    """(P, D) unit vectors, and the lengths, (P,), of the means that they come from; 1 for single photos."""
 
     vectors: Vectors
     lengths: Floats
@@ -108,7 +109,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A gallery, whose subjects are numbered from 0, the named ones first, and who searches it.
+    """A gallery, whose subjects are numbered from 0, named ones first, and the probes that search it.
 
     ``faces`` are rows of the vectors, ``mates`` and ``strangers`` rows of the photos of each probe, (P, probe).
     """
@@ -121,13 +122,13 @@ class Drawn:
     """The subject of each of the mates."""
     strangers: Ints
     weights: Floats
-    """So that each stranger counts once, however many photos there are."""
+    """Weights by which each stranger counts once, with any number of photos."""
 
 
 def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator) -> Drawn:
-    """Draw a gallery from the rows of each person; four fifths of the people who have enough photos at most.
+    """Draw a gallery from the rows of each person, with at most four fifths of the people who have enough photos.
 
-    Raises ValueError if two people don't.
+    Raises ValueError if fewer than two people have enough.
     """
     least = max(setting.photos, 1) + setting.probe
     fits = [one for one, rows in people.items() if len(rows) >= least]
@@ -163,7 +164,7 @@ def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator)
 
 
 def tracks_of(rows: Ints, photos: int, rng: np.random.Generator) -> list[Ints]:
-    """Return the rows of each probe of so many of a person's photos: each photo alone, or MOST_TRACKS drawn tracks."""
+    """Return the rows of a person's probes of ``photos`` each: every photo alone, or MOST_TRACKS random tracks."""
     if photos == 1:
         return list(rows[:, None])
     most = 0 if len(rows) < photos else 1 if len(rows) == photos else MOST_TRACKS
@@ -171,7 +172,7 @@ def tracks_of(rows: Ints, photos: int, rng: np.random.Generator) -> list[Ints]:
 
 
 def probes_of(vectors: Vectors, rows: Ints) -> Probes:
-    """Return the fused probes of the rows of each, (P, probe)."""
+    """Return the fused probes, given each one's rows, (P, probe)."""
     if rows.shape[1] == 1:
         return Probes(vectors[rows[:, 0]], np.ones(len(rows)))
     means, lengths = zip(*(fuse(vectors[own]) for own in rows), strict=True)
@@ -187,8 +188,8 @@ def best_scores(probes: Probes, vectors: Vectors, drawn: Drawn) -> NDArray[np.fl
 
 
 def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> Floats:
-    """Return each probe's score with each subject, (P, S), as `reduced` makes it; that of the best face where nobody
-    measured how fused subjects score."""
+    """Return each probe's score with each subject, (P, S), reduced by `reduced`; the best face's if fusion was not
+    measured."""
     if thresholds.fusion is None:
         best = best_scores(probes, vectors, drawn)
         return best * reduced(probes.lengths, np.ones(1), thresholds)
@@ -206,7 +207,7 @@ def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
 
 
 def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
-    """Return the rate found for each one asked for; those that are refused are left out."""
+    """Return the rate found for each requested one; rejected ones are left out."""
     vectors, searching = faces.vectors, faces.vectors if faces.searching is None else faces.searching
     strangers, mates = probes_of(searching, drawn.strangers), probes_of(searching, drawn.mates)
     scores, weights = subject_scores(strangers, vectors, drawn, thresholds), drawn.weights
@@ -244,13 +245,13 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
 
 
 def reached_by(scores: Floats, weights: Floats, share: float) -> float:
-    """Return the threshold that this share of the strangers reach at most: what a found FPIR is."""
+    """Return the threshold that at most this share of the strangers reach, as for an FPIR."""
     order = np.argsort(-scores)
     return float(np.nextafter(scores[order][np.cumsum(weights[order]) > share][0], np.inf))
 
 
 def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> Thresholds:
-    """Return the thresholds that decide in the gallery; ``others`` are the rows of people who are not used."""
+    """Return the thresholds that decide in the gallery; ``others`` are the rows of unused people."""
     package, vectors = Thresholds(faces.manifest), faces.vectors
     if source == "package":
         return package
@@ -269,7 +270,7 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
 
 
 def measure(faces: Faces, setting: Setting, draws: int) -> Row:
-    """Draw galleries, and average; of one half of the people and of the other in turns for the points of ``others``."""
+    """Draw galleries, and average; for the points of ``others``, from either half of the people in turns."""
     rates: dict[str, list[float]] = {}
     rows = points.rows_of_people(faces.people)
     half = np.random.default_rng(0).permutation(len(rows)) % 2
@@ -312,7 +313,7 @@ def seen_from_afar(images: Path, names: Sequence[str], width: int, way: Template
 
 
 def one_person_each(vectors: Vectors, people: Ints, above: float | None) -> NDArray[np.bool_]:
-    """Return which photos to keep: none of a pair that shows one person under two names (`points.same_people`)."""
+    """Return which photos to keep: drop both of a pair that shows one person under two names (`points.same_people`)."""
     kept = np.ones(len(people), bool)
     if above is not None:
         same = points.same_people(vectors, people, points.compare_all(vectors, people), above=above)
@@ -340,7 +341,7 @@ def rates(
     draws: Annotated[int, typer.Option(min=1, help="Galleries drawn in each setting.")] = 10,
     same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
 ) -> None:
-    """Find the error rates that callers get where they ask for one, in galleries of people of yours."""
+    """Find the error rates that callers get when they request one, in galleries of your people."""
     if unknown := sorted(set(source) - set(SOURCES)):
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SOURCES)}", param_hint="--source")
     with told(ValueError, OSError):
@@ -373,7 +374,7 @@ def rates(
 
 
 def table(found: Sequence[Row]) -> Table:
-    """Return found / asked, by setting."""
+    """Return found rates divided by requested ones, by setting."""
     columns = [f"{what} {asked:g}" for what, asked in ASKED]
     shown = Table("photos", "probe", "subjects", "unnamed", "points", *columns, MISSED, MISSED_FOUND)
     for row in found:

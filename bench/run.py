@@ -1,4 +1,4 @@
-"""One run of the benchmark, as its parts see it, and how much work it does to measure."""
+"""A run of the benchmark, for its parts, and how much work it does for measuring."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Run:
     def server(self, code: Path | None = None, **settings: object) -> Iterator[Server]:
         """Start a server on a new data folder that holds only the prepared models.
 
-        It is that of the checkout ``code`` with its own models, by default this one with those that were asked for.
+        It is the server of the checkout ``code`` with its own models, by default this checkout with the wanted ones.
         """
         models = code / "models" if code else self.stages.models
         with self.data_folder() as folder, serving(folder, code, MODELS_DIR=models, **settings) as server:
@@ -102,9 +102,7 @@ class Run:
 
     @contextmanager
     def data_folder(self) -> Iterator[Path]:
-        """Create a data folder that holds the prepared models, so that a server doesn't spend time and memory preparing
-        them.
-        """
+        """Create a data folder with the prepared models, so that a server doesn't spend time preparing them."""
         self.say("a server starts")
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(self.stages.cache, Path(folder, CACHE))

@@ -51,7 +51,7 @@ class Stages:
 def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder: str = EMBEDDER) -> Iterator[Stages]:
     """Open the stages and up to `count` photos from `source` that show a face.
 
-    Raises Unusable as loading packages does, and InvalidInput ``no_photos`` where none shows a face.
+    Raises what loading packages raises, and InvalidInput ``no_photos`` if no photo shows a face.
     """
     packages = find_packages(models)
     found = select(packages, DETECTOR)

@@ -1,4 +1,4 @@
-"""Ways to get from a photo to a candidate without a server: at their best, one by one, and OpenCV's sample."""
+"""Ways to get from a photo to a candidate without a server: at full speed, one by one, and OpenCV's sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.contenders.embedding import as_shipped
 from bench.stages import Stages
 
 SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
-"""What OpenCV's sample of face recognition takes."""
+"""The parameters of OpenCV's sample of face recognition."""
 LIMIT = 5
 
 
@@ -74,7 +74,7 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
     """Run OpenCV's own sample (FaceDetectorYN, FaceRecognizerSF) with all of its threads: detection at the photo's
     size, `alignCrop`, `feature`. It doesn't look for small faces or refine landmarks, and searches nothing.
 
-    Its `feature` does not run the block-quantised weights, so that it gets them dequantised, which is no slower.
+    Its `feature` can't run block-quantised weights, so it gets them dequantised, which is not slower.
     """
     detector = cv2.FaceDetectorYN.create(
         str(stages.detector_file), "", (320, 320), SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP

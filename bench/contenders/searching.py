@@ -17,7 +17,7 @@ from app.types import Vectors
 LIMIT = 10
 QUERIES = 64
 ONE_BY_ONE = 4
-"""Queries of a turn that asks one at a time: more would only take longer."""
+"""Number of queries in a turn that sends one at a time: more would only take longer."""
 
 
 def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: FoundGpu | None = None) -> Index:
@@ -84,7 +84,7 @@ def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
 
 
 def rows_of(index: Index, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
-    """Return the (Q, limit) rows that our index finds, -1 where it has fewer."""
+    """Return the (Q, limit) rows that our index finds, -1 if it has fewer."""
     found = np.full((len(queries), limit), -1, np.int64)
     for place, matches in enumerate(index.search(queries, limit)):
         found[place, : len(matches)] = [match.face - 1 for match in matches]

@@ -1,4 +1,4 @@
-"""Writes what an enrollment writes with SQLite alone: the lowest possible cost of storing a face."""
+"""Write an enrollment's rows with only SQLite, the lowest possible cost of storing a face."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rows:
         self._subject = self._last("subjects", "key")
         self._origin = self._last("face_origins", "face_key")
         self._change = self._last("changes", "number")
-        self._key = count(10**9)  # far above those that are there
+        self._key = count(10**9)  # far above the existing keys
         self._lock = threading.Lock()
 
     def close(self) -> None:

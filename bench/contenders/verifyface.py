@@ -1,4 +1,4 @@
-"""`verifyface serve`: the standard library's threaded server around the same two nets, which look once at a photo."""
+"""Run `verifyface serve`: the standard library's threaded server and the same two nets, run once per photo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server by its photo workers, on the CPU and, with `--device cuda`, on a card: photos a second and their cost."""
+"""Measure photos per second and their cost by photo workers, on the CPU and, with `--device cuda`, on a GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bench.run import Run
 PART, GALLERY = "card", "bench"
 WORKERS = 1, 8, 16
 CLIENTS_EACH = 4
-"""Clients for each worker: enough that none waits."""
+"""Clients for each worker, enough that no worker waits."""
 MIB = 2**20
 
 
 def measure(run: Run) -> None:
-    """Measure each way once: a card is lent for minutes."""
+    """Measure each way only once, since a GPU is lent for minutes."""
     for name, workers, settings in ways(run.device, cores()):
         run.say(name)
         with run.server(**settings) as server:
@@ -46,7 +46,7 @@ def measure(run: Run) -> None:
 
 
 def ways(device: str, most: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield a name, the photo workers and the settings of each server, for so many cores."""
+    """Yield a name, the photo workers and the settings of each server, for up to ``most`` cores."""
     for workers in [count for count in WORKERS if count <= most]:
         yield f"CPU, {workers} workers", workers, {"PHOTO_WORKERS": workers}
         if device == "cuda":

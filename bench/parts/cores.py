@@ -1,4 +1,4 @@
-"""One server with as many photo workers as cores, in turns with as many single servers on the same cores."""
+"""Compare one server with a photo worker per core, in turns, with one single server per core, on the same cores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.server import Server
 PART, GALLERY = "cores", "bench"
 ONE, SEVERAL = "one server", "as many servers as cores, each of one photo worker"
 CLIENTS_EACH = 4
-"""Clients for each core: enough that no worker waits."""
+"""Clients for each core, enough that no worker waits."""
 GOAL = Goal(0.8)
 
 
@@ -55,7 +55,7 @@ def _bound_to(cores: Sequence[int]) -> Iterator[None]:
 
 
 def _sent(run: Run, servers: Sequence[Server], clients: int) -> Callable[[], int]:
-    """Return what lets so many clients of each server identify, all servers at the same time."""
+    """Return a turn in which this many clients of each server identify, all servers at the same time."""
     reels = []
     for server in servers:
         with server.client() as client:

@@ -1,8 +1,8 @@
-"""The processor time of a request, in turns in this checkout's server, in those of other checkouts (`--beside`), and in
-this one's with other model packages (`--package`).
+"""Measure the processor time of a request, in turns in this checkout's server, in those of other checkouts
+(`--beside`), and in this one's with other model packages (`--package`).
 
-Photos differ more than versions do, so every server gets the same requests in a round: as many as the slowest one
-answered while it warmed up.
+Since photos differ more than versions do, every server gets the same requests in a round: as many as the slowest one
+answered during its warm-up.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measure(run: Run) -> None:
 
 
 def _requests(run: Run, server: Server) -> dict[str, Callable[[int], bytes]]:
-    """Return what makes the request of each number, of one photo or a pair; a gallery holds the first photos."""
+    """Return functions from a number to a request, with one photo or a pair; a gallery holds the first photos."""
     photos, target = run.stages.photos, server.target
     with server.client() as client:
         galleries.create(client, GALLERY)
@@ -81,7 +81,7 @@ def _answered(server: Server, requests: dict[str, Callable[[int], bytes]], run: 
 
 
 def _turn(server: Server, requests: Iterator[bytes], clients: int) -> float:
-    """Return the processor milliseconds of a request, of all threads of the server, while so many clients send."""
+    """Return the processor milliseconds per request, of all the server's threads, while this many clients send."""
     before = server.processor_s()
     load = _sent(server, requests, clients, math.inf)
     return 1000 * (server.processor_s() - before) / len(load.seconds)

@@ -1,4 +1,4 @@
-"""The cost of finding faces in photos of several sizes, stage by stage, compared with plain OpenCV."""
+"""Measure the cost of finding faces in photos of several sizes, stage by stage, compared with plain OpenCV."""
 
 from __future__ import annotations
 

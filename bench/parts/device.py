@@ -1,5 +1,5 @@
-"""The speed of one device, without a server: faces a second of each embedder by batch size, looks a second of the
-detector by canvas, and (the part `search`) searches where FAISS has a GPU. On the CPU it uses one thread.
+"""Measure the speed of one device, without a server: faces per second of each embedder by batch size, looks per second
+of the detector by canvas, and (the part `search`) searches if FAISS has a GPU. On the CPU it uses one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PART, SEARCH = "device", "search"
 Precision: TypeAlias = Literal["fp32", "fp16"]
 GPU_DIMENSION = 512
 ALONE = -1
-"""Key on its lane of FAISS's index without ours."""
+"""Key, on its lane, of FAISS's index without ours."""
 GPU_QUERIES = 1, 64, 1024
 
 
@@ -53,7 +53,7 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
     model = graph_of(run, package)
     chosen = model if precision == "fp32" else in_half(model)
     crops = {size: many(run.stages.crops, size) for size in run.effort.batches}
-    # one each: on a GPU a session that changes its shape makes its plan anew
+    # one each, since on a GPU a session that changes its shape makes a new plan
     sessions = {
         size: Session(chosen.SerializeToString(), resolve_device_of(run), 1, shape=crops[size].shape) for size in crops
     }

@@ -1,4 +1,4 @@
-"""Faces per second of the embedder: as requests use it, the prepared graph alone, and the file as shipped."""
+"""Measure the embedder's faces per second: as requests use it, the prepared graph alone, and the file as shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite."""
+"""Measure acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measure(run: Run) -> None:
 
 
 def enrollment(target: Target, gallery: str, number: int, photo: bytes) -> bytes:
-    """Return the request that enrolls a photo's first face as a new subject, whatever its quality."""
+    """Return the request that enrolls a photo's first face as a new subject, with any quality."""
     path = f"/v1/galleries/{gallery}/subjects/new-{number}/faces?quality=none&face=0"
     return target.request("POST", path, photo)
 
@@ -61,7 +61,7 @@ def enrollment(target: Target, gallery: str, number: int, photo: bytes) -> bytes
 def enrolling(
     target: Target, photos: Reel[bytes], number: Iterator[int], clients: int, seconds: float
 ) -> Callable[[], int]:
-    """Return a turn of clients who enroll one face a request as a new subject."""
+    """Return a turn of clients who enroll one face per request as a new subject."""
 
     def requests() -> Iterator[bytes]:
         for each in number:

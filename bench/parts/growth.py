@@ -1,4 +1,4 @@
-"""The cost of size: memory, start, identify, enroll and delete at gallery sizes from small to large in one server."""
+"""Measure the cost of size: memory, start, identify, enroll and delete at growing gallery sizes, in one server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from training.evaluation.speed import Speeds, Spread
 PART, SNAPSHOTS = "growth", "snapshots"
 OPERATIONS = "identify", "enroll", "delete"
 AT_A_TIME = 8
-"""Calls of each operation in a turn."""
+"""Number of calls of each operation in a turn."""
 FLAT = Goal(1.25, at_most=True)
 GOALS = {"enroll": FLAT, "delete": FLAT}
 BEYOND = Goal(0.25, at_most=True)
 Costs = dict[str, dict[int, list[float]]]
-"""Milliseconds by operation and size, one a round."""
+"""Milliseconds by operation and size, one per round."""
 
 
 def measure(run: Run) -> None:
@@ -115,7 +115,7 @@ def _starts(run: Run, data: Path, people: Vectors, empty: int) -> None:
 
 
 def _memory(run: Run, people: Vectors, empty: int, beyond: list[float], when: str, **more: float) -> Figure:
-    """Return how much resident memory the server has beyond an empty one's and the vectors, as a share of these."""
+    """Return the server's resident memory beyond an empty one's and the vectors, as a share of the vectors."""
     details = {"vectors_mb": people.nbytes / 1e6, "empty_server_mb": empty / 1e6, **more}
     work, ratio = f"memory of a server beyond the vectors, {_work(run, people)}, {when}", Spread.of(np.array(beyond))
     return Figure(PART, work, 100 * float(np.median(beyond)), "%", "the vectors", ratio, BEYOND, details)

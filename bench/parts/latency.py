@@ -18,7 +18,7 @@ PART = "latency"
 SHARES = 0.5, 0.8, 0.95
 GOALS = {0.8: Goal(3, at_most=True)}
 LONGER = 4
-"""How many times as long as other loads the open loop goes on: the slowest hundredth must be some requests."""
+"""Length of the open loop, as a multiple of other loads', so that the slowest hundredth has some requests."""
 MOST_ROUNDS = 3
 
 

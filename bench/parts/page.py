@@ -1,14 +1,13 @@
-"""The web page over a gallery of 100,000 people, in a real Chromium that runs already: what each step takes until what
-was asked for is shown, and what a first view fetches.
+"""Measure the web page over a gallery of 100,000 people, in a real, running Chromium: the time of each step until its
+result is shown, and what a first view fetches.
 
-The first view begins when a sign-in link is opened in a window without anything in its cache, and ends with the frame
-in which the overview is drawn, with the number of people: page, styles, scripts, the sign-in and the galleries are in
-it. In it are neither the browser's start nor what a person does before: to have a link made and to click on it. All
-steps begin with what a click does, and end with the frame in which their outcome is drawn. Browser and server share the
-machine.
+The first view begins when a sign-in link is opened in a window with an empty cache, and ends with the frame in which
+the overview is drawn, with the number of people. It includes page, styles, scripts, the sign-in and the galleries, but
+neither the browser's start nor making the link and clicking on it. All steps begin with the effect of a click, and end
+with the frame in which their result is drawn. Browser and server share the machine.
 
-Milliseconds need a quiet machine. Requests, bytes, elements and the server's processor time are much the same on a
-machine that has other work, too.
+Milliseconds need a quiet machine. Requests, bytes, elements and the server's processor time are about the same on a
+busy one.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ if TYPE_CHECKING:
 PART, GALLERY = "page", "bench"
 MOST_PEOPLE = 100_000
 WANTED_MS, WANTED_KB = 200.0, 150.0
-"""Of each step, and of the page's files in a first view."""
+"""The goals for each step, and for the page's files in a first view."""
 WAIT_MS = 120_000
 STARTED_MS = 3_000
-"""Until a browser that was just started has no more work of its own."""
+"""Time until a new browser has finished its own work."""
 CLICKED_MS = 500
-"""Between a link's making and its opening: a person is not faster, and the window is open by then."""
+"""Time between making and opening a link: a person is not faster, and the window is open then."""
 SIZE = {"width": 1280, "height": 860}
 CHROMIUM = "chromium", "chromium-browser", "google-chrome"
 
 FIRST_SHOWN = "the first view is shown"
-# Notes when the first view is drawn: what is fetched after that nobody has waited for. To ask the page for it meanwhile
-# would give it work of its own.
+# Notes when the first view is drawn, since nobody waits for later fetches. Polling the page would give it more work.
 _BEGIN = f"""
 performance.setResourceTimingBufferSize(100000);
 new MutationObserver((_, watching) => {{
@@ -68,7 +66,7 @@ _FIRST = """() => {
     elements: document.querySelectorAll("*").length,
   };
 }"""
-# Does a step, and says what it took until its outcome was drawn.
+# Does a step, and returns the time until its result was drawn.
 _STEP = """async () => {{
   const before = performance.getEntriesByType("resource").length;
   const begin = performance.now();
@@ -79,7 +77,7 @@ _STEP = """async () => {{
   }}
   return {{ ms: performance.now() - begin, before }};
 }}"""
-# What was fetched since, once nothing has been for a while.
+# Returns what was fetched since, after a while without fetches.
 _FETCHED = """async (before) => {
   for (let seen = -1; ; ) {
     const found = performance.getEntriesByType("resource").slice(before);
@@ -104,7 +102,7 @@ _HEADING = "document.querySelector('main h1')?.textContent === '{}'"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a person does: its script, and the expression that holds once its outcome is shown."""
+    """An action of a person: its script, and the expression that is true when its result is shown."""
 
     name: str
     act: str
@@ -112,7 +110,7 @@ class Step:
 
 
 def steps(people: int) -> list[Step]:
-    """Return what is done, one after the other, from the overview on."""
+    """Return the steps in order, from the overview on."""
     far, near = f"person-{galleries.KNOWN - 1}", f"stranger-{people - galleries.KNOWN - 1}"
     search = (
         "const field = document.querySelector('main input[type=search]'); field.value = '{}'; "
@@ -171,7 +169,7 @@ def _fill(run: Run, server: Server, people: int) -> None:
 
 @contextmanager
 def _browser() -> Iterator[Browser]:
-    """Yield a browser that has shown a page before. Raises Unusable ``bench_failed`` where there is none."""
+    """Yield a browser that has shown a page before. Raises Unusable ``bench_failed`` if there is none."""
     path = next(filter(None, map(shutil.which, CHROMIUM)), None)
     try:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the environment for tests
@@ -192,7 +190,7 @@ def _browser() -> Iterator[Browser]:
 
 @contextmanager
 def _tab(browser: Browser) -> Iterator[Page]:
-    """Yield a tab without anything in its cache."""
+    """Yield a tab with an empty cache."""
     context = browser.new_context(viewport=SIZE, reduced_motion="reduce")  # type: ignore[arg-type]  # a TypedDict
     context.set_default_timeout(WAIT_MS)
     try:
@@ -209,7 +207,7 @@ def _walk(server: Server, page: Page, people: int, taken: dict[str, list[dict[st
     with page.expect_console_message(lambda message: message.text == FIRST_SHOWN):
         page.goto(f"{server.url}/#code={code}")
     taken.setdefault("the first view", []).append(page.evaluate(_FIRST))
-    page.evaluate(_FETCHED, 0)  # the other views' files, which are asked for once the first one is drawn
+    page.evaluate(_FETCHED, 0)  # the other views' files, which are fetched after the first view is drawn
     for step in steps(people):
         before = server.processor_s()
         done: dict[str, Any] = page.evaluate(_STEP.format(act=step.act + ";", shown=step.shown))

@@ -1,4 +1,4 @@
-"""Two photos compared over HTTP, in turn with other software that serves the same: `verifyface serve`."""
+"""Compare two photos over HTTP, in turns with other software that serves the same: `verifyface serve`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIRS = 100
 
 
 def measure(run: Run) -> None:
-    """Send the pairs that both servers take. Raises Unusable ``no_photos`` where there is none."""
+    """Send the pairs that both servers accept. Raises Unusable ``no_photos`` if there are none."""
     photos = run.stages.photos
     with run.server() as server, verifyface.serving() as other:
         pairs = [(one, photos[(place + 1) % len(photos)]) for place, one in enumerate(photos[: 2 * PAIRS])]
@@ -42,12 +42,12 @@ def measure(run: Run) -> None:
 
 
 def _photos(pairs: Speeds) -> Speeds:
-    """Return photos a second of pairs a second."""
+    """Convert pairs per second to photos per second."""
     return pairs.times(OURS, 2).times(VERIFYFACE, 2)
 
 
 async def _accepted(target: Target, requests: Sequence[bytes]) -> set[bytes]:
-    """Return the requests that are answered with success: in the others no face was found."""
+    """Return the requests that succeed; in the others no face is found."""
     connection, taken = Connection(target), set()
     for request in requests:
         if await connection.ask(request) < 400:

@@ -1,4 +1,4 @@
-"""Exact search among many vectors: concurrent queries in one pass and a single one, compared with FAISS at its best."""
+"""Measure exact search among many vectors: concurrent queries in one pass and single ones, against FAISS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"
 INT8 = "int8"
 ALL_CORES = 0.75
-"""Share of the ideal speed-up from which all cores count as used."""
+"""Share of the ideal speed-up from which on all cores count as used."""
 
 
 def measure(run: Run) -> None:

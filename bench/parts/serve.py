@@ -1,4 +1,4 @@
-"""Whole photos from sixteen clients over HTTP, in turn with the stages alone and with other software."""
+"""Measure whole photos from sixteen clients over HTTP, in turns with the stages alone and with other software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time until a server is ready, with prepared models and no faces."""
+"""Measure the time until a server is ready, with prepared models and no faces."""
 
 from __future__ import annotations
 

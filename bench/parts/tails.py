@@ -1,4 +1,4 @@
-"""Measure the slowest hundredth of identifications that are sent at a fixed rate, however slow the answers are.
+"""Measure the slowest hundredth of identifications that are sent at a fixed rate, regardless of answers.
 
 Servers with and without photo workers, or those of other checkouts (`--beside`), are measured in turns, next to the
 best that a first-come queue could do.
@@ -26,13 +26,13 @@ PART, GALLERY = "tails", "bench"
 HERE, WITHOUT = "photo workers", "no photo workers"
 SHARES = 0.5, 0.8, 0.95
 LONGER = 5
-"""How many times as long as other loads the open loop goes on."""
+"""Length of the open loop, as a multiple of other loads'."""
 WORSE, IDEAL = Goal(1.0, at_most=True), Goal(1.3, at_most=True)
 
 
 @dataclass
 class Measured:
-    """One server's loads by share, round by round, and the times of photos that come one by one, in seconds."""
+    """A server's loads by share of capacity, one per round, and its times for photos sent one by one, in seconds."""
 
     alone: NDArray[np.float64]
     loads: dict[float, list[Load]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -62,7 +62,7 @@ def measure(run: Run) -> None:
             _answers(server.target, sent[label], CLIENTS, seconds)  # warms up
             capacities.append(_answers(server.target, sent[label], CLIENTS, 2 * seconds).rate)
             found[label] = Measured(np.array(_answers(server.target, sent[label], 1, 2 * seconds).seconds))
-        capacity = min(capacities)  # that all of them have
+        capacity = min(capacities)  # which all servers have
         for number in range(run.effort.rounds):
             for share in SHARES:
                 for place in range(len(servers)):
@@ -84,9 +84,9 @@ def measure(run: Run) -> None:
 
 
 def first_come(due: NDArray[np.float64], work: NDArray[np.float64], places: int) -> NDArray[np.float64]:
-    """Return the seconds from arrival to answer where so many places serve whoever came first, without a break.
+    """Return the seconds from arrival to answer if ``places`` always serve the first in the queue.
 
-    ``due``: when each arrives, in order; ``work``: how long each takes, repeated where there are fewer.
+    ``due``: the arrival times, in order; ``work``: the durations, repeated if there are fewer.
     """
     free = [0.0] * places
     took = []

@@ -1,9 +1,9 @@
-"""The watcher: what a camera costs with nobody, with two people and with somebody who lies before it, how many two
-cores bear, how soon it says who is there.
+"""Measure the watcher: the cost of a camera with nobody, with two people and with somebody lying in front of it, how
+many cameras two cores can handle, and how soon it says who is there.
 
-Cameras are films in a loop, H.264 of 640 × 480 at 10 images a second, sent over HTTP as cameras do, each from another
-place on; five images a second are looked at. What a camera costs is counted by the frame, so that it is the same on a
-machine that has other work, too.
+Cameras are films in a loop, H.264 of 640 × 480 at 10 images per second, sent over HTTP as cameras do, each starting at
+another place; five images per second are looked at. The cost is counted per frame, so that it is the same on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from training.service import environment
 PART = "watch"
 SIZE, FPS, LOOKED_AT = (640, 480), 10, 5
 HEIGHT = 240
-"""Of the photos in a film, in pixels: their faces are some 100 wide."""
+"""Height of the photos in a film, in pixels: their faces are about 100 wide."""
 WANTED = 6
-"""Cameras that two cores should bear, with two people before each."""
+"""Number of cameras that two cores should handle, with two people in front of each."""
 SOON_S, LATE_S = 1.0, 2.0
-"""From the first good frame to the event: median and 95th percentile that are wanted."""
+"""Goals for the seconds from the first good frame to the event: median and 95th percentile."""
 GONE_S = 14.0
-"""Nobody is there for so long that a visit ends and the next one is a new one."""
+"""Seconds without anybody, so long that a visit ends and the next one is new."""
 PICTURES = re.compile(r": (\d+) pictures; ")
-"""What a watcher says at its end of each camera."""
+"""Matches what a watcher prints about each camera at its end."""
 PIECES = 10
-"""In a second, of a film that is sent."""
+"""Pieces per second of a film that is sent."""
 
 
 class Shown(NamedTuple):
-    """A photo in a film: turned by so many degrees clockwise, below this share of its height."""
+    """A photo in a film: turned clockwise by some degrees, and placed below a share of the film's height."""
 
     photo: str
     turned: int = 0
@@ -99,7 +99,7 @@ def measure(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Processor seconds by process, frames, and memory of cameras that were watched for so long."""
+    """Processor seconds by process, frames, and memory of cameras, and how long these were watched."""
 
     cameras: int
     seconds: float
@@ -110,7 +110,7 @@ class _Cost:
 
     @property
     def share(self) -> float:
-        """Return the processor seconds that a camera takes in a second, of the watcher and the service."""
+        """Return the processor seconds per second that a camera takes, in the watcher and the service."""
         return LOOKED_AT * (self.watcher_s + self.service_s) / self.frames
 
 
@@ -147,7 +147,7 @@ def _tell_delay(run: Run, server: Server, cost: _Cost) -> None:
 
 
 def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Path) -> _Cost:
-    """Watch the sources for so long, from when their watcher looks."""
+    """Watch the sources for these seconds, from the time when their watcher looks."""
     listed = [{"source": source, "name": f"camera {number}", "fps": LOOKED_AT} for number, source in enumerate(sources)]
     cameras = folder / "cameras.yaml"
     cameras.write_text(yaml.safe_dump({"cameras": listed}))
@@ -174,7 +174,7 @@ def _processor_s(process: int) -> float:
 
 
 def _film(path: Path, scenes: Sequence[tuple[tuple[Shown, ...], float]]) -> list[bytes]:
-    """Return the pieces, PIECES a second, of a film of these scenes: who is there, and for how many seconds."""
+    """Return the pieces, PIECES per second, of a film of these scenes: who is there, and for how many seconds."""
     import av  # noqa: PLC0415 - an extra
 
     noise = np.random.default_rng(0).integers(-3, 4, (8, SIZE[1], SIZE[0], 3), dtype=np.int8)
@@ -203,7 +203,7 @@ def _photo(shown: Shown) -> Image.Image:
 
 @contextmanager
 def _cameras(films: dict[str, list[bytes]]) -> Iterator[str]:
-    """Send each film in a loop, as fast as it was taken, to everybody who asks for its name."""
+    """Serve each film in a loop, at its own speed, by its name."""
 
     asked = count()
 
