@@ -75,7 +75,7 @@ class Measures:
     size: float
     """Geometric mean of the box's sides, pixels of the original photo."""
     sharpness: float
-    """Root mean square of the grey values' second derivative, along x or y, whichever is less, over their standard
+    """Root mean square of the grey values' second derivative, the lower of x and y, divided by their standard
     deviation, in the middle of the crop smoothed by 1 pixel."""
     brightness: float
     """Mean grey value in the middle of the crop, 0-255."""

@@ -105,7 +105,7 @@ class Store:
             held = lock_gallery(connection, gallery)
             change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
             yield change
-            if change.entries:  # the last statements
+            if change.entries:  # at the end of the transaction
                 record_changes(change)
         if change.overwrites:
             self.database.request_scrub()

@@ -517,7 +517,7 @@ class Index:
     def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
         """Return rows and scores as matches, with the scores of the subjects' mean templates."""
         matches, subjects = [], [int(view.subjects[row]) for row, _ in best]
-        with self._lock:  # once, and one call of FAISS: with many searches, its holder also waits for the GIL
+        with self._lock:  # taken only once: with many searches, the thread that holds it also waits for the GIL
             rows_of = view.rows.rows_of(*subjects, among=view.count)
             vectors_of = [view.vectors[view.ordered(rows)] if len(rows) > 1 else None for rows in rows_of]
         for (row, score), subject, rows, vectors in zip(best, subjects, rows_of, vectors_of, strict=True):

@@ -37,7 +37,7 @@ def decode_crop(data: bytes) -> Pixels:
         with suppress(ValueError, LookupError):  # `decode` says what is wrong
             width, height = jpeg_size(data)
             check_size(width, height, Limits())
-            pixels = decode_jpeg(data, width, height)  # half the time of decoding by Pillow's header
+            pixels = decode_jpeg(data, width, height)  # takes half as long as if Pillow reads the head
     if pixels is None:
         pixels = decode(data, Limits()).pixels.copy()
     height, width = pixels.shape[:2]

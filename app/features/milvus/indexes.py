@@ -378,7 +378,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         since = self._swept or self._collections.log_start(self._spec.key.gallery)
         while since is not None and since.number < until.number:
             changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
-            if changes is None:  # pruned
+            if changes is None:  # they were deleted from the log
                 since = self._collections.log_start(self._spec.key.gallery)
                 continue
             self._move(name, changes)

@@ -241,8 +241,7 @@ def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
 
 
 def _interval(events: int, trials: int, samples: NDArray[np.float64], independent: int) -> RateInterval:
-    """Return the bootstrap's interval, never narrower than Wilson's of ``independent`` trials, with as many digits
-    as cards hold."""
+    """Return the bootstrap's interval, at least as wide as Wilson's of ``independent`` trials, rounded for a card."""
     value = events / trials
     drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
     low, value, high = rounded(Interval(value, min(drawn.low, plain.low), max(drawn.high, plain.high)))
