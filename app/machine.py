@@ -10,6 +10,7 @@ import gc
 import math
 import os
 import resource
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
 
 
-SWITCH_S = 0.0005
+SLICE_NS, _SCHED_SETATTR = 100_000, {"x86_64": 314, "aarch64": 274}  # Linux's shortest; its call's number, by processor
 ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
 _FIRST_TO_GO = "1000"
@@ -84,11 +85,10 @@ def _cpu_quota(root: Path = Path("/")) -> float:
 
 def cpuinfo(field: str) -> str:
     """Return a field of the first core in /proc/cpuinfo, or an empty string on systems other than Linux."""
-    try:
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+    return ""
 
 
 def memory_limit(root: Path = Path("/")) -> int:
@@ -149,13 +149,16 @@ def resume_collector() -> None:
     gc.enable()
 
 
-def set_switch_interval() -> None:
-    """Let a Python thread run for 0.5 ms, not 5 ms, while others wait.
+def begin_when_woken() -> None:
+    """Let this thread begin as soon as it is woken, though others compute on every core; those that it starts don't.
 
-    Else a thread that returns from a model, or the one that answers HTTP, may wait so long with a core idle. Sixteen
-    clients get 5 % (± 3) more photos identified per second on two busy cores (136 paired windows of two seconds).
+    Linux else lets one that computes go on for up to 3 ms, and a request wakes ten threads after each other. Four
+    clients get 12 % (± 8) more photos identified a second on two busy cores (23 turns). Does nothing before Linux 6.12.
     """
-    sys.setswitchinterval(SWITCH_S)
+    if number := _SCHED_SETATTR.get(os.uname().machine) if sys.platform == "linux" else None:
+        policy, niceness, not_inherited = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), 1
+        wanted = struct.pack("<IIQiIQQQ", 48, policy, not_inherited, niceness, 0, SLICE_NS, 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, wanted, 0)
 
 
 def raise_descriptors() -> int:

@@ -50,7 +50,8 @@ def room_to_grow(rows: int, row: tuple[int, ...], dtype: np.dtype[Any]) -> NDArr
     more = int(rows * GROWTH)
     if rows * size >= RESERVED_FROM and _addresses_are_free():
         with suppress(OSError):
-            return room((max(more, _installed() // size), *row), dtype)
+            installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            return room((max(more, installed // size), *row), dtype)
     return room((more, *row), dtype)
 
 
@@ -61,8 +62,3 @@ def _addresses_are_free() -> bool:
     except OSError:  # not Linux
         return False
     return promises != "2" and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
-
-
-def _installed() -> int:
-    """Return the machine's memory in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -16,7 +16,7 @@ from app.api.components import Components
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
-from app.machine import raise_descriptors, resume_collector, set_switch_interval
+from app.machine import begin_when_woken, raise_descriptors, resume_collector
 from app.server import data_folder, http
 
 BACKLOG = 2048
@@ -25,6 +25,10 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with 
 """Wildcard addresses to listen on, and the address at which such a server is called."""
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """For the printed example, if the server was started in the project's folder."""
+SWITCH_S = 0.0005
+"""A Python thread runs so long while others wait, not 5 ms: one that returns from a model, or the one that answers
+HTTP, would wait with a core idle. Sixteen clients get 5 % (± 3) more photos identified a second on two busy cores (136
+paired windows of two seconds)."""
 
 
 def run(settings: Settings, app: FastAPI) -> None:
@@ -32,7 +36,8 @@ def run(settings: Settings, app: FastAPI) -> None:
 
     Raises Unusable with one clear sentence if the settings, the models, the data folder or the port can't be used.
     """
-    set_switch_interval()
+    sys.setswitchinterval(SWITCH_S)
+    begin_when_woken()
     tls = settings.tls_cert and settings.tls_key and http.tls_context(settings.tls_cert, settings.tls_key)
     with listen(settings.host, settings.port) as listener:
         url = _url(listener, "https" if tls else "http")

@@ -1,4 +1,4 @@
-"""Limits that the system enforces for a worker: memory, processor time, priority, and an end with its parent."""
+"""Limits that the system enforces for a worker: memory, processor time, and an end with its parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 """<linux/prctl.h>"""
@@ -19,13 +18,6 @@ def end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it has already ended
             os._exit(1)
-
-
-def lower_priority(niceness: int) -> None:
-    """Add to this process's niceness, as far as the system allows it."""
-    if niceness:
-        with suppress(OSError):
-            os.nice(niceness)
 
 
 def limit_processor(seconds: int) -> None:

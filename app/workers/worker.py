@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from app.errors import InvalidInput, LikenessError, Overloaded
@@ -64,7 +65,8 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     """Answer each message (the cuts, then a photo) with the photo's faces until the server closes the socket; then, and
     after a failure, end this process."""
     limits.end_with_parent(parent)
-    limits.lower_priority(terms.niceness)
+    with suppress(OSError):  # forbidden
+        os.nice(terms.niceness)
     limit_memory(terms.memory)
     pipeline.most_pixels = terms.most_pixels
     held = sandbox.enter()

@@ -41,8 +41,8 @@ for _ in range(28):
 print(resident() - before - rows.size)
 """
 LARGE = """
+import os
 import numpy as np
-import app.memory
 from app.search.index import Rows
 from app.search.types import FaceBlock
 from app.memory import RESERVED_FROM
@@ -50,7 +50,7 @@ from app.memory import RESERVED_FROM
 if sys.argv[1] == "counted":
     resource.setrlimit(resource.RLIMIT_AS, (1 << 45, 1 << 45))  # more than is asked for
 if sys.argv[1] == "refused":
-    app.memory._installed = lambda: 1 << 50
+    os.sysconf = lambda _name: 1 << 25  # so many pages, each so large
 some, same = np.ones((25_000, 128), np.float32), np.ones(25_000, np.int64)
 rows, moves, place = Rows(128, "int8"), 0, None
 while rows.count * 512 < 4 * RESERVED_FROM:
