@@ -70,7 +70,11 @@ Server: TypeAlias = Annotated[
     ),
 ]
 Key: TypeAlias = Annotated[
-    str | None, typer.Option(help="API key. Default: the admin key in the data folder.", envvar="LIKENESS_KEY")
+    str | None,
+    typer.Option(
+        help="API key. Default: the admin key in the data folder; with --server, the one in LIKENESS_KEY_FILE.",
+        envvar="LIKENESS_KEY",
+    ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one line of JSON per answer, errors too.")]
 Jobs: TypeAlias = Annotated[int, typer.Option(min=1, max=64, help="Photos sent at the same time.")]
