@@ -24,7 +24,6 @@ from app.errors import Unusable
 ALGORITHM: Final = "Ed25519"
 SIGNING_KEY = "signing-key"
 """Name of the private key among the server's secrets."""
-PRIVATE_BYTES = 32
 KEY_ID_BYTES = 8
 _CONTEXT = b"likeness signature v1\0"
 
@@ -33,7 +32,7 @@ class Signer:
     """Signs with one private key, which it never reveals. Safe to share between threads."""
 
     def __init__(self, private: bytes) -> None:
-        """Take RFC 8032's secret key, PRIVATE_BYTES."""
+        """Take RFC 8032's secret key, 32 bytes."""
         self._private = Ed25519PrivateKey.from_private_bytes(private)
         self.public_key = self._private.public_key().public_bytes_raw()
         """The public key, 32 bytes."""
