@@ -153,7 +153,7 @@ def begin_when_woken() -> None:
     """Let this thread begin as soon as it is woken, though others compute on every core; those that it starts don't.
 
     Linux else lets one that computes go on for up to 3 ms, and a request wakes ten threads after each other. Four
-    clients get 12 % (± 8) more photos identified a second on two busy cores (23 turns). Does nothing before Linux 6.12.
+    clients get 12 % (± 8) more photos identified a second on a busy machine (23 turns). Does nothing before Linux 6.12.
     """
     if number := _SCHED_SETATTR.get(os.uname().machine) if sys.platform == "linux" else None:
         policy, niceness, not_inherited = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), 1
