@@ -375,7 +375,7 @@ def tells_nothing(trial: Trial) -> str:
     secrets.append(trial.docker("exec", trial.replicas()[0], "cat", "/run/likeness/service/password"))
     told = trial.compose("logs") + "".join(trial.docker("inspect", one) for one in trial.compose("ps", "-aq").split())
     assert not [secret for secret in secrets if secret in told]
-    # While the database was away it could not be used, which was said.
+    # While the database was unreachable, the server rightly logged errors that say so.
     unexpected = [line for line in told.splitlines() if '"level": "error"' in line and '"Unusable"' not in line]
     assert not unexpected, f"errors that nobody expected are in the log: {unexpected[:3]}"
     return "no secret in logs or `inspect`"

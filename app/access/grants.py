@@ -95,7 +95,7 @@ class Grant:
 MAX_BUCKETS = 10_000
 """Maximum callers remembered; the least recent one is dropped first."""
 IPV6_PREFIX = 64
-"""All addresses with the same IPv6 prefix of this length, which one customer has, count as one caller."""
+"""IPv6 addresses with the same prefix of this length count as one caller, since one customer has them all."""
 NO_ADDRESS = "no address"
 """The group of any other text that a socket or a proxy's `X-Forwarded-For` gives as an address."""
 

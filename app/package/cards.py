@@ -26,7 +26,7 @@ class GroupRate(Strict):
     """How often two different people of a group pass a threshold; low and high bound the 95 % interval."""
 
     fmr: float = Field(gt=0, lt=1)
-    """The stated rate: of the operating point with this threshold."""
+    """The stated rate of the operating point with this threshold."""
     threshold: Score
     found: Rate
     low: Rate
@@ -96,7 +96,7 @@ class ConditionRate(Strict):
     """The rates at one threshold, of photos under a condition against untouched ones."""
 
     fmr: float = Field(gt=0, lt=1)
-    """The stated rate: of the operating point with this threshold."""
+    """The stated rate of the operating point with this threshold."""
     threshold: Score
     found: RateInterval
     """False match rate."""

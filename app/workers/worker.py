@@ -95,7 +95,7 @@ def _answer(pipeline: Pipeline, cuts: Sequence[Cut], data: bytearray) -> Answer:
         return Answer("photo", pipeline.detect(bytes(data), cuts))
     except TooCostly:
         return Answer("costly")
-    except (MemoryError, Overloaded):  # the readers' errors for no memory
+    except (MemoryError, Overloaded):  # what readers raise when memory runs out
         return Answer("no_memory")
     except InvalidInput as error:
         return refused(error)

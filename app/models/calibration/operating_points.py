@@ -66,7 +66,7 @@ class SamePeople:
     """Pairs of the same person under different names, found by `same_people`."""
 
     keys: Ints
-    """(E,) sorted: i × N + j for each such pair of rows i < j."""
+    """(E,) sorted: i × N + j for each of these pairs, of rows i < j."""
     people: int
     """Pairs of names that are one person's."""
     photos: int
