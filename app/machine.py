@@ -10,7 +10,6 @@ import gc
 import math
 import os
 import resource
-import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -49,7 +48,6 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
 
 
-SLICE_NS, _SCHED_SETATTR = 100_000, {"x86_64": 314, "aarch64": 274}  # Linux's shortest; its call's number, by processor
 ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
 _FIRST_TO_GO = "1000"
@@ -147,18 +145,6 @@ def resume_collector() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-def begin_when_woken() -> None:
-    """Let this thread begin as soon as it is woken, though others compute on every core; those that it starts don't.
-
-    Linux else lets one that computes go on for up to 3 ms, and a request wakes ten threads after each other. Four
-    clients get 12 % (± 8) more photos identified a second on a busy machine (23 turns). Does nothing before Linux 6.12.
-    """
-    if number := _SCHED_SETATTR.get(os.uname().machine) if sys.platform == "linux" else None:
-        policy, niceness, not_inherited = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), 1
-        wanted = struct.pack("<IIQiIQQQ", 48, policy, not_inherited, niceness, 0, SLICE_NS, 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, wanted, 0)
 
 
 def raise_descriptors() -> int:

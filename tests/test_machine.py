@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
-import struct
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -103,32 +100,6 @@ def present(area: NDArray[np.uint8]) -> int:
     with Path("/proc/self/pagemap").open("rb") as pages:
         pages.seek(area.ctypes.data // page * 8)
         return int((np.frombuffer(pages.read(area.size // page * 8), np.uint64) >> np.uint64(63)).sum())
-
-
-def turn_ns() -> int:
-    """Return how long this thread may run until others that wait have their turn, in nanoseconds."""
-    attributes = ctypes.create_string_buffer(56)
-    number = {"x86_64": 315, "aarch64": 275}.get(os.uname().machine)
-    if number is None or ctypes.CDLL(None).syscall(number, 0, attributes, 56, 0):
-        pytest.skip("the system does not tell")
-    return int(struct.unpack_from("<Q", attributes, 24)[0])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux has such turns")
-def test_a_thread_that_answers_begins_when_woken_and_those_it_starts_do_not() -> None:
-    def asked() -> tuple[int, int, int]:
-        before, nice = turn_ns(), os.getpriority(os.PRIO_PROCESS, 0)
-        machine.begin_when_woken()
-        with ThreadPoolExecutor(1) as started:
-            assert os.getpriority(os.PRIO_PROCESS, 0) == nice
-            return before, turn_ns(), started.submit(turn_ns).result()
-
-    with ThreadPoolExecutor(1) as own:
-        before, after, inherited = own.submit(asked).result()
-    if not before:
-        pytest.skip("before Linux 6.12 all turns are of one length")
-    assert after == machine.SLICE_NS < before
-    assert inherited == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gathers pages")

@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 from app.concurrency.admission import Admission, Visit
 from app.concurrency.overload import Why
 from app.concurrency.tasks import Task, current_task, timed_out, working
-from app.machine import begin_when_woken
 
 T = TypeVar("T")
 
@@ -137,7 +136,7 @@ class WorkerPool:
     def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
         self._threads = 2 * threads
         self.share = threads
-        self._pool = ThreadPoolExecutor(self._threads, "work", begin_when_woken)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
         self._seconds = seconds
         self._admission = admission
         self._unfinished = 0

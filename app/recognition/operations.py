@@ -26,7 +26,6 @@ from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, O
 from app.gallery.service import Galleries
 from app.gallery.subjects import Enrolled
 from app.inference.embedders import Embedders, Model
-from app.machine import begin_when_woken
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
@@ -112,7 +111,7 @@ class Operations:
         the milliseconds of each stage of a photo or an operation.
         """
         self._reader = reader
-        self._beside = ThreadPoolExecutor(thread_name_prefix="beside", initializer=begin_when_woken)
+        self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
         self._galleries, self._store = galleries, galleries.store
         self.gates = gates

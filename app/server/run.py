@@ -16,7 +16,7 @@ from app.api.components import Components
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
-from app.machine import begin_when_woken, raise_descriptors, resume_collector
+from app.machine import raise_descriptors, resume_collector
 from app.server import data_folder, http
 
 BACKLOG = 2048
@@ -37,7 +37,6 @@ def run(settings: Settings, app: FastAPI) -> None:
     Raises Unusable with one clear sentence if the settings, the models, the data folder or the port can't be used.
     """
     sys.setswitchinterval(SWITCH_S)
-    begin_when_woken()
     tls = settings.tls_cert and settings.tls_key and http.tls_context(settings.tls_cert, settings.tls_key)
     with listen(settings.host, settings.port) as listener:
         url = _url(listener, "https" if tls else "http")
