@@ -6,6 +6,7 @@ import math
 import pathlib
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from fastapi import Query, Request
@@ -20,6 +21,7 @@ from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
 from app.errors import GalleryNotFound, NotFound
+from app.features.corrected import prune_corrections
 from app.features.watching import schemas
 from app.features.watching.events import among
 from app.features.watching.feature import DAYS, TABLES
@@ -376,6 +378,7 @@ def _start(
         Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),
         Task(expiry_seconds, "sightings", watching.sightings.prune),
         Task(expiry_seconds, "cameras", watching.cameras.prune),
+        Task(expiry_seconds, "corrections of sightings", partial(prune_corrections, core.store)),
         Task(REEMBED_S, "templates of sightings", watching.reembed),
         Task(REGROUP_S, "strangers", watching.strangers.regroup),
     )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app import main
 from app.db.engine import Database
 from app.features.erasure.erasing import NOT_REACHED_SIGHTINGS
 from app.features.watching import mqtt
@@ -109,6 +110,25 @@ def test_what_a_person_has_said_stays(home: httpx.Client, data_dir: Path) -> Non
     corrections = home.get(f"{HOME}/subjects/eileen/corrections").json()["corrections"]
     assert len(corrections) == 1
     assert told(home, AGAIN)["decision"] != "known", "the correction keeps the same face from being taken for her"
+
+
+def test_what_a_person_has_said_ends_also_without_the_feature_that_corrects(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [feature for feature in main.FEATURES if feature is not main.CORRECTIONS]
+    monkeypatch.setattr(main, "FEATURES", others)
+    with (
+        running(data_dir, watching="on", expiry_seconds=0.1) as api,
+        closing(sqlite3.connect(data_dir / "likeness.db")) as database,
+    ):
+        make_home(api, eileen=COLLINS)
+        seen = told(api, AGAIN)
+        api.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": None}).raise_for_status()
+        count = "SELECT count(*) FROM corrections"
+        assert database.execute(count).fetchone() == (1,)
+        database.execute("UPDATE corrections SET expires_at = '2026-01-01T00:00:00.000000Z'")
+        database.commit()
+        until(lambda: database.execute(count).fetchone() == (0,))
 
 
 def test_this_is_somebody_enrolls_only_when_it_is_asked(home: httpx.Client) -> None:

@@ -261,7 +261,14 @@ def closing_port() -> Any:
 
 def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
     """Of this service: others of the same process may have some."""
-    tasks = ("silent tracks", "sightings", "cameras", "templates of sightings", "strangers")
+    tasks = (
+        "silent tracks",
+        "sightings",
+        "cameras",
+        "corrections of sightings",
+        "templates of sightings",
+        "strangers",
+    )
     own = {"webhooks", "mqtt", *(f"background {name}" for name in tasks)}
 
     def started(**settings: Any) -> set[str]:
