@@ -18,6 +18,7 @@ from PIL import Image
 
 from app import main
 from app.db.engine import Database
+from app.features.corrections.routes import FEATURE as CORRECTIONS
 from app.features.erasure.erasing import NOT_REACHED_SIGHTINGS
 from app.features.watching import mqtt
 from app.timestamps import utc_now
@@ -115,7 +116,7 @@ def test_what_a_person_has_said_stays(home: httpx.Client, data_dir: Path) -> Non
 def test_what_a_person_has_said_ends_also_without_the_feature_that_corrects(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [feature for feature in main.FEATURES if feature is not main.CORRECTIONS]
+    others = [feature for feature in main.FEATURES if feature is not CORRECTIONS]
     monkeypatch.setattr(main, "FEATURES", others)
     with (
         running(data_dir, watching="on", expiry_seconds=0.1) as api,
