@@ -30,7 +30,7 @@ from pydantic_core import PydanticUndefined
 
 from app import cli
 
-# What is taken from the program, all in one place.
+# Everything that is read from the program.
 from app.access.grants import Scope
 from app.api.route import Router
 from app.cli.output import Exit
@@ -58,7 +58,7 @@ MADE = "<!-- Written by docs/reference.py: change the code, not this page. -->\n
 OFF_BY_DEFAULT = dict.fromkeys(("DEEPSTACK", "IMMICH", "WATCHING"), "on")
 METHODS = ("get", "post", "put", "patch", "delete")
 PRESENTED_CODES = 0.8
-"""An error code of this share of the operations is listed once, for all of them."""
+"""Error codes that at least this share of the operations can return are listed once, for all of them."""
 
 ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "manifest.json": {
@@ -71,15 +71,15 @@ ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "package": "Model package of the templates, `name@version`.",
         "package_sha256": "SHA-256 of the package's model file, or null.",
         "dimension": "Numbers in a template.",
-        "population": "Groups of people that the gallery was declared for; absent where none were.",
-        "liveness": "What the gallery asks of liveness, `report` or `require`; absent where nothing.",
+        "population": "Groups of people that the gallery was declared for; absent if there are none.",
+        "liveness": "The gallery's liveness setting, `report` or `require`; absent if it has none.",
         "subjects": "Lines in `subjects.jsonl`.",
         "faces": "Lines in `faces.jsonl`, rows in `templates.npy`.",
         "members": "The other members: `name`, `size` in bytes, `sha256`.",
     },
     "signature.json": {
         "algorithm": "Always `Ed25519`.",
-        "public_key": "The server's public key, base64. `GET /v1/server-key` answers the same one.",
+        "public_key": "The server's public key, base64. `GET /v1/server-key` returns the same key.",
         "signature": "Signature of the manifest's bytes, base64.",
     },
     "subjects.jsonl": {
@@ -140,7 +140,7 @@ def pages(client: httpx.Client) -> dict[str, str]:
 
 
 def _with_words(document: Mapping[str, Any]) -> Any:
-    """Return the document with the words of each closed set where it refers to the set."""
+    """Return the document with each reference to an enumeration replaced by its values."""
     schemas = document["components"]["schemas"]
     sets = {f"#/components/schemas/{name}": schema for name, schema in schemas.items() if "enum" in schema}
 
@@ -159,7 +159,7 @@ def _with_words(document: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _server() -> Iterator[httpx.Client]:
-    """A server on an empty data folder, with a client that holds its admin key."""
+    """Run a server on an empty data folder; yield a client with its admin key."""
     with tempfile.TemporaryDirectory() as scratch, reserved_port() as port:
         data, log = Path(scratch) / "data", Path(scratch) / "log"
         url = f"http://127.0.0.1:{port}"
@@ -412,15 +412,15 @@ def drop_ins_page() -> str:
             "",
             "## Similarity",
             "",
-            "These services answer a similarity instead of a cosine score: 0 to 1, or 0 to 100 (Rekognition, the same",
+            "These services return a similarity instead of a cosine score: 0 to 1, or 0 to 100 (Rekognition, the same",
             "number × 100). Here it says how often two different people reach it, the FMR of a",
-            "single comparison, whichever model runs; of subjects of several photos, the rate over all of one's (the",
-            "gallery's mean). For the default model, two photos:",
+            "single comparison, whichever model runs. For a subject with several photos it is the rate over all of",
+            "them (the gallery's mean). For two photos with the default model:",
             "",
             similarity_table(Thresholds(sface.manifest)),
             "",
-            "Between these points the map is linear in log10(FMR); above and below it is a straight line to 1 and 0.",
-            "A package without operating points has (cosine + 1) / 2. A search among N people compares N times: with",
+            "Between these points the similarity is linear in log10(FMR); above and below them it is a straight line to 1",
+            "and 0. A package without operating points has (cosine + 1) / 2. A search among N people compares N times: with",
             "1,000 people and a threshold of 0.9, about one stranger in ten is taken for somebody; at 0.99, one in a",
             "thousand.",
         )
@@ -478,7 +478,7 @@ def _shown_default(name: str, field: FieldInfo) -> str:
 
 
 def _commands_by_task() -> list[str]:
-    """Return a table of what one may want to do, with the command for it."""
+    """Return a table of tasks, each with its command."""
     tasks: dict[str, list[str]] = {}
     for name, command in cli.every_command():
         task = (command.help or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
@@ -520,8 +520,8 @@ def metrics_page(text: str) -> str:
 # ------------------------------------------------------------------------------------------------ pydantic classes
 
 MANIFEST_INTRO = """\
-A model package is a folder in `models/` with `manifest.json` and, where `source` says so, the ONNX file. Unknown keys
-are rejected. [Your own model](../tutorials/your-own-model.md) writes one step by step.
+A model package is a folder in `models/` with `manifest.json` and, if `source` says so, the ONNX file. Unknown keys
+are rejected. [Your own model](../tutorials/your-own-model.md) shows how to write one.
 """
 RECIPE_INTRO = """\
 A recipe is a TOML file; `python -m training train RECIPE` runs it. `--set train.steps=500` and `--set losses.0.m=0.3`
@@ -545,7 +545,7 @@ MEANINGS: Mapping[str, str] = {
     "Manifest.provenance": "Where the weights come from.",
     "Manifest.calibrations": "Measured operating points. Without them a package embeds but decides nothing.",
     "Recipe.name": "Name of the run.",
-    "Recipe.seed": "Everything random follows from it.",
+    "Recipe.seed": "Seed of everything that is random.",
     "Recipe.losses": "Any number of `[[losses]]` tables.",
     "Optimizer.name": "The optimiser.",
     "Schedule.name": "How the learning rate changes.",
@@ -553,11 +553,11 @@ MEANINGS: Mapping[str, str] = {
     "Model.backbone": "The network: see [training data](../how-to/training-data.md#backbones).",
     "Loss.name": "The loss: see [losses](losses.md).",
 }
-"""For keys whose class has no docstring below them."""
+"""Meanings of the keys that have no docstring in their class."""
 
 
 def model_page(model: type[BaseModel], title: str, intro: str) -> str:
-    """A table for ``model`` and one for each class that its fields name."""
+    """Return a table for ``model`` and one for each class that its fields name."""
     lines = [f"# {title}", "", intro.strip(), ""]
     waiting, seen = [model], set()
     while waiting:
@@ -580,7 +580,7 @@ def model_page(model: type[BaseModel], title: str, intro: str) -> str:
 
 
 def _attribute_docstrings(model: type) -> dict[str, str]:
-    """Return the strings that stand below the fields in the class's source."""
+    """Return the docstrings below the fields in the class's source."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(tree, ast.ClassDef)  # noqa: S101 - what getsource returns for a class
     found: dict[str, str] = {}
@@ -644,7 +644,7 @@ def _default(field: Any) -> str:
 
 
 def archive_page(archive: bytes) -> str:
-    """Describe the members of a real archive; raises where a field has no description, or a description no field."""
+    """Describe the members of a real archive. Raises ValueError if a field and the descriptions here do not match."""
     lines = [
         "# Archive of a gallery",
         "",
@@ -658,8 +658,8 @@ def archive_page(archive: bytes) -> str:
     contents = {
         "manifest.json": "what the archive holds",
         "signature.json": "the server's Ed25519 signature of the manifest",
-        "subjects.jsonl": "a subject a line",
-        "faces.jsonl": "a face a line",
+        "subjects.jsonl": "one subject per line",
+        "faces.jsonl": "one face per line",
         "templates.npy": "templates, NumPy, (faces, dimension) float32, in the order of `faces.jsonl`",
         "crops.bin": "aligned crops, JPEG, one after the other, as `faces.jsonl`; absent with `--no-crops`",
     }
