@@ -1,7 +1,7 @@
-"""A camera to try with: `python3 camera.py PORT FILE…` shows photos in turn, or a film (MP4 of H.264), by RTSP.
+"""Serve photos in turn, or a film (MP4 of H.264), by RTSP, as a camera for trials: `python3 camera.py PORT FILE…`.
 
-Needs Debian's python3-gi, gir1.2-gst-rtsp-server-1.0, gstreamer1.0-plugins-base and gstreamer1.0-plugins-good, and
-nothing of Likeness. Photos go round for ever, as JPEG; a film ends for each client at its end, as H.264.
+Needs Debian's python3-gi, gir1.2-gst-rtsp-server-1.0, gstreamer1.0-plugins-base and gstreamer1.0-plugins-good, but
+nothing of Likeness. Photos are repeated without end, as JPEG; a film is sent to each client once, as H.264.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE = "width=640,height=480"
 
 
 def pipeline(files: list[Path], folder: Path) -> str:
-    """Return the pipeline that plays the files; links to the photos are made in the folder."""
+    """Return the pipeline that plays the files. Creates links to the photos in the folder."""
     if files[0].suffix == ".mp4":
         return f'( filesrc location="{files[0]}" ! qtdemux ! rtph264pay name=pay0 )'
     for number, photo in enumerate(files):

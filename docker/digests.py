@@ -1,6 +1,6 @@
-"""Pin the base images by digest: `python docker/digests.py [DOCKER]`. A registry must be reached.
+"""Pin the base images by digest: `python docker/digests.py [DOCKER]`. Needs access to a registry.
 
-Writes docker/digests.env, one variable of docker-compose.yml a line, all of them or none.
+Writes docker/digests.env, one variable of docker-compose.yml on each line, all of them or none.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def images() -> dict[str, str]:
 
 
 def digest_of(image: str, docker: str) -> str | None:
-    """Return the digest that the registry has for the tag now: of the list of all platforms."""
+    """Return the digest of the tag's manifest list (all platforms), as the registry has it now."""
     inspect = [docker, "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
     pulled = [docker, "image", "inspect", "--format", '{{join .RepoDigests " "}}', image]
-    for commands in ([inspect], [[docker, "pull", "--quiet", image], pulled]):  # without buildx it has to be pulled
+    for commands in ([inspect], [[docker, "pull", "--quiet", image], pulled]):  # without buildx, pull the image
         answers = [subprocess.run(command, capture_output=True, text=True, check=False) for command in commands]
         found = DIGEST.search(answers[-1].stdout)
         if found and not any(answer.returncode for answer in answers):

@@ -1,4 +1,4 @@
-"""The container engine of this machine: found, or started for as long as it is needed; and the images to begin with."""
+"""Find the container engine of this machine, or start one while it is needed, and provide the base images."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 import stand_ins
 
 OWN_STATE = Path("/var/lib/likeness-try")
-"""Of an engine that is started here: its images are there the next time."""
+"""State of an engine that is started here; its images are kept for the next time."""
 OLDEST_COMPOSE = 2, 24
-"""`env_file` that may be missing came with it."""
+"""The first version in which an `env_file` may be missing."""
 START_S = 30.0
 PULL_S = 120.0
 
 
 class Unavailable(Exception):
-    """There is nothing to try with on this machine: no fault of what was to be tried."""
+    """This machine lacks something that the trial needs. Not a failure of what is tried."""
 
 
 class Engine:
-    """A docker that answers; all commands end at `deadline` (monotonic)."""
+    """Run commands of a docker that answers; all of them end at `deadline` (monotonic)."""
 
     def __init__(self, docker: str, environ: Mapping[str, str], deadline: float) -> None:
         self.docker = docker
@@ -42,7 +42,7 @@ class Engine:
         return left
 
     def allow(self, seconds: float) -> None:
-        """Leave at least this many seconds, for cleaning up."""
+        """Extend the deadline to leave at least this many seconds, for cleaning up."""
         self._deadline = max(self._deadline, time.monotonic() + seconds)
 
     def run(self, *command: str, check: bool = True, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -68,10 +68,9 @@ class Engine:
         return self.run(self.docker, "image", "inspect", image, check=False).returncode == 0
 
     def provide(self, images: Sequence[str], *, make: bool) -> list[str]:
-        """Pull the images that are missing, or make stand-ins where that fails and ``make`` allows it; return the
-        stand-ins. See to it that there is a Compose.
+        """Pull the missing images, or make stand-ins if that fails and ``make`` allows it. Return the stand-ins.
 
-        Raises Unavailable.
+        Also finds Compose. Raises Unavailable.
         """
         known = {image.name: image for image in stand_ins.IMAGES}
         for image in images:
@@ -92,11 +91,11 @@ class Engine:
         return made
 
     def _label(self, image: str) -> str:
-        """Return of what a stand-in is made; nothing for a real image."""
+        """Return the digest of a stand-in's contents; an empty text for a real image."""
         return self("image", "inspect", "--format", f'{{{{index .Config.Labels "{stand_ins.LABEL}"}}}}', image)
 
     def _find_compose(self, stand_in: str | None) -> None:
-        """Use the plugin of this machine, or the one in a stand-in. Raises Unavailable."""
+        """Use this machine's Compose plugin, or the one in a stand-in. Raises Unavailable."""
         if self._has_compose():
             return
         if stand_in is None:
@@ -132,7 +131,7 @@ class Engine:
 
 @contextmanager
 def engine(deadline: float, environ: Mapping[str, str], *, start: bool) -> Iterator[Engine]:
-    """Yield the engine that answers. Where none does and ``start`` allows it (as root), start one for the block.
+    """Yield the engine that answers. If none does and ``start`` allows it (as root), start one for the block.
 
     Raises Unavailable.
     """
@@ -169,7 +168,7 @@ def engine(deadline: float, environ: Mapping[str, str], *, start: bool) -> Itera
 
 
 def _client() -> str:
-    """Return a docker that can build with BuildKit, for which newer ones need a plugin. Raises Unavailable."""
+    """Return a docker that can build with BuildKit; newer versions need a plugin for it. Raises Unavailable."""
     folders = dict.fromkeys([*os.environ.get("PATH", "").split(os.pathsep), "/usr/bin"])
     found = [path for folder in folders if (path := shutil.which("docker", path=folder))]
     for path in found:

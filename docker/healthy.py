@@ -1,4 +1,4 @@
-"""Exit code 0 where this container's server takes requests (`/readyz`): for HEALTHCHECK, in an image without curl."""
+"""End with exit code 0 if this container's server is ready (`/readyz`): for HEALTHCHECK, in an image without curl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 4
 def main() -> int:
     port = os.environ.get("LIKENESS_PORT") or "8000"
     secure = bool(os.environ.get("LIKENESS_TLS_CERT"))
-    # It speaks to itself: whose name its certificate has is no question.
+    # The container calls itself, so the name in the certificate does not matter.
     context = ssl._create_unverified_context() if secure else None  # noqa: S323
     url = f"{'https' if secure else 'http'}://127.0.0.1:{port}/readyz"
     no_proxy = urllib.request.ProxyHandler({})

@@ -2,7 +2,7 @@
 
 `database/password` is the superuser's, from DATABASE_PASSWORD or random; `service/password` is for the role that the
 service uses, and `service/pgpass` holds the same as libpq reads it. Prometheus reads the metrics with `metrics/key`,
-the watcher tells of sightings with `watcher/key`, and `grafana/password` is for Grafana's administrator. A file that
+the watcher reports sightings with `watcher/key`, and `grafana/password` is for Grafana's administrator. A file that
 exists is left unchanged: the database was created with its password.
 """
 
@@ -17,7 +17,7 @@ from app.files import PRIVATE, write_new
 
 FOLDER = Path("/run/likeness")
 GROUP = 0o640
-"""The database, what makes its role, and Prometheus run in this container's group."""
+"""Group of the database's container, of the one that creates its role, and of Prometheus's."""
 
 
 def main(folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""The commands of docs/how-to/docker.md, as the trial runs them: in order, in a shell, in a copy of the project.
+"""Read the commands of docs/how-to/docker.md for the trial, and copy the project to run them in.
 
-An HTML comment before a block says why it is left out: `not run: …`, or what it needs: `needs many people`.
+An HTML comment before a block says why the trial leaves it out (`not run: …`) or what it needs (`needs many people`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def copy_project(folder: Path) -> None:
-    """Copy the files that git knows of, as a reader has them."""
+    """Copy the files that git tracks, as a reader has them."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -52,7 +52,7 @@ def copy_project(folder: Path) -> None:
 
 
 def with_ports(code: str, ports: Mapping[str, str]) -> str:
-    """Return the commands with other ports in place of those that the page names."""
+    """Return the commands with the page's ports replaced by others."""
     return re.sub(r"\b(?:127\.0\.0\.1|localhost):(\d+)\b", lambda found: _other(found, ports), code)
 
 

@@ -1,7 +1,7 @@
-"""Stand-ins for the images that Dockerfile and docker-compose.yml begin with, for machines that can pull none.
+"""Make stand-ins for the base images of Dockerfile and docker-compose.yml, on machines that can't pull them.
 
-Made of Debian's own packages by debootstrap (as root), under the same names, with the same users, folders and
-environment as far as they are used here. They are good for trying the files, not for production.
+They are made of Debian's own packages by debootstrap (as root), under the same names, with the same users, folders and
+environment as far as they are used here. Use them to try the files, not for production.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POSTGRES_ENTRY = """#!/bin/sh
-# Makes the database where there is none, as the official image does, and becomes the server.
+# Creates the database if there is none, as the official image does, then becomes the server.
 set -eu
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
     initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" \\
@@ -33,24 +33,24 @@ exec "$@" -c 'listen_addresses=*' -k /run/postgresql
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``name`` as the files have it, made of ``packages`` of Debian's ``release`` by the lines of a Dockerfile."""
+    """An image ``name`` of the files, made of ``packages`` of Debian's ``release`` and a Dockerfile's ``lines``."""
 
     name: str
     release: str
     packages: tuple[str, ...]
     lines: str
     more: tuple[str, ...] = ()
-    """Packages whose dependencies debootstrap can't resolve: apt installs them afterwards."""
+    """Packages with dependencies that debootstrap can't resolve: apt installs them afterwards."""
 
     @property
     def digest(self) -> str:
-        """Eight digits that say what it is made of: a stand-in of other things is made anew."""
+        """Return eight digits that identify the contents: a stand-in with other contents is made again."""
         return _digest(repr(self))
 
 
 LABEL = "likeness.stand-in"
 COMPOSE, COMPOSE_PATH = "docker-compose", "/usr/libexec/docker/cli-plugins/docker-compose"
-"""Where the machine itself has none that is new enough."""
+"""For a machine that has no Compose, or one that is too old."""
 PYTHON = ("ca-certificates", "python3", "python3-pip", "python3-venv")
 SERVICES = (
     *("ca-certificates", "caddy", "curl", COMPOSE, "nginx-light", "postgresql", "prometheus"),
@@ -89,7 +89,7 @@ IMAGES = (
         "RUN install -d -o 65534 -g 65534 /alertmanager\nVOLUME /alertmanager\n"
         'ENTRYPOINT ["prometheus-alertmanager"]\n',
     ),
-    # Grafana is not among Debian's packages: this one only answers and holds the password.
+    # Debian has no Grafana: this stand-in only answers requests and holds the password.
     Image(
         "grafana/grafana:12.4.3",
         "trixie",
@@ -116,9 +116,9 @@ def _digest(text: str) -> str:
 
 
 def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) -> None:
-    """Make the image; the packages of several that are made of the same ones are fetched once.
+    """Make the image. Packages that several images share are downloaded once.
 
-    Raises subprocess.TimeoutExpired where they were not fetched within `seconds`, CalledProcessError.
+    Raises subprocess.TimeoutExpired if the download takes longer than `seconds`, and CalledProcessError.
     """
     made_of = (image.packages, image.more) if image.more else image.packages
     raw = f"likeness-stand-in:{image.release}-{_digest(repr(made_of))}"
@@ -149,7 +149,7 @@ def _bootstrap(image: Image, root: Path, seconds: float) -> None:
         try:
             code = running.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGTERM)  # not SIGKILL: it has to unmount what it has mounted
+            os.killpg(running.pid, signal.SIGTERM)  # not SIGKILL: it has to unmount its mounts
             raise
     if code:
         raise subprocess.CalledProcessError(code, command)

@@ -1,7 +1,7 @@
-"""Builds the image, follows docs/how-to/docker.md, and does to the containers what may happen: `python docker/try.py`.
+"""Build the image, follow docs/how-to/docker.md, and make the containers fail: `python docker/try.py`.
 
-Ends with 0 where all went as it should, and, after one line that says why, where there is no engine or no base image to
-try with; with 1 where something went wrong. Nothing is left behind but images.
+Ends with 0 if everything worked. Also ends with 0, after one line that says why, if there is no engine or no base
+image. Ends with 1 if something failed. Only images are left behind.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from engine import Engine, Unavailable, engine
 PROJECT = Path(__file__).resolve().parent.parent
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 MEASURED_PEOPLE = 300
-"""People of LFW with two photos each, whom the page enrolls and measures on where the research data is."""
+"""People of LFW with two photos each, whom the page enrolls and measures on, if the research data is here."""
 ALONE = "likeness"
-"""The page's name for a single container and its volume."""
+"""The page's name for the single container and its volume."""
 SAMPLES = PROJECT / "docs" / "samples"
 READY_S = 120.0
 FOLLOW_S = 5.0
@@ -50,7 +50,7 @@ WAITING = """docker() {
     command docker "$@" || [ $? = 3 ]  # 3: some of the photos were refused
 }
 """
-"""A reader sees `up` end and types on; the service may need a few seconds more."""
+"""A reader continues when `up` ends, but the service may need a few seconds more: wait for it."""
 NO_NETWORK = re.compile("NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProtocolError")
 GALLERY = "/v1/galleries/crew"
 OLDEST = (
@@ -121,7 +121,7 @@ assert not found, found
 
 
 class Trial:
-    """One project of containers, and what is asked of it from outside."""
+    """One Compose project, and the requests to it from outside."""
 
     def __init__(self, docker: Engine, base: str) -> None:
         self.docker = docker
@@ -142,7 +142,7 @@ class Trial:
         return f"http://{next(ip for name, ip in found.items() if name.endswith('_service'))}:8000"
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = READY_S) -> float:
-        """Wait until this holds; return the seconds that it took."""
+        """Wait until the condition holds; return the seconds that it took."""
         begun = time.monotonic()
         while not condition():
             if time.monotonic() - begun > seconds:
@@ -158,7 +158,7 @@ class Trial:
             return False
 
     def healthy(self) -> bool:
-        """Return whether the engine calls every container healthy that has a check."""
+        """Return whether every container with a health check is healthy."""
         found = [self.docker("inspect", "--format", "{{json .State}}", one) for one in self.compose("ps", "-q").split()]
         states = [json.loads(one) for one in found]
         return all(state["Health"]["Status"] == "healthy" for state in states if "Health" in state)
@@ -172,13 +172,13 @@ class Trial:
         self.client.post(f"{base or self.base}{GALLERY}/subjects/{subject}/faces", files=files).raise_for_status()
 
     def known(self, photo: str, base: str | None = None) -> set[str]:
-        """Return who is found in the photo."""
+        """Return the known subjects in the photo."""
         files = {"image": (SAMPLES / photo).read_bytes()}
         answer = self.client.post(f"{base or self.base}{GALLERY}/identify", files=files).raise_for_status().json()
         return {face["candidates"][0]["subject"] for face in answer["faces"] if face["decision"] == "known"}
 
 
-# What may happen, in order. Each says in one line what was seen.
+# The trials, in order. Each returns one line that says what was seen.
 
 
 def comes_up(trial: Trial) -> str:
@@ -209,7 +209,7 @@ def is_confined(trial: Trial) -> str:
 
 
 def nameserver() -> str:
-    """Return an address outside that this machine reaches (by TCP, at port 53); empty without one."""
+    """Return an outside address that this machine can reach (by TCP, at port 53); empty if there is none."""
     for address in re.findall(r"^nameserver ([0-9.]+)$", Path("/etc/resolv.conf").read_text(), re.MULTILINE):
         with suppress(OSError), socket.create_connection((address, 53), 3):
             return str(address)
@@ -311,7 +311,7 @@ def loses_one_of_two(trial: Trial) -> str:
 
 
 def asked_of(trial: Trial, prometheus: str, path: str, **query: str) -> dict[str, Any]:
-    """Return what a Prometheus, in the container of that name, answers to its API; empty while it doesn't."""
+    """Return the answer of Prometheus's API in the container of that name; empty while it does not answer."""
     url = httpx.URL(f"http://127.0.0.1:9090/api/v1/{path}", params=query)
     answer = trial.docker("exec", prometheus, "wget", "-q", "-O", "-", str(url), check=False)
     found: dict[str, Any] = json.loads(answer or "{}").get("data") or {}
@@ -339,7 +339,7 @@ def is_watched(trial: Trial) -> str:
 
 
 def watches_a_camera(trial: Trial) -> str:
-    """Check that MQTT tells who stands before a camera: by RTSP, the watcher and Mosquitto."""
+    """Check that MQTT reports who is in front of a camera: by RTSP, the watcher and Mosquitto."""
     trial.docker.environ |= {"LIKENESS_WATCHING": "on", "LIKENESS_MQTT": "mqtt://mosquitto:1883"}
     trial.docker.environ |= {"WATCH_GALLERY": "crew", "MQTT_PUBLISH": free_address()}
     begun = time.monotonic()
@@ -375,7 +375,7 @@ def tells_nothing(trial: Trial) -> str:
     secrets.append(trial.docker("exec", trial.replicas()[0], "cat", "/run/likeness/service/password"))
     told = trial.compose("logs") + "".join(trial.docker("inspect", one) for one in trial.compose("ps", "-aq").split())
     assert not [secret for secret in secrets if secret in told]
-    # While the database was unreachable, the server rightly logged errors that say so.
+    # Errors about the unreachable database are expected.
     unexpected = [line for line in told.splitlines() if '"level": "error"' in line and '"Unusable"' not in line]
     assert not unexpected, f"errors that nobody expected are in the log: {unexpected[:3]}"
     return "no secret in logs or `inspect`"
@@ -427,7 +427,7 @@ def alerts_somebody(trial: Trial) -> str:
             *("--config.file=/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/quick"),
         )
         trial.until("the backup's age is told", lambda: "LikenessBackupOld" in told, 120)
-        # The rule looks at whole minutes: one of them must have had both.
+        # The rule looks at whole minutes: both replicas must be up for one of them.
         both = "max_over_time(count(likeness_ready)[1h:1m]) == 2"
         trial.until("both were there", lambda: bool(asked_of(trial, quick_one, "query", query=both).get("result")), 120)
         trial.docker("stop", trial.replicas()[0])
@@ -457,7 +457,7 @@ STEPS: tuple[Callable[[Trial], str], ...] = (
 
 
 def base_images() -> list[str]:
-    """Return the images that must be there before anything is built or started, without the GPU's."""
+    """Return the images that must exist before anything is built or started, except the GPU's."""
     compose = (PROJECT / "docker-compose.yml").read_text()
     dockerfiles = [(PROJECT / "docker" / name).read_text() for name in ("Dockerfile", "camera.Dockerfile")]
     found = re.findall(r"^ARG (?:PYTHON|DEBIAN)_IMAGE=(\S+)", "\n".join(dockerfiles), re.MULTILINE)
@@ -505,7 +505,7 @@ def take_down(docker: Engine, folder: Path) -> None:
 
 
 def follows_the_page(docker: Engine, begun: float) -> None:
-    """Run every command of the page, in order; say of each block how long it took. Raises AssertionError."""
+    """Run every command of the page, in order, and print how long each block took. Raises AssertionError."""
     ports = {port: free_address().rpartition(":")[2] for port in ("8000", "8001", "8080", "8443", "3000")}
     places = {"PUBLISH": "8000", "HTTP_PUBLISH": "8080", "HTTPS_PUBLISH": "8443", "GRAFANA_PUBLISH": "3000"}
     environ = docker.environ | {name: f"127.0.0.1:{ports[port]}" for name, port in places.items()}
@@ -533,7 +533,7 @@ def follows_the_page(docker: Engine, begun: float) -> None:
 
 
 def run_block(docker: Engine, code: str, folder: Path, environ: dict[str, str]) -> float:
-    """Run the lines in one shell that ends at the first error, when the service is ready; return the seconds."""
+    """Run the lines, once the service is ready, in one shell that stops at the first error; return the seconds."""
     begun = time.monotonic()
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", f"{WAITING}{code}"],
@@ -550,7 +550,7 @@ def run_block(docker: Engine, code: str, folder: Path, environ: dict[str, str]) 
 
 
 def give_photos(folder: Path) -> bool:
-    """Put what a reader has into the folder: people, a model. Return whether there are enough people to measure."""
+    """Put a reader's files into the folder: people, a model. Return whether there are enough people to measure."""
     for person, photos in {"eileen": ("collins.jpg", "collins_again.jpg"), "grace": ("hopper.jpg",)}.items():
         (folder / "people" / person).mkdir(parents=True)
         for photo in photos:

@@ -1,7 +1,7 @@
 """Check the built site: `python docs/check_site.py site`. Exits with 1 and names what is wrong.
 
-Zensical's strict mode checks links between pages. This checks what it leaves out: files and pictures, anchors in the
-built pages, pages that the navigation lacks, and anything that a browser would fetch from another host.
+Zensical's strict mode checks links between pages. This checks the rest: files and pictures, anchors in the
+built pages, pages missing from the navigation, and anything that a browser would fetch from another host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FETCHED_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "preconnect"}
 
 @dataclass
 class Page(HTMLParser):
-    """What one HTML file links to, fetches and defines."""
+    """Links, fetched files and anchors of one HTML file."""
 
     path: Path
     links: list[str] = field(default_factory=list)

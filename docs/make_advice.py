@@ -1,6 +1,7 @@
 """Make the small photos of the page's advice from docs/samples, and a sheet of them: `python docs/make_advice.py`.
 
-Good ones, and the same made poor in one way each, as the page says beside them; a test has the server judge each.
+They are good photos, and the same photos made poor in one way each, which the page names. A test checks the server's
+decision about each.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ SAMPLES = PROJECT / "docs" / "samples"
 FOLDER = PROJECT / "app" / "page" / "samples"
 SHEET = PROJECT / "docs" / "pictures" / "photos.webp"
 COLUMNS, GAP = 3, 6
-"""Photos a row of the sheet, and pixels between them."""
+"""Photos in a row of the sheet, and pixels between them."""
 SIDE = 240
-"""Pixels of a photo's sides."""
+"""Width and height of a photo, in pixels."""
 WEBP_QUALITY = 80
 GREY = "#8a8d92"
 
@@ -48,7 +49,7 @@ def small() -> Image.Image:
 
 
 def pair() -> Image.Image:
-    """Two people of the same size."""
+    """Return a photo of two people of the same size."""
     both, half = Image.new("RGB", (SIDE, SIDE), GREY), SIDE // 2 - 2
     for left, one in ((0, sample("collins", FACE)), (half + 4, sample("hopper"))):
         both.paste(one.resize((half, half), Image.Resampling.LANCZOS), (left, SIDE // 4))

@@ -1,6 +1,6 @@
 """Take the pictures of the page that the README and the site show: `make pictures`.
 
-A real server, a real Chromium, and the photos of docs/samples. Needs Chromium (Debian: apt install chromium).
+Uses a real server, a real Chromium (Debian: apt install chromium), and the photos of docs/samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLES = PROJECT / "docs" / "samples"
 PICTURES = PROJECT / "docs" / "pictures"
 PEOPLE = (("eileen", "Eileen Collins", "collins.jpg"), ("grace", "Grace Hopper", "hopper.jpg"))
 VISITS = {"eileen": (("hall", "collins_again.jpg"), ("door", "hopper.jpg"), ("door", "collins.jpg"))}
-"""Who came by once this subject was enrolled, and the next one was not."""
+"""Visits (camera, photo) reported after this subject is enrolled and before the next one is."""
 WINDOW: ViewportSize = {"width": 1120, "height": 860}
 WEBP_QUALITY = 85
 START_S = 120.0
@@ -99,7 +99,7 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
 
 
 def _shoot(page: Page, name: str) -> None:
-    page.wait_for_timeout(SETTLED_MS)  # Today listens on, so that the network is never idle
+    page.wait_for_timeout(SETTLED_MS)  # the view Today keeps listening, so the network is never idle
     page.evaluate("document.activeElement?.blur()")
     path = PICTURES / f"{name}.webp"
     with Image.open(io.BytesIO(page.screenshot())) as picture:

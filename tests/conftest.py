@@ -39,14 +39,14 @@ from tests.support.postgres import cluster, empty, new_database
 OFF_BY_DEFAULT: dict[str, Any] = dict.fromkeys(("deepstack", "immich", "watching"), "on")
 PROJECT = Path(__file__).resolve().parent.parent
 MODULES = ("app", "training", "bench", "clients", "tests")
-"""Folders of those that the workers compile."""
+"""Folders of the modules that the workers compile."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""For PyTorch, which reads it when it is loaded. Several tests run at once: threads that wait for each other on few
-cores make small trainings take ten times as long. A test of more threads asks for them itself."""
+"""Environment for PyTorch, which reads it when it is loaded. Several tests run at once, and threads that wait for each
+other on few cores make small trainings ten times slower. A test that needs more threads sets them itself."""
 COMPILED = {"compiled_cache": Compiled()}
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a place for folders that `tempfile` makes
 FILES_BYTES = 4 * 2**30
-"""More than the files of a run, about one GB, and of those that go on beside it."""
+"""Free space for the files of a run, about one GB, and of other runs at the same time."""
 LONGEST_FIRST = (
     "kill",
     "portable",
@@ -78,10 +78,10 @@ LONGEST_FIRST = (
     "api_recognition",
     "api_server",
 )
-"""Files that start first: a worker that took one last would work alone."""
+"""Files that start first: if one started last, its worker would keep the run waiting."""
 FIRST_ON_POSTGRESQL = ("store", "jobs", "gallery", "change", "following", "migrations", "usage", "clock", "keys")
-"""Files whose tests run on either kind of database in the first stage: SQL of its own, locks, and followers. Those of
-the features run on SQLite there, and on PostgreSQL in the second stage."""
+"""Files whose tests run on both kinds of database in the first stage: SQL of each kind, locks, and followers. Tests of
+the features run on SQLite in the first stage, and on PostgreSQL in the second."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,25 +94,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long an example takes, and how long to draw one, depends on the machine and on what else it does.
+    # The time to draw and to test an example depends on the machine and its other work.
     examples = 100 if config.getoption("--full") else 25
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples, suppress_health_check=slow)
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
-    if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers use what their parent process has made
         keep_files_in_memory()
         ready.begin()
 
 
 def keep_files_in_memory() -> None:
-    """Have temporary files in /dev/shm where it has room: on a disk, each of thousands of commits waits for it."""
+    """Keep temporary files in /dev/shm if it has room: on a disk, thousands of commits would each wait for it."""
     if "TMPDIR" in os.environ or not SHARED_MEMORY.is_dir():
         return
     place = os.statvfs(SHARED_MEMORY)
     if place.f_bavail * place.f_frsize > FILES_BYTES and not place.f_flag & os.ST_NOEXEC:
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
-        tempfile.tempdir = None  # it is found again
+        tempfile.tempdir = None  # tempfile then looks it up again
 
 
 @pytest.hookimpl(wrapper=True)
@@ -132,21 +132,24 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def compile_share(number: int, count: int) -> None:
     """Compile one part in ``count`` of all modules, and import those with tests, whose assertions pytest rewrites.
 
-    Workers begin at once, and each needs all: in a fresh clone each would compile all, ten seconds of processor time.
+    All workers begin at once and need every module: in a fresh clone each would compile them all, for ten seconds of
+    processor time.
     """
     ours = [file for folder in MODULES for file in sorted((PROJECT / folder).rglob("*.py"))]
     tests = [file for file in ours if file.name.startswith("test_")]
     for file in sorted({*ours} - {*tests})[number::count]:
         compileall.compile_file(file, quiet=2)
     for file in tests[number::count]:
-        with suppress(Exception, pytest.skip.Exception):  # collecting says what is wrong with it
+        with suppress(Exception, pytest.skip.Exception):  # collecting reports the error
             importlib.import_module(".".join(file.relative_to(PROJECT).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders whole files, as `make test` hands them out, and leaves tests on PostgreSQL that others are like to the
-    second stage."""
+    """Order whole files, as `make test` distributes them, and move tests on PostgreSQL to the second stage.
+
+    The tests of FIRST_ON_POSTGRESQL stay in the first.
+    """
     for item in items:
         if item.path.stem.removeprefix("test_") not in FIRST_ON_POSTGRESQL and "postgresql" in parameters_of(item):
             item.add_marker(pytest.mark.long)
@@ -155,13 +158,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def parameters_of(item: pytest.Item) -> set[str]:
-    """The words among the test's parameters."""
+    """Return the test's parameters that are text."""
     callspec = getattr(item, "callspec", None)
     return {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why a test was run once more: it may not fail again for weeks."""
+    """Print why a test was run again: it may not fail again for weeks."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first run of {report.nodeid}")
         terminalreporter.line(report.longreprtext)
@@ -174,8 +177,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _services_start_quickly() -> Iterator[None]:
-    """All services of this process share the opened models, the page's files and compiled SQL; servers in processes of
-    their own have theirs."""
+    """Share the opened models, the page's files and compiled SQL between all services of this process.
+
+    Servers in processes of their own do not share them.
+    """
     with pytest.MonkeyPatch.context() as changed:
         read_once = functools.cache(page_files.served_files)
         changed.setattr(sa, "create_engine", functools.partial(sa.create_engine, execution_options=COMPILED))
@@ -186,13 +191,13 @@ def _services_start_quickly() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether a test with a short and a long version is to run the long one."""
+    """Whether a test with a short and a long version runs the long one."""
     return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real faces for measuring, where this machine has it."""
+    """The folder of real faces for measuring; skips the test if this machine does not have it."""
     folder = PROJECT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the research data in ../shared/data, which is not on this machine")
@@ -209,19 +214,19 @@ def astronaut() -> NDArray[np.uint8]:
 
 @pytest.fixture(scope="session")
 def yunet() -> Path:
-    """YuNet's prepared file."""
+    """The prepared file of YuNet."""
     return ready.ready("yunet")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What tests marked `anyio` run on, as the server does."""
+    """The event loop of tests marked `anyio`: the server's."""
     return "asyncio"
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One of 127.0.0.1's on which nobody listens but whom the test tells of it."""
+    """A port of 127.0.0.1, reserved for the test."""
     with reserved_port() as number:
         yield number
 
@@ -235,14 +240,14 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server process that the tests share: each makes galleries of its own, and none changes what all of them see."""
+    """A server process that tests share. Each makes its own galleries, and none changes what all of them see."""
     with serving(tmp_path_factory.mktemp("shared") / "data", {"FAILED_KEYS": "100000/s"}, remembering=True) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A real browser whose camera shows docs/samples/both.jpg and, where this machine has them, two strangers."""
+    """A real browser whose camera shows docs/samples/both.jpg and, if this machine has their photos, two strangers."""
     from tests.support.browsing import browser, camera, film, scenes  # noqa: PLC0415 - most tests do without
 
     folder = tmp_path_factory.mktemp("film")
@@ -252,7 +257,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
-    """Somebody at a desk with that browser, in front of the module's own server."""
+    """A person at a desk who uses the module's own server with that browser."""
     from tests.support.browsing import DESK, visiting  # noqa: PLC0415 - most tests do without
 
     with visiting(chromium, live_server, viewport=DESK) as found:
@@ -261,7 +266,7 @@ def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client of one service in this process, which the tests share: each makes galleries of its own."""
+    """A client of one service in this process, which tests share: each makes its own galleries."""
     from tests.support.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
 
     # All tests share an address, and many send wrong keys.
@@ -271,7 +276,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def gallery(api: httpx.Client) -> Iterator[str]:
-    """The path of an empty gallery, which goes with the test."""
+    """The path of an empty gallery, which is deleted after the test."""
     made = api.post("/v1/galleries", json={"id": f"gallery-{uuid.uuid4().hex}"}).raise_for_status().json()
     path = f"/v1/galleries/{made['id']}"
     yield path
@@ -280,7 +285,7 @@ def gallery(api: httpx.Client) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Path]:
-    """The socket folder of a PostgreSQL server of the tests' own, gone with them; its superuser is ``postgres``."""
+    """The socket folder of a PostgreSQL server that runs for the tests; its superuser is ``postgres``."""
     with cluster() as made:
         yield made.folder
 
@@ -294,16 +299,16 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""For tests whose statements of SQL other tests make on both kinds of database."""
+"""For tests whose SQL statements other tests run on both kinds of database."""
 later_on_postgresql = pytest.mark.parametrize(
     "database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
 )
-"""For long tests: what they have in common with others is tried on both kinds of database in the first stage."""
+"""For long tests, if other tests try the same on both kinds of database in the first stage."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database of each kind in turn, as its first opening leaves it, which is quicker than opening one."""
+    """The URL of a database of each kind in turn. It is a copy of an opened one, which is faster than opening one."""
     if request.param == "sqlite":
         ready.give_database(tmp_path)
         yield f"sqlite:///{tmp_path / 'likeness.db'}"
@@ -319,7 +324,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture
 def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
-    """The galleries of two processes, which follow when they are asked, with one gallery, `staff`."""
+    """The galleries of two processes, with one gallery, `staff`. They follow each other only when called."""
     from tests.support.following import quiet  # noqa: PLC0415 - most tests do without
     from tests.support.galleries import DIMENSION, PACKAGE  # noqa: PLC0415 - the same
 
@@ -332,13 +337,13 @@ def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
 
 @pytest.fixture(scope="session")
 def emptied_postgresql() -> list[str]:
-    """The URLs of PostgreSQL databases that tests have left, emptied: another copy would take ten times as long."""
+    """URLs of emptied PostgreSQL databases of earlier tests: making another copy would take ten times as long."""
     return []
 
 
 @pytest.fixture(scope="session")
 def first_postgresql(postgresql: Path) -> str:
-    """The name of a PostgreSQL database that has been opened."""
+    """The name of a PostgreSQL database that has been opened once, to copy."""
     url = new_database(postgresql)
     Database(url).close()
     return str(sa.make_url(url).database)

@@ -1,7 +1,7 @@
 """Write the client's models and calls from the server's OpenAPI document: `python clients/python/generate.py`.
 
-A call's parameters, their names, types and descriptions are the declarations' own. A test holds the written files to
-what this module would write now.
+A call has the parameters of its operation, with the names, types and descriptions of the document. A test compares the
+files with what this module would write now.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NAMES = {
     "get_report": "job_report",
     "readyz": "ready",
 }
-"""Calls that are not named as their operation's handler is, without `get_`, `list_` or `show_`."""
+"""Names of calls that differ from their operation's handler without `get_`, `list_` or `show_`."""
 NOT_CALLED = {"livez", "metrics", "sign_in", "get_result", "listen"}
 """Operations without a call: for monitors and browsers, streams, and the download that `Client.job_result` streams."""
 EMPTY = {"array": "[]", "object": "{}"}
-"""What stands for an answer's list or map that is left out."""
+"""Defaults for a list or map that an answer leaves out."""
 PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 Schema = Mapping[str, Any]
@@ -54,7 +54,7 @@ def write(described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without_closed_sets(described: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the document with plain text for each closed set of words: a newer server may know more words."""
+    """Return the document with plain text in place of each enumeration: a newer server may have more values."""
     schemas = described["components"]["schemas"]
     sets = {f"#/components/schemas/{name}" for name, schema in schemas.items() if "enum" in schema}
 
@@ -72,7 +72,7 @@ def without_closed_sets(described: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _reached(schemas: Mapping[str, Schema], names: set[str]) -> set[str]:
-    """Return these schemas and all that they refer to."""
+    """Return these schemas and all schemas that they refer to."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -115,7 +115,7 @@ def _models(schemas: Mapping[str, Schema], names: Iterable[str]) -> Iterator[str
 
 
 def _type(schema: Schema, *, answer: bool) -> str:
-    """Return a schema as a type. Closed sets are `str`: a newer server may know more members."""
+    """Return a schema as a type. Enumerations are `str`: a newer server may have more values."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return "Any" if name == "JsonValue" else str(name) if answer else "Mapping[str, Any]"
@@ -146,7 +146,7 @@ def _array(schema: Schema, *, answer: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """``name`` as Python has it, ``key`` as it is sent."""
+    """A parameter: ``name`` in Python, ``key`` in the request."""
 
     name: str
     key: str
@@ -156,7 +156,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation, as methods of clients call it."""
+    """One operation, as a method of the clients."""
 
     name: str
     method: str
@@ -168,17 +168,17 @@ class Call:
     params: list[Parameter] = field(default_factory=list)
     body: list[Parameter] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
-    """Fields of one image each; or one field of any number, where `many`."""
+    """Fields for one image each; with `many`, one field for any number of images."""
     many: bool = False
     track: bool = False
-    """Whether a field of an image may be given several times."""
+    """Whether the field for an image may be given several times."""
     upload: bool = False
     changes: bool = False
-    """Whether the body holds the fields to change, of which null removes a value."""
+    """Whether the body holds the fields to change, where null removes a value."""
     request: str = ""
     """The body's schema."""
     query: list[tuple[str, Schema, bool]] = field(default_factory=list)
-    """The name, schema and need of each parameter of ``params``."""
+    """Name and schema of each parameter of ``params``, and whether it is required."""
 
 
 def calls_of(described: Mapping[str, Any]) -> Iterator[Call]:
@@ -238,7 +238,7 @@ def _parameter(key: str, schema: Schema, *, required: bool) -> Parameter:
 
 
 def _renamed(parameter: Parameter, handler: str, ids: list[str]) -> Parameter:
-    """Name a new thing's id after it (`gallery`), and a second subject `to`, as a path has the first one."""
+    """Rename `id` to the name of the new object (`gallery`), and a second subject to `to`: the path has the first."""
     if parameter.key == "id":
         noun = handler.removeprefix("create_")
         return replace(parameter, name="key_id") if noun == "key" else replace(parameter, name=noun, required=True)

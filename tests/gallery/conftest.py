@@ -1,4 +1,4 @@
-"""Galleries over each database, with one gallery, `staff`."""
+"""Galleries on each kind of database, with one gallery, `staff`."""
 
 from __future__ import annotations
 

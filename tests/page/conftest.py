@@ -1,4 +1,4 @@
-"""The page's own server, as programs reach it."""
+"""A client of the page's own server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An option: for how long to look."""
+"""Add the options that say how long to search, and from which seed."""
 
 from __future__ import annotations
 

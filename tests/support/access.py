@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document, called with every scope and with every way to have no right."""
+"""Call every operation of the OpenAPI document with every scope and with every kind of key that lacks the right."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.service import COLLINS, HOPPER, running
 
 OWN, OTHER = "own", "elsewhere"
 NAMED = "grace"
-"""Whom the stranger is named."""
+"""The name that the stranger gets."""
 SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates")
 REFUSED = ("expired", "revoked", "wrong", "none")
 KINDS = ("own scope", "other scope", "other gallery", "none")
-"""Of keys: what an operation needs and no more, one of the other scopes in turns, the same elsewhere, no key."""
+"""Keys: exactly the scope needed; another scope, in turns; the scope needed, for another gallery; no key."""
 SECRET = "0123456789abcdef" * 3
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
@@ -35,7 +35,7 @@ STRANGER = f"{GALLERY}/strangers/{{stranger}}"
 NOT_FOUND = 404
 REFUSALS = {401, 403}
 TAKING = ("/erase", "/cancel", "/who", "/name")
-"""Ends of the paths of operations that take away what others need, besides those that delete."""
+"""Path ends of operations that remove what others need, besides the deletions."""
 OPEN = {"GET /livez", "GET /readyz", "GET /version", "POST /v1/sign-in"}
 """Operations that need no key; the last one takes a code."""
 LET_IN = {
@@ -55,7 +55,7 @@ LET_IN = {
     "DELETE /v1/models/{package}": (404, "package_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
-"""The answer to a key that may call the operation, if there is nothing to do."""
+"""The answer to a key that may call the operation, if it is not a success: there is nothing to act on."""
 WEBHOOK = {"url": "http://127.0.0.1:9/", "kinds": ["left"], "cameras": ["none"]}
 STATE = (
     "SELECT * FROM galleries",
@@ -70,11 +70,11 @@ STATE = (
     "SELECT id, url FROM webhooks",
     "SELECT id, kind = 'nobodys' AND state FROM jobs",
 )
-"""A sighting without whether it has ended: tracks of which nothing is heard for a while are ended by the service."""
+"""Leaves out whether a sighting has ended: the service ends tracks by itself after a while without reports."""
 
 
 def every_key(unrestricted: str = "unrestricted") -> list[tuple[str, str]]:
-    """Return scope and way of each key to try. A key that is not valid is refused before its scope matters."""
+    """Return the scope and kind of each key to try. An invalid key is refused before its scope matters."""
     ways = (unrestricted, "own gallery", "other gallery")
     return [*itertools.product(SCOPES, ways), *itertools.product(("admin",), REFUSED)]
 
@@ -85,7 +85,7 @@ def keys(unrestricted: str = "unrestricted") -> list[Any]:
 
 
 def keys_of(kind: str, needs: Mapping[str, str], unrestricted: str = "unrestricted") -> dict[str, tuple[str, str]]:
-    """Return scope and way of the key with which each operation is called, by the scope that it needs."""
+    """Return the scope and kind of the key with which each operation is called, by the scope that it needs."""
     if kind == "none":
         return dict.fromkeys(needs, ("admin", "none"))
     chosen = {}
@@ -105,7 +105,7 @@ def token(scope: str, way: str) -> str:
 
 @dataclass
 class Ground:
-    """A service with a key of each kind, and the requests to it."""
+    """A service with a key of each kind, and methods that send requests to it."""
 
     client: httpx.Client
     data_dir: Path
@@ -148,7 +148,7 @@ class Ground:
     def watched(self) -> dict[str, str]:
         """Return the ids of a sighting, of a stranger, and of a webhook that nothing is sent to."""
         gallery, sighting = f"/v1/galleries/{OWN}", "e" * 32
-        self.admin("DELETE", f"{gallery}/subjects/{NAMED}")  # else the stranger's face would be known by now
+        self.admin("DELETE", f"{gallery}/subjects/{NAMED}")  # otherwise the stranger's face is already known
         if self.admin("GET", f"{gallery}/sightings/{sighting}").status_code == NOT_FOUND:
             told = {"images": COLLINS}
             self.admin("PUT", f"{gallery}/sightings/{sighting}", files=told).raise_for_status()
@@ -247,7 +247,7 @@ def state(data_dir: Path) -> list[list[Any]]:
 
 
 def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
-    """Write a keys file with a key for each scope and way, and return its path."""
+    """Write a keys file with a key of each scope and kind, and return its path."""
     ways = {
         unrestricted: "",
         "own-gallery": f"galleries: [{OWN}], ",
@@ -267,7 +267,7 @@ def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
 
 @contextmanager
 def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Ground]:
-    """Yield a service with these further operations, and with a key for each scope and way."""
+    """Yield a service with these further operations and a key of each scope and kind."""
     settings: dict[str, Any] = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
     settings |= {"watching": "on", "stranger_days": 1, "webhook_networks": ("127.0.0.0/8",)}
     with running(folder / "data", routers=routers, **settings) as client:
@@ -284,7 +284,7 @@ def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Grou
 
 
 def expected(name: str, operation: dict[str, Any], scope: str, way: str) -> tuple[int, str]:
-    """Status and error code that a key of this scope and way should get, by what the document says."""
+    """Return the status and error code that a key of this scope and kind should get, according to the document."""
     refusals = {
         "none": (401, "missing_key"),
         "wrong": (401, "wrong_key"),
@@ -306,7 +306,7 @@ def expected(name: str, operation: dict[str, Any], scope: str, way: str) -> tupl
 
 
 def check_access(ground: Ground, keys: Mapping[str, tuple[str, str]]) -> None:
-    """Call each operation with its key, first those that must refuse it; refusals must change nothing."""
+    """Call each operation with its key, those that must refuse it first. Check that refusals change nothing."""
     due = {name: expected(name, ground.operations[name], *key) for name, key in keys.items()}
     got: dict[str, tuple[int, str]] = {}
     ids, before = ground.inhabit(), state(ground.data_dir)

@@ -1,4 +1,4 @@
-"""boto3 against a server of ours: each answer, as it lies on the wire, is held against botocore's own model."""
+"""Run boto3 against our server, and check each answer, as it is sent, against botocore's own model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client(url: str, access_key: str | None = None, secret: str | None = None, *
 
 
 def check(shape: Shape, value: Any, place: str) -> None:
-    """Fails on a member that the shape does not have, one that is due and missing, a wrong type, a broken bound."""
+    """Fail if a member is unknown to the shape, required but missing, of a wrong type, or out of bounds."""
     kind = shape.type_name
     if kind == "structure":
         assert isinstance(value, dict), place
@@ -56,7 +56,7 @@ def check(shape: Shape, value: Any, place: str) -> None:
             check(shape.members[name], found, f"{place}.{name}")
     elif kind == "list":
         assert isinstance(value, list), place
-        most = shape.metadata.get("max")  # the minimum is for requests: an answer may list nothing
+        most = shape.metadata.get("max")  # the minimum is for requests: an answer's list may be empty
         assert most is None or len(value) <= most, place
         for number, found in enumerate(value):
             check(shape.member, found, f"{place}[{number}]")

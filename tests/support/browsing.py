@@ -1,4 +1,4 @@
-"""A real Chromium, driven as a person would, watched for what it asks and what it complains about."""
+"""Drive a real Chromium as a person would, and record its requests and complaints."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.support.live import LiveServer
 from tests.support.waiting import until
 
 PICTURES = PROJECT / "build" / "page"
-"""Where the tests leave screenshots; no part of the repository."""
+"""Where the tests save screenshots; not part of the repository."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SAMPLES = PROJECT / "docs" / "samples"
 DESK: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 STRANGERS = ("Aaron_Eckhart", "AJ_Cook")
 WAIT_MS = 60_000
-"""Patience, not a promise: machines are slow where many tests run side by side."""
+"""Generous, since machines are slow while many tests run side by side."""
 FILM_SIZE = (640, 480)
 SCENE_FRAMES = 45
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
@@ -43,7 +43,7 @@ Theme = Literal["light", "dark"]
 
 @contextmanager
 def browser(*options: str) -> Iterator[Browser]:
-    """Skips where there is no Chromium. ``options`` are Chromium's own."""
+    """Start Chromium with its ``options``; skip the test if there is none."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium (Debian: apt install chromium)")
     with sync_playwright() as playwright:
@@ -56,7 +56,7 @@ def browser(*options: str) -> Iterator[Browser]:
 
 @contextmanager
 def lasting(browser: Browser, folder: Path) -> Iterator[Page]:
-    """Yield a page of another browser of this kind, which keeps its history in ``folder``, as people's do."""
+    """Yield a page of another such browser, which keeps its history in ``folder``, as people's browsers do."""
     started = browser.browser_type.launch_persistent_context(folder, executable_path=CHROMIUM, args=_root())
     started.set_default_timeout(WAIT_MS)
     try:
@@ -66,13 +66,13 @@ def lasting(browser: Browser, folder: Path) -> Iterator[Page]:
 
 
 def _root() -> list[str]:
-    """Chromium's sandbox refuses to run as root."""
+    """Return the option that root needs: Chromium's sandbox refuses to run as root."""
     return ["--no-sandbox"] if os.geteuid() == 0 else []
 
 
 @dataclass
 class Visitor:
-    """A person with a window of their own, and what it did."""
+    """A person with a browser window, and a record of what the window did."""
 
     server: LiveServer
     context: BrowserContext
@@ -80,9 +80,9 @@ class Visitor:
     asked: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    """Answers that the browser itself writes to its console, though the page has words for them."""
+    """Error answers that the browser writes to its console, although the page handles them."""
     interruptions: int = 0
-    """How often the machine's own networks changed, which makes Chromium give up every request it has begun."""
+    """How often the machine's network interfaces changed, which makes Chromium abort every open request."""
 
     def watch(self) -> None:
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -105,7 +105,7 @@ class Visitor:
             self.page.goto("about:blank")
             self.page.goto(self.link(key))
             self.page.wait_for_load_state("networkidle")
-        expect(self.page.get_by_role("main").get_by_role("heading", level=1)).to_be_focused()  # all of it is there
+        expect(self.page.get_by_role("main").get_by_role("heading", level=1)).to_be_focused()  # the view is complete
         self.page.locator("header.top").wait_for()
         if where:
             self.go(where)
@@ -120,22 +120,22 @@ class Visitor:
         self.page.evaluate("where => { location.hash = where }", where)
 
     def see(self, where: str, heading: str) -> None:
-        """Goes ``where``, and waits until all is there: the page then gives the focus to the new view's heading."""
+        """Go to ``where`` and wait until the view is complete: the page then focuses its heading."""
         self.go(where)
         expect(self.heading(heading)).to_be_focused()
 
     def identify(self, gallery: str, photo: Path) -> None:
-        """Gives the photo to the view that identifies, which may show another gallery."""
+        """Choose the gallery and the photo in the view Identify."""
         self.page.get_by_label("Gallery").select_option(gallery)
         self.page.locator("main input[type=file]").set_input_files(photo)
 
     def hold_back(self, where: str | re.Pattern[str], act: Callable[[], object]) -> Route:
-        """Acts, and returns the first request to ``where`` that follows; it waits for its ``continue_``."""
+        """Call ``act`` and return the first request to ``where`` that follows. It waits for its ``continue_``."""
         held: list[Route] = []
         self.page.route(where, lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
         with self.page.expect_request(where):
             act()
-        while not held:  # routes are told after requests
+        while not held:  # the route's handler is called after the request event
             self.page.wait_for_timeout(20)
         return held.pop()
 
@@ -175,7 +175,7 @@ class Visitor:
         ]
 
     def behaved(self) -> None:
-        """Nothing was asked of another host, the key was in no address, and the browser had nothing to complain of."""
+        """Check that no request went to another host, no address held a key, and the browser had no complaints."""
         elsewhere = [url for url in self.asked if not url.startswith((f"{self.server.url}/", "blob:", "data:"))]
         assert not elsewhere, elsewhere
         assert not any("lk_" in url.split("#")[0] for url in self.asked), "a key is in an address"
@@ -183,7 +183,7 @@ class Visitor:
 
 
 def add_face(api: httpx.Client, gallery: str, subject: str, photo: str) -> None:
-    """Enroll the photo of that name of docs/samples; ids are percent-encoded, as in a path."""
+    """Enroll the named photo of docs/samples; ids are percent-encoded, as in a path."""
     files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
     api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
 
@@ -194,7 +194,7 @@ def reviewed(api: httpx.Client, gallery: str) -> None:
 
 
 def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
-    """With the photo of that name of docs/samples for each subject."""
+    """Create a gallery with subjects, each with the named photo of docs/samples."""
     api.post("/galleries", json={"id": gallery}).raise_for_status()
     for subject, photo in people.items():
         add_face(api, gallery, subject, photo)
@@ -202,8 +202,8 @@ def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
 
 @contextmanager
 def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **options: Any) -> Iterator[Visitor]:
-    """Yield a window of ``browser``, and check at the end how it behaved."""
-    wanted: dict[str, Any] = {"viewport": None, "reduced_motion": "reduce"} | options  # no colour on its way to another
+    """Yield a window of ``browser``, and check at the end that it behaved."""
+    wanted: dict[str, Any] = {"viewport": None, "reduced_motion": "reduce"} | options  # no colour is in transition
     context = browser.new_context(color_scheme=theme, **wanted)
     context.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
@@ -229,7 +229,7 @@ def film(path: Path, scenes: Sequence[Path]) -> Path:
 
 
 def scenes(folder: Path) -> list[Path]:
-    """Photos for a film, those of strangers laid side by side in ``folder``."""
+    """Return photos for a film. Writes one with two strangers side by side into ``folder``."""
     archive = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
     found = [SAMPLES / "both.jpg"]
     if not archive.is_file():
@@ -246,7 +246,7 @@ def scenes(folder: Path) -> list[Path]:
 
 
 def camera(path: Path) -> tuple[str, ...]:
-    """Chromium's options for a camera that shows this film, and that nobody has to allow."""
+    """Return Chromium's options for a camera that shows this film and needs no permission."""
     return (
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",

@@ -15,11 +15,11 @@ from tests.support.waiting import job_ended
 
 PEOPLE = 200
 ALIKE = 0.08
-"""The mean score of two of them: so the threshold at FMR 1e-3 lies between the package's at 1e-3 and at 1e-2."""
+"""The mean score of two people. It puts the threshold at FMR 1e-3 between the package's at 1e-3 and at 1e-2."""
 
 
 def ended(api: httpx.Client, job: str) -> dict[str, Any]:
-    """Return the job, once it has done its work."""
+    """Return the job once it is done."""
     found = job_ended(api, job)
     assert found["state"] == "done", found
     return found
@@ -37,7 +37,7 @@ def add_templates(api: httpx.Client, gallery: str, subjects: Sequence[str], vect
 
 
 def add_random_people(api: httpx.Client, gallery: str) -> None:
-    """PEOPLE with two templates each, p0 once; the last of them is there under the name `twice`, too."""
+    """Enroll PEOPLE with two templates each, p0 with one. The last one is also enrolled as `twice`."""
     names = [f"p{number // 2}" for number in range(2 * PEOPLE)]
     people = np.sqrt(1 - ALIKE) * units(PEOPLE) + np.sqrt(ALIKE) * units(1, seed=2)
     vectors = people.repeat(2, axis=0) + 0.04 * np.random.default_rng(0).standard_normal((2 * PEOPLE, 128))
@@ -47,7 +47,7 @@ def add_random_people(api: httpx.Client, gallery: str) -> None:
 
 
 def calibrate(api: httpx.Client, gallery: str) -> dict[float, dict[str, Any]]:
-    """Let the gallery's own operating points decide, also laxer ones; return them by their FMR."""
+    """Let the gallery's own operating points decide, even laxer ones; return them by their FMR."""
     switched = {"calibration": "gallery", "allow_laxer": True}
     api.patch(f"/v1/galleries/{gallery}", json=switched).raise_for_status()
     state = api.get(f"/v1/galleries/{gallery}/calibration").json()
@@ -57,13 +57,13 @@ def calibrate(api: httpx.Client, gallery: str) -> dict[float, dict[str, Any]]:
 
 DIMENSION = 48
 NOISE = 1.0
-"""Of a photo, as a multiple of what a person has: two photos of one then score 0.5."""
+"""Noise of a photo, as a multiple of a person's own variation: two photos of one person then score 0.5."""
 
 
 def photographed(
     people: int, photos: int, seed: int, noise: float = NOISE, *, apart: int = DIMENSION
 ) -> tuple[Vectors, NDArray[np.int64]]:
-    """Return unit vectors and who each shows, from 0. People differ in ``apart`` dimensions, photos in all."""
+    """Return unit vectors and the person of each, from 0. People differ in ``apart`` dimensions, photos in all."""
     rng = np.random.default_rng(seed)
     who = np.repeat(np.arange(people), photos)
     shown = rng.standard_normal((people, DIMENSION)) * np.sqrt(DIMENSION / apart) * (np.arange(DIMENSION) < apart)

@@ -1,4 +1,4 @@
-"""One change of a gallery in a line."""
+"""Make one change of a gallery in one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 def changed(
     galleries: Galleries, gallery: str, verb: Callable[Concatenate[Change, P], R], *args: P.args, **options: P.kwargs
 ) -> R:
-    """Call one of `app.gallery`'s functions over a change of its own."""
+    """Call one of `app.gallery`'s functions in a change of its own."""
     with galleries.change(galleries.store.gallery(gallery)) as change:
         return verb(change, *args, **options)
 
@@ -25,6 +25,6 @@ def changed(
 def written(
     store: Store, gallery: Gallery, verb: Callable[Concatenate[Change, P], R], *args: P.args, **options: P.kwargs
 ) -> R:
-    """Call one of them in the database alone."""
+    """Call one of them in the database only."""
     with store.change(gallery) as change:
         return verb(change, *args, **options)

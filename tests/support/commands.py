@@ -1,4 +1,4 @@
-"""Commands run in this process, where a process of their own would only cost time."""
+"""Run commands in this process, when a process of their own would only cost time."""
 
 from __future__ import annotations
 

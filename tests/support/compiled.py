@@ -1,4 +1,4 @@
-"""SQL that SQLAlchemy has compiled, kept for all databases of a test run: each test opens some of its own."""
+"""Share the SQL that SQLAlchemy compiles between all databases of a test run: each test opens some of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ KEPT = 5_000
 
 
 class Compiled(dict[tuple[Any, ...], Any]):
-    """For `create_engine`'s ``compiled_cache``. The keys begin with the engine's dialect, of which only the name is
-    looked at: databases of one kind are alike here, and each would compile every statement anew."""
+    """A cache for `create_engine`'s ``compiled_cache`` that databases of one kind share.
+
+    The keys begin with the engine's dialect. Only its name counts here: by its identity each database would compile
+    every statement again.
+    """
 
     def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
         return super().get((key[0].name, *key[1:]), default)

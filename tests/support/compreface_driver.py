@@ -1,4 +1,4 @@
-"""Calls CompreFace's own Python SDK, in an environment of its own: a call on each line, an answer on each line.
+"""Call CompreFace's own Python SDK, in an environment of its own: reads a call a line, writes an answer a line.
 
 `python compreface_driver.py URL KEY`; a call is `{"of", "call", "given", "options"}`.
 """

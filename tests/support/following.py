@@ -1,4 +1,4 @@
-"""Galleries over small vectors, for the tests of what keeps several processes in step."""
+"""Make galleries of small vectors, for tests of several processes that follow each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
 
 
 def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
-    """Galleries whose background work a test does by hand (`follow`, `keep`)."""
+    """Return galleries whose background work a test does by hand (`follow`, `keep`)."""
     store = Store(url)
     return Galleries(store, LocalBackend(store.change_reader, snapshots))
 
@@ -35,7 +35,7 @@ def engine_of(url: str) -> sa.Engine:
 
 
 def let_expire(url: str, *subjects: str) -> None:
-    """Let subjects expire. The commit is marked as a server's own, so that no cached value outlives it."""
+    """Let subjects expire. The commit is marked as a server's own, so that caches are invalidated."""
     with engine_of(url).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql(f"PRAGMA user_version = {secrets.randbits(MARK_BITS)}")

@@ -1,4 +1,4 @@
-"""Small galleries of random templates."""
+"""Make small galleries of random templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> T
 
 
 def at(degrees: float) -> Template:
-    """Return a template in a plane: the score of two is the cosine of the angle between them."""
+    """Return a template in a plane: two templates score the cosine of the angle between them."""
     angle = np.deg2rad(degrees)
     return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
 

@@ -1,4 +1,4 @@
-"""One image of every kind that the service reads."""
+"""Make an image of every kind that the service reads."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def resized(pixels: Pixels, scale: float) -> Pixels:
 
 
 def turned(image: Image.Image, kind: str, orientation: int) -> bytes:
-    """Return the image's pixels with a note that they must be turned."""
+    """Return the image's pixels with an orientation tag that says how to turn them."""
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     return encoded(image, kind, exif=exif)
 
 
 def heic(image: Image.Image, orientation: int = 1, **options: Any) -> bytes:
-    """Return the image as phones write it, turned by the container (`irot`, `imir`); ``tile_size`` makes a grid."""
+    """Return the image as phones write it, turned by properties (`irot`, `imir`); ``tile_size`` makes a grid."""
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     made = pillow_heif.from_pillow(image)
@@ -136,7 +136,7 @@ def float_colours() -> bytes:
 
 
 def preview_first() -> bytes:
-    """Return a TIFF that says of its first picture, as raw files of cameras do, that it is a smaller one of another."""
+    """Return a TIFF whose first picture is marked as a smaller version of another, as in cameras' raw files."""
     return encoded(photo(), "TIFF", tiffinfo={254: 1})
 
 
@@ -151,7 +151,7 @@ def bmp_without_alpha(image: Image.Image) -> bytes:
 
 
 def _tagged(tiff: bytes, tag: int, old: int, new: int) -> bytes:
-    """Return the little-endian TIFF with another value of a tag whose value is a single SHORT."""
+    """Return the little-endian TIFF with another value for a tag that holds a single SHORT."""
     entry = "<HHIHH"
     assert tiff.count(struct.pack(entry, tag, 3, 1, old, 0)) == 1
     return tiff.replace(struct.pack(entry, tag, 3, 1, old, 0), struct.pack(entry, tag, 3, 1, new, 0))
@@ -194,7 +194,7 @@ EVERY_KIND: dict[str, Callable[[], bytes]] = {
 
 
 def deep_heic(mode: str, image: Image.Image) -> bytes:
-    """Ten bits a sample, colours not reduced."""
+    """Return a HEIC with ten bits for each sample and full colour resolution."""
     file = io.BytesIO()
     values = np.asarray(image, np.uint16) << 8
     pillow_heif.encode(
@@ -204,13 +204,13 @@ def deep_heic(mode: str, image: Image.Image) -> bytes:
 
 
 def by_opencv(kind: str, image: Image.Image, *options: int) -> bytes:
-    """Sixteen bits a sample in a PNG, ten in an AVIF."""
+    """Return a PNG with sixteen bits for each sample, or an AVIF with ten."""
     values = np.asarray(image, np.uint16)
     return bytes(cv2.imencode(kind, values * 257 if kind == ".png" else values << 2, options)[1])
 
 
 def every_kind(side: int) -> dict[str, Callable[[], bytes]]:
-    """Return functions that make a square photo, one for each kind that is decoded in a way of its own."""
+    """Return functions that make a square photo, one for each kind that is decoded differently."""
 
     @functools.cache
     def grey() -> Image.Image:

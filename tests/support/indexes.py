@@ -1,4 +1,4 @@
-"""Indexes rebuilt by hand."""
+"""Rebuild indexes by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs straight in SQL, beside a service."""
+"""Write and read jobs directly in SQL, beside a service."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.jobs.records import Job
 from app.jobs.store import JobStore
 
 NOBODYS = "nobodys"
-"""A kind that no server runs: such a job waits."""
+"""A kind that no server runs, so that such a job stays queued."""
 
 
 @contextmanager
 def job_store(data_dir: Path) -> Iterator[tuple[Store, JobStore]]:
-    """Return the jobs of the service whose SQLite database is there."""
+    """Return the jobs of the service with this SQLite database."""
     store = Store(f"sqlite:///{data_dir / 'likeness.db'}")
     try:
         yield store, JobStore(store.database)

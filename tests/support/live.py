@@ -1,4 +1,4 @@
-"""A real server process, as `likeness serve` starts it, for tests that act as users do."""
+"""Run a real server process, as `likeness serve` starts it, for tests that act as users do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LiveServer:
-    """Where it answers, what it keeps its state in, and what it printed."""
+    """A running server: its address, data folder, log and process."""
 
     url: str
     data_dir: Path
@@ -42,9 +42,9 @@ class LiveServer:
         return (self.data_dir / "admin.key").read_text().strip()
 
     def client(self, path: str = "", **options: Any) -> httpx.Client:
-        """Holds the admin's key unless other headers are given, and waits as long as a busy machine may need.
+        """Return a client with the admin's key, unless other headers are given, and a timeout for busy machines.
 
-        ``verify`` is for servers with TLS; reading all of certifi's certificates takes longer than most tests.
+        ``verify`` is for servers with TLS; loading all of certifi's certificates takes longer than most tests.
         """
         if "headers" not in options:
             options["headers"] = {"x-api-key": self.key}
@@ -52,8 +52,10 @@ class LiveServer:
 
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
-    """This process's environment without its own Likeness settings, and with these; a server has the threads it has,
-    and reads photos itself unless the settings say otherwise."""
+    """Return this process's environment with these Likeness settings in place of its own.
+
+    The server has its default threads, and reads photos itself unless the settings say otherwise.
+    """
     inherited = service.environment(DATA_DIR=data_dir, **{"PHOTO_WORKERS": 0, **settings})
     return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
 
@@ -70,11 +72,11 @@ def serving(
     port: int | None = None,
     remembering: bool = False,
 ) -> Iterator[LiveServer]:
-    """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
+    """Start a server, wait until it is ready, and stop it at the end as a supervisor would (SIGTERM).
 
-    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
-    ``code`` is as in `spawned`, ``port`` one that the caller has reserved. With ``remembering`` it computes no photo
-    twice.
+    ``tls`` is what a client trusts, if the settings have a certificate. Without ``models`` the server prepares its own.
+    ``code`` is as in `spawned`; ``port`` is one that the caller has reserved. With ``remembering`` it computes each
+    photo once.
     """
     if models:
         give_models(data_dir)
@@ -92,23 +94,23 @@ def serving(
 
 
 def children(process: int) -> list[int]:
-    """Return the processes that it has started and that have not ended."""
+    """Return the running child processes of a process."""
     found: list[int] = []
-    with suppress(OSError):  # it ends
+    with suppress(OSError):  # it may end meanwhile
         for task in Path(f"/proc/{process}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
     return found
 
 
 def family(process: int) -> list[int]:
-    """Return the process, its children, and theirs."""
+    """Return the process and all its descendants."""
     return [process, *(each for child in children(process) for each in family(child))]
 
 
 def make_certificate(
     folder: Path, days: int, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
 ) -> tuple[Path, Path]:
-    """Write a certificate of this machine's and its key, PEM, that is valid for ``days`` from now, or ended then."""
+    """Write a certificate for this machine and its key, PEM. It expires in ``days``, or has expired if negative."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     private, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=localhost")
     now = datetime.now(UTC)

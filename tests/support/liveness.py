@@ -1,4 +1,4 @@
-"""Tiny liveness packages: real ONNX graphs whose answer follows from the brightness of what they are shown."""
+"""Make tiny liveness packages: real ONNX graphs whose answer depends on the brightness of the picture."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data" / "liveness" / "minifasne
 
 
 def brightness_model(*, middle: float = 0.5, steepness: float = 12.0) -> ModelProto:
-    """(1, 3, S, S) float32 0-1 -> 2 logits: the brighter the picture, the likelier the first class."""
+    """Return a model (1, 3, S, S) float32 0-1 -> 2 logits: the brighter the picture, the likelier the first class."""
     nodes = [
         helper.make_node("ReduceMean", ["in", "pixels"], ["mean"], keepdims=0),
         helper.make_node("Unsqueeze", ["mean", "last"], ["column"]),
@@ -55,7 +55,7 @@ def brightness_model(*, middle: float = 0.5, steepness: float = 12.0) -> ModelPr
 
 
 def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
-    """(1, 3, S, S) float32 -> logits of a convolution with random weights."""
+    """Return a model (1, 3, S, S) float32 -> logits of a convolution with random weights."""
     random = np.random.default_rng(seed)
     constants: dict[str, NDArray[np.generic]] = {
         "kernel": (random.normal(size=(6, 3, 8, 8)) / 8).astype(np.float32),
@@ -72,7 +72,7 @@ def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
 
 
 def ends(classes: int) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
-    """Return the input and the output of a model of so many classes."""
+    """Return the inputs and outputs of a model with this number of classes."""
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
     return inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, classes])]
 
@@ -142,7 +142,7 @@ def calibrate(
 
 
 def asked_everywhere(client: httpx.Client, mode: str) -> list[httpx.Response]:
-    """Return the answers of every operation on the gallery `staff`, and of `verify`, that may ask for liveness."""
+    """Return the answers of `verify` and of every operation on the gallery `staff` that may require liveness."""
     home, params = "/v1/galleries/staff", {"liveness": mode}
     return [
         client.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params=params),

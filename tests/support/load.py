@@ -1,4 +1,4 @@
-"""Clients that enroll, identify and delete all the time, each its own people."""
+"""Run clients that enroll, identify and delete all the time, each its own people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import PROJECT
 CLIENTS = 16
 GALLERY = "load"
 MOST_PEOPLE = 50
-"""A client with more deletes until it has fewer, so that memory would stay flat if nothing leaked."""
+"""Above this number a client deletes people, so that memory stays flat unless something leaks."""
 SAMPLES = PROJECT / "docs" / "samples"
 PHOTOS = [(SAMPLES / name).read_bytes() for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg")]
 
@@ -28,12 +28,12 @@ class Person:
 
 @dataclass
 class Worker:
-    """One client, and what it knows to be enrolled because the server said so."""
+    """One client, and the people whose enrollment the server has acknowledged to it."""
 
     number: int
     random: random.Random
     seconds: dict[str, list[float]]
-    """How long each step took, of all clients that share it."""
+    """Durations of each step, for all clients that share this dictionary."""
     people: dict[str, Person] = field(default_factory=dict)
     made: int = 0
 

@@ -1,4 +1,4 @@
-"""A Milvus for the tests: milvus-lite, in this process or as a server of its own."""
+"""Run a Milvus for the tests: milvus-lite, in this process or as a server of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lite(folder: Path) -> Milvus:
 
 
 def remote(url: str, milvus: Milvus) -> Galleries:
-    """Galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
+    """Return galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
     store = Store(url)
     return Galleries(store, MilvusBackend(store.change_reader, store.database, milvus))
 
@@ -54,7 +54,7 @@ def milvus_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait(port: int) -> None:
-    """Until it answers, over a connection of its own: pymilvus would share one with whom is tested."""
+    """Wait until it answers, over a separate connection: pymilvus would share one with the code under test."""
     import grpc  # noqa: PLC0415 - comes with pymilvus, which may be missing
 
     with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:

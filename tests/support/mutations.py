@@ -1,16 +1,16 @@
-"""Random damage to bytes, as files and requests from outside may carry it."""
+"""Damage bytes at random, as files and requests from outside may be damaged."""
 
 from __future__ import annotations
 
 import random
 
 EXTREMES = (b"\x00", b"\xff", b"\x7f", b"\x80", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff")
-"""What lengths, counts and offsets are hardly ever meant to be."""
+"""Extreme values for lengths, counts and offsets."""
 MOST_AT_ONCE = 6
 
 
 def mutated(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
-    """`data` after one to six changes; `others` are what pieces may be taken from."""
+    """Return `data` after one to six changes, some of which insert pieces of `others`."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, MOST_AT_ONCE)):
         chance.choice((_flip, _overwrite, _cut, _insert, _repeat, _remove, _splice))(changed, chance, others)
@@ -18,7 +18,7 @@ def mutated(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
 
 
 def _place(data: bytearray, chance: random.Random) -> int:
-    """Anywhere, but half of the time near the start, where formats keep what they are about."""
+    """Return a random place; half of the time it is near the start, where formats have their headers."""
     return chance.randrange(min(len(data), 200) if chance.random() < 0.5 else len(data)) if data else 0
 
 

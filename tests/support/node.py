@@ -1,4 +1,4 @@
-"""Programs of JavaScript, as `make page` and `make openapi` have installed them."""
+"""Run JavaScript programs that `make page` and `make openapi` have installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def node(*words: str | Path, cwd: Path | None = None, code: int = 0) -> str:
 
 
 def program(path: str) -> Path:
-    """Return a program that `make openapi` has installed; skip where it has not."""
+    """Return a program that `make openapi` has installed; skip the test if it is missing."""
     found = MODULES / path
     if not found.exists():
         pytest.skip("needs what `make openapi` installs")

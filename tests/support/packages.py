@@ -1,4 +1,4 @@
-"""Tiny model packages for tests: real ONNX graphs, made with onnx.helper."""
+"""Make tiny model packages for tests: real ONNX graphs, by onnx.helper."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def flat_model(shape: Sequence[int | str], width: int | str) -> ModelProto:
 def contract_model(
     dimension: int = DIMENSION, *, unit: bool = True, batch: int | str = "N", seed: int = 1
 ) -> ModelProto:
-    """(N, 112, 112, 3) uint8 -> (N, D): a random projection of the mean colour of each of 16 stripes."""
+    """Return a model (N, 112, 112, 3) uint8 -> (N, D): a random projection of the mean colours of 16 stripes."""
     nodes = [
         helper.make_node("Cast", ["in"], ["float"], to=TensorProto.FLOAT),
         helper.make_node("Reshape", ["float", "stripes"], ["striped"]),
@@ -114,13 +114,13 @@ def package(folder: Path, model: ModelProto | None = None, prepare: RunAsIs | Re
 
 
 def calibration(thresholds: Mapping[float, float]) -> Calibration:
-    """Made-up operating points: thresholds by FMR."""
+    """Return made-up operating points: thresholds by FMR."""
     points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in thresholds.items())
     return Calibration(name="made-up", measured_on="-", pairs="-", comparisons=1, mated=0, points=points, default=True)
 
 
 def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 1, version: str = "1") -> Package:
-    """Return a package that can decide, in the folder of packages ``models``."""
+    """Write a package with operating points into the folder of packages ``models``, and return it."""
     folder = models / f"{name}-{version}"
     content = contract_model(dimension, seed=seed).SerializeToString()
     described = manifest(
@@ -132,16 +132,16 @@ def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 
 
 
 def thresholds(points: Mapping[float, float]) -> Thresholds:
-    """Return the thresholds of a package that has these by FMR; without any, of one that was not measured."""
+    """Return the thresholds of a package with these points by FMR; without points, of one that was not measured."""
     return Thresholds(manifest(calibrations=(calibration(points),) if points else ()))
 
 
 STATED = {1e-2: 0.3085, 1e-4: 0.4411}
-"""Thresholds of the card by stated FMR: a little on either side of SFace's own."""
+"""Thresholds of the card by stated FMR: one slightly below, one slightly above SFace's own."""
 
 
 def card(manifest: Manifest) -> BiasCard:
-    """Return a card: of `children` 20 % pass both thresholds, of `adults` as many as stated or fewer."""
+    """Return a card: 20 % of `children` pass both thresholds, and of `adults` at most as many as stated."""
     low, high = ({"low": found * 0.9, "found": found, "high": found * 1.1} for found in (0.2, 1e-4))
     rates = {
         "children": [GroupRate(fmr=fmr, threshold=at, **low) for fmr, at in STATED.items()],

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own."""
+"""Run a PostgreSQL server for the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.db.schema import METADATA
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``folder`` holds the socket; the superuser is ``postgres``."""
+    """A PostgreSQL server. ``folder`` holds the socket; the superuser is ``postgres``."""
 
     folder: Path
     programs: Path
@@ -28,7 +28,7 @@ class Cluster:
         self._call("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def start(self, *, durable: bool = False) -> None:
-        """``durable``: what it acknowledges is on disk, as in production; the tests' own server does without."""
+        """Start the server. With ``durable`` acknowledged changes are on disk, as in production."""
         options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c max_connections=200"
         speed = "" if durable else " -F -c autovacuum=off"
         self._call("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options + speed, "start")
@@ -77,7 +77,7 @@ def empty(url: str) -> bool:
 
 @contextmanager
 def cluster(*, durable: bool = False) -> Iterator[Cluster]:
-    """Yield a cluster that runs until the block ends; skip the test where PostgreSQL's programs are missing."""
+    """Yield a cluster that runs until the block ends; skip the test if PostgreSQL's programs are missing."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = shutil.which("initdb") or (str(found[-1]) if found else None)
     if initdb is None:

@@ -1,4 +1,6 @@
-"""Several processes that train together over gloo, forked from one that has loaded torch: each would take seconds."""
+"""Run several processes that train together over gloo.
+
+They are forked from one that has loaded torch, since each would take seconds to load it."""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from torch.multiprocessing.spawn import start_processes
 from training.service import reserved_port
 
 LOADED_ONCE = ["torch._dynamo", "tests.training.test_partial_fc", "tests.training.test_distributed_training"]
-"""Optimisers load the first."""
+"""Modules that the first process imports for all. Optimisers import the first one."""
 
 
 def _on_rank(rank: int, ranks: int, port: int, work: Callable[[int, int], object], folder: str) -> None:
-    """In the new process, with the environment that torchrun gives."""
+    """Do the work in the new process, with the environment that torchrun sets."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -37,7 +39,7 @@ def on_ranks(ranks: int, work: Callable[[int, int], Any], folder: Path) -> list[
 
 
 class OverGloo:
-    """`work` between joining the others and leaving them."""
+    """A callable that joins the process group, does `work`, and leaves the group."""
 
     def __init__(self, work: Callable[[int, int], object]) -> None:
         self.work = work

@@ -1,7 +1,7 @@
-"""What a first start makes, made once for all the processes of a test run: prepared models and an empty database.
+"""Prepare models and an empty database, as a first start does, once for all the processes of a test run.
 
-What a first start itself does is the subject of tests/models/test_prepare.py, tests/db/test_migrations.py and
-tests/server/test_start.py, which give nothing away.
+The first start itself is tested by tests/models/test_prepare.py, tests/db/test_migrations.py and
+tests/server/test_start.py, which use nothing of this.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from app.server import models
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 PACKAGES = ("yunet", "sface")
-"""Those that a server opens unless it is told otherwise."""
+"""The packages that a server opens by default."""
 REMEMBERED_BYTES = 64 * 2**20
-"""Of each model's answers."""
+"""The most bytes of answers that are kept for each model."""
 VARIABLE = "TEST_READY_MODELS"
-"""Names the folder to the workers of pytest-xdist, and to whatever they start."""
+"""The environment variable with the folder, for the workers of pytest-xdist and the processes they start."""
 of_models = attrgetter(
     *("models_dir", "detector", "embedder", "device", "detect_device", "min_face"),
     *("detect_threads", "embed_threads", "gpu_memory_mib", "gpu_math"),
@@ -47,25 +47,25 @@ of_models = attrgetter(
 
 
 def begin() -> None:
-    """Before the workers start."""
+    """Create the folder; called before the workers start."""
     os.environ[VARIABLE] = tempfile.mkdtemp(prefix="likeness-ready-")
 
 
 def end() -> None:
-    """Once the workers have ended."""
+    """Delete the folder; called when the workers have ended."""
     shutil.rmtree(os.environ.pop(VARIABLE))
 
 
 @functools.cache
 def ready(name: str) -> Path:
-    """Return the file to run for one of the project's packages on the CPU, to be read only."""
+    """Return the prepared file of one of the project's packages for the CPU. Do not change it."""
     with _locked(name) as folder:
         return prepared(load_package(MODELS / name), folder, "cpu")
 
 
 @functools.cache
 def first_database() -> Path:
-    """Return an SQLite database as its first opening leaves it, to be copied only."""
+    """Return an SQLite database as its first opening leaves it. Copy it, do not open it."""
     with _locked("database") as folder:
         path = folder / "likeness.db"
         Database(f"sqlite:///{path}").close()
@@ -81,7 +81,7 @@ def _locked(name: str) -> Iterator[Path]:
 
 
 def give_models(data_dir: Path) -> None:
-    """Puts what a server would prepare first into its data folder, which is made as the server would; under pytest."""
+    """Create the data folder as a server would, with the prepared models. Does nothing outside pytest."""
     if VARIABLE not in os.environ:
         return
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,14 +89,16 @@ def give_models(data_dir: Path) -> None:
 
 
 def give_database(data_dir: Path) -> None:
-    """Puts an empty database into a data folder that has none; under pytest."""
+    """Put an empty database into a data folder that has none. Does nothing outside pytest."""
     if VARIABLE in os.environ and not (path := data_dir / "likeness.db").exists():
         shutil.copy(first_database(), path)
 
 
 def open_models(settings: Settings) -> models.Models:
-    """Does what the server's `open_models` does, and shares the project's models between all services of this process:
-    to open them is most of a start."""
+    """Open models as the server's `open_models` does, but share the project's between all services of this process.
+
+    Opening them is most of a start.
+    """
     default = _opened()
     if of_models(settings) != of_models(default.settings) or (settings.data_dir / OWN_FOLDER).exists():
         return models.open_models(settings)
@@ -112,7 +114,7 @@ def _opened() -> models.Models:
 
 
 def remembering() -> AbstractContextManager[object]:
-    """Models that are opened meanwhile compute nothing twice."""
+    """Let models that are opened in the block remember their answers."""
     return patch.object(session, "_open", lambda *given, **options: Remembering(_open_session(*given, **options)))
 
 
@@ -120,7 +122,7 @@ _open_session = session._open
 
 
 class Remembering:
-    """A session of ONNX Runtime that computes nothing twice: tests send the same few photos again and again."""
+    """A session of ONNX Runtime that remembers its answers: tests send the same few photos again and again."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -149,7 +151,7 @@ class Remembering:
 
 
 def fill_cache(folder: Path) -> None:
-    """Puts the prepared models into a folder, where commands and functions are told of one."""
+    """Put the prepared models into a folder, for commands and functions that take one."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in map(ready, PACKAGES):
         if not (folder / file.name).exists():

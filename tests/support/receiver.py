@@ -1,4 +1,4 @@
-"""A receiver of webhooks that does as a test says: takes events, fails, hangs, or is gone for a while."""
+"""Run a receiver of webhooks that accepts events, fails, hangs, or is away for a while, as a test wants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """``status`` answers every request, unless it ``hangs``; ``port`` stays the same when it comes back."""
+    """A receiver. It answers every request with ``status`` unless it ``hangs``, and returns on the same ``port``."""
 
     port: int
     status: int = 204
@@ -23,7 +23,7 @@ class Receiver:
     asked: int = 0
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
-    """When each was taken, by the performance counter."""
+    """When each event arrived, by the performance counter."""
 
     @property
     def url(self) -> str:

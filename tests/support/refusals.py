@@ -1,4 +1,4 @@
-"""Refusals by the code that a caller would be answered."""
+"""Check refusals by the error code that a caller would get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.errors import LikenessError
 
 @contextmanager
 def refused(code: str, error: type[LikenessError] = LikenessError) -> Iterator[None]:
-    """Make sure that the block raises this error, with this code."""
+    """Check that the block raises this error, with this code."""
     with pytest.raises(error) as caught:
         yield
     assert caught.value.code == code

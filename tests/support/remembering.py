@@ -1,4 +1,4 @@
-"""`python -m tests.support.remembering serve`: the program `likeness`, in a process that computes no photo twice."""
+"""Run `likeness` in a process that computes each photo once: `python -m tests.support.remembering serve`."""
 
 from __future__ import annotations
 

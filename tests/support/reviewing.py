@@ -1,4 +1,4 @@
-"""Galleries of made-up people, and what reviews them in this process."""
+"""Make galleries of made-up people, and review them in this process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
 
 
 def between(one: int, other: int, photo: int) -> Vector:
-    """Return a template that is as like either person: two photos in one."""
+    """Return a template that resembles both people equally, like two photos in one."""
     found = vector(one, photo) + vector(other, photo)
     return np.asarray(found / np.linalg.norm(found), np.float32)
 
@@ -62,7 +62,7 @@ def face(template: Vector, quality: float = GOOD) -> StoredFace:
 
 
 class Reviewing:
-    """A gallery `staff`, and a server without HTTP that reviews it; only with `runs` does it take jobs by itself."""
+    """A gallery `staff`, and a server without HTTP that reviews it. It runs jobs by itself only with `runs`."""
 
     def __init__(self, url: str, *, milvus: Path | None = None, runs: bool = True) -> None:
         self.store = Store(url)
@@ -104,7 +104,7 @@ class Reviewing:
         )
 
     def correct(self, subject: str, *probes: Vector, first: Vector | None = None) -> None:
-        """Record that these probes are not the subject, who is enrolled first if a face is given."""
+        """Record that these probes do not show the subject; enroll the subject first if a face is given."""
         if first is not None:
             self.enroll(subject, [first])
         for probe in probes:
@@ -117,7 +117,7 @@ class Reviewing:
         changed(self.galleries, "staff", enroll, wanted)
 
     def review(self) -> Job:
-        """Review the gallery, and return the job when it has ended."""
+        """Review the gallery, and return the ended job."""
         begun = self.reviewer.begin("staff").id
         until(lambda: self.jobs.job(begun).finished, WAIT_S)
         job = self.jobs.job(begun)
@@ -134,7 +134,7 @@ class Reviewing:
         return list(self.reviews.findings(self.gallery, None, 1000, kind=kind, dismissed=dismissed).items)
 
     def found(self) -> set[tuple[str, str, str | None]]:
-        """Kind, subject and other subject of each finding; pairs in alphabetical order."""
+        """Return the kind, subject and other subject of each finding, pairs in alphabetical order."""
         rows: set[tuple[str, str, str | None]] = set()
         for one in self.findings():
             subjects = one.face.subject, None if one.other is None else one.other.subject

@@ -1,4 +1,4 @@
-"""Tiny training runs for the tests: a small recipe and its material, without files."""
+"""Make tiny training runs for the tests: a small recipe and its material, without files."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ s = 16.0
 [train]
 log_every = 1
 """
-"""A recipe's file for the command line, whose steps are to be set."""
+"""A recipe's file for the command line. The caller sets its steps."""
 
 
 def small_recipe(**sections: Any) -> Recipe:
-    """Return a net of some thousand parameters on 16-pixel crops; sections given here are merged into its own."""
+    """Return a recipe of a net with some thousand parameters on 16-pixel crops, merged with the given sections."""
     table: dict[str, Any] = {
         "name": "small",
         "sampler": {"batch_size": 12},
@@ -53,7 +53,7 @@ def small_recipe(**sections: Any) -> Recipe:
 
 
 def flat_people(people: int = 6, images: int = 6, seed: int = 0) -> Crops:
-    """People who differ by a colour in each quarter of the crop, with noise: quickly made, easily told apart."""
+    """Return crops of people who differ in the colour of each quarter, with noise: quick to make, easy to separate."""
     rng = np.random.default_rng(seed)
     colours = rng.integers(40, 216, (people, 1, 2, 1, 2, 1, 3))
     pixels = np.broadcast_to(colours, (people, images, 2, 56, 2, 56, 3)).reshape(people * images, 112, 112, 3)
@@ -77,7 +77,7 @@ def small_trainer(
 
 
 def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Every tensor of a nested state by its path."""
+    """Return every tensor of a nested state by its path."""
     if isinstance(state, torch.Tensor):
         return {prefix: state}
     items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list | tuple) else ()
@@ -88,19 +88,19 @@ def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 def differing(one: Any, other: Any) -> list[str]:
-    """Return the paths of the tensors in which two nested states differ; they must have the same."""
+    """Return the paths of the tensors in which two nested states differ. Both must have the same paths."""
     first, second = all_tensors(one), all_tensors(other)
     assert first.keys() == second.keys()
     return [path for path, value in first.items() if not torch.equal(value, second[path])]
 
 
 def logged(run: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the lines of a kind in a run's `metrics.jsonl`: train, evaluation or warning."""
+    """Return the lines of one kind in a run's `metrics.jsonl`: train, evaluation or warning."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == kind]
 
 
 def count_centers(weight: torch.Tensor, threshold: float = 0.1) -> torch.Tensor:
-    """(C, K, D) → (C,) how many groups each class's centres form."""
+    """Return how many groups the centres of each class form: (C, K, D) → (C,)."""
     leads = ~center_groups(weight, threshold).tril(-1).any(dim=2)  # no centre before it in its group
     return leads.sum(dim=1)

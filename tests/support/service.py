@@ -1,4 +1,4 @@
-"""The service in this process, with its lifespan, a data folder of its own and the real model packages."""
+"""Run the service in this process, with its lifespan, a data folder of its own and the real model packages."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 
 
 def covered() -> bytes:
-    """Return a PNG of Eileen Collins with a bar over eyes and nose: the detector finds a face whose landmarks can't be
-    confirmed."""
+    """Return a PNG of Eileen Collins with a bar over eyes and nose.
+
+    The detector finds a face, but its landmarks can't be confirmed.
+    """
     photo = np.array(Image.open(io.BytesIO(COLLINS)).convert("RGB"))
     photo[85:131, 178:268] = (120, 110, 100)
     return encoded(photo)
 
 
 def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> FastAPI:
-    """Return a service with these further operations, not started yet."""
+    """Return a service with these further operations. It is not started yet."""
     give_models(data_dir)
     if "database_url" not in settings:
         give_database(data_dir)
@@ -51,7 +53,7 @@ def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> 
 
 @contextmanager
 def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
-    """Yield a client, holding the key, of a service that runs as long as the block does."""
+    """Yield a client, with the admin key, of a service that runs until the block ends."""
     app = made(data_dir, routers=routers, **settings)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = load_key(data_dir)[0]
@@ -64,7 +66,7 @@ def two_running(folder: Path, postgresql: Path, **settings: Any) -> Iterator[tup
     settings["database_url"] = new_database(postgresql)
     with running(folder / "one", **settings) as one:
         (folder / "two").mkdir(0o700)
-        for file in (folder / "one").glob("*.key"):  # the admin's and the vault's, which servers share
+        for file in (folder / "one").glob("*.key"):  # servers share the admin key and the vault key
             shutil.copy(file, folder / "two")
         with running(folder / "two", **settings) as two:
             yield one, two
@@ -92,7 +94,7 @@ def scope_of(method: str, path: str, key: str, **headers: str) -> dict[str, Any]
 
 
 def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> bytes:
-    """(H, W, 3) uint8 RGB as an image file; a PNG is packed quickly, if not said otherwise."""
+    """Return (H, W, 3) uint8 RGB as an image file. A PNG is compressed quickly unless the options say otherwise."""
     file = io.BytesIO()
     if kind == "PNG":
         options.setdefault("compress_level", 1)
@@ -103,7 +105,7 @@ def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> byt
 def enroll(
     api: httpx.Client, gallery: str, subject: str, *images: bytes, key: str = "", **params: Any
 ) -> httpx.Response:
-    """Return the answer to an enrollment below the gallery's path, by the client's key or another."""
+    """Enroll photos in the gallery at this path, with the client's key or another. Return the answer."""
     files, headers = [("images", image) for image in images], {"x-api-key": key} if key else {}
     return api.post(f"{gallery}/subjects/{subject}/faces", files=files, params=params, headers=headers)
 
@@ -111,14 +113,14 @@ def enroll(
 def enrolled(
     api: httpx.Client, gallery: str, subject: str, *images: bytes, quality: str = "none", **params: Any
 ) -> list[dict[str, Any]]:
-    """Return the faces that were enrolled of these photos, however poor they are."""
+    """Enroll these photos, even poor ones, and return the faces."""
     answer = enroll(api, gallery, subject, *images, quality=quality, **params).raise_for_status()
     found: list[dict[str, Any]] = answer.json()["enrolled"]
     return found
 
 
 def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Check that the answer is this error, in the shape of all errors and listed in the table; return its details."""
+    """Check that the answer is this error, has the shape of all errors, and is in the table. Return its details."""
     body = response.json()
     assert code in BY_CODE, "app/error_codes.py does not say what this code is"
     assert (response.status_code, body["error"]["code"]) == (status, code), body

@@ -1,4 +1,4 @@
-"""Tracks as a watcher tells of them, for tests of sightings and events."""
+"""Report tracks as a watcher does, for tests of sightings and events."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def told(api: httpx.Client, *photos: bytes, **about: Any) -> dict[str, Any]:
 
 
 def events_of(data_dir: Path) -> list[dict[str, Any]]:
-    """Return all events so far, as the database of this data folder has them."""
+    """Return all events so far, from the database of this data folder."""
     with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
         return read_events(database, 0, 1000)

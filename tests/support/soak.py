@@ -1,5 +1,4 @@
-"""`python -m tests.support.soak --minutes 30`: sixteen clients use a real server all the time, enrolling, asking and
-deleting.
+"""Run sixteen clients that enroll, identify and delete on a real server: `python -m tests.support.soak --minutes 30`.
 
 Prints the server's memory over time, how long requests took, and whether anything failed; the last line is JSON.
 """
@@ -77,14 +76,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data") as server:
-        result = asyncio.run(play(server, minutes))  # any error of any request ends it with that error
+        result = asyncio.run(play(server, minutes))  # raises the first error of any request
         log = server.log.read_text()
     result["logged_errors"] = log.count('"level": "error"')
     sys.stdout.write(json.dumps(result) + "\n")
 
 
 def resident_mib(pid: int | None = None) -> float:
-    """Memory of a process, this one by default."""
+    """Return the memory of a process, this one by default."""
     pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / MIB
 

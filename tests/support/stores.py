@@ -1,4 +1,4 @@
-"""Faces written straight into a store, and large galleries of them."""
+"""Write faces directly into a store, and make large galleries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def enroll(
     crops: Sequence[bytes | None] | None = None,
     **changes: Any,
 ) -> Enrolled:
-    """Enroll faces, without crops unless there is one for each; `changes` are `edit_subject`'s."""
+    """Enroll faces, with one crop for each or without crops; `changes` are those of `edit_subject`."""
     kept = [replace(one, crop=crop) for one, crop in zip(faces, crops or [None] * len(faces), strict=True)]
     wanted = SubjectFaces(subject, kept)
     made = written(store, gallery, subjects.enroll, [wanted])[0]
@@ -52,7 +52,7 @@ def enroll(
 
 
 def fill(url: str, count: int) -> None:
-    """Fill a gallery with `count` subjects of one face each, random unit vectors, as an import writes them."""
+    """Fill a gallery with `count` subjects with one random unit vector each, in the way of an import."""
     from app.features.bulk.rows import write_many  # noqa: PLC0415 - a feature, which may have been taken out
 
     store = Store(url)

@@ -1,4 +1,4 @@
-"""Tars made by hand, honest ones and others."""
+"""Make tars by hand, valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def units(count: int, dimension: int = 128, seed: int = 1) -> Vectors:
 
 
 def templates_of(vectors: NDArray[Any], about: Sequence[Mapping[str, Any] | bytes]) -> bytes:
-    """With a line each in `faces.jsonl`."""
+    """Return a tar of templates, with a line in `faces.jsonl` for each."""
     told = b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in about)
     return tar_of({"faces.jsonl": told, "templates.npy": npy_of(vectors)})

@@ -1,8 +1,8 @@
-"""Which files and functions of `app` one request calls: `python tests/support/trace.py enroll|identify|verify`.
+"""Print the files and functions of `app` that a request calls: `python tests/support/trace.py enroll|identify|verify`.
 
-The service runs in this process, and a second request of its kind is traced, so that nothing is counted that happens
-once. Functions that other threads call for the request count; what the scheduler's threads do meanwhile doesn't.
-Lambdas count as functions; comprehensions are counted apart, since they are frames of their own only until Python 3.12.
+The service runs in this process. The second request of its kind is traced, so that one-time work is not counted.
+Functions that other threads call for the request count; the work of the scheduler's threads does not. Lambdas count
+as functions; comprehensions are counted separately, since they have frames of their own only before Python 3.12.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running  # noqa:
 
 APP = f"{PROJECT / 'app'}/"
 BACKGROUND = ("background", "jobs", "webhook", "mqtt", "MainThread")
-"""How the names of threads begin that do no request's work. The main thread is the client."""
+"""Beginnings of the names of threads that work for no request. The main thread is the client."""
 AUDIT = "audit"
-"""The thread that writes the audit log. A request that changes something waits for it; what others did is written
-later, when the next one may already be traced."""
+"""The thread that writes the audit log. A request that changes something waits for it. Entries of other requests are
+written later, when the next request may already be traced."""
 TRANSPORT = f"{APP}server/local.py"
-"""Takes the place of the network, so its functions don't count."""
+"""Replaces the network, so its functions don't count."""
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 Function: TypeAlias = tuple[str, str]
 """File below `app`, and qualified name."""
 
 
 class Trace:
-    """The functions of `app` that were called while it recorded, in the order of their first calls."""
+    """A record of the functions of `app` that were called, in the order of their first calls."""
 
     def __init__(self, background: tuple[str, ...] = BACKGROUND) -> None:
-        """``background`` are beginnings of the names of threads that are left out."""
+        """Leave out threads with names that begin with one of ``background``."""
         self.calls: Counter[Function] = Counter()
         self.upward: Counter[tuple[Function, Function]] = Counter()
-        """Calls from a room to one above it, against the direction of the imports: the caller, and what it called."""
+        """Calls from a room to one above it, against the direction of the imports: caller and called function."""
         self._layers = layers()
         self._background = background
         self._recording = False
@@ -132,10 +132,10 @@ REQUESTS: dict[str, Callable[[httpx.Client], httpx.Response]] = {
 
 
 def traced(name: str, data_dir: Path, **settings: Any) -> Trace:
-    """Return what the second request of its kind calls, in a service with a key that is not the data folder's."""
+    """Return the calls of the second request of its kind, in a service with a key that is not the data folder's."""
     trace = Trace(BACKGROUND if name == "enroll" else (*BACKGROUND, AUDIT))
     cached_s, bound_s = keys.CACHE_S, embedders.BOUND_S
-    keys.CACHE_S = embedders.BOUND_S = 600.0  # on a slow machine too, key and package were looked up before
+    keys.CACHE_S = embedders.BOUND_S = 600.0  # so that key and package are cached, on a slow machine too
     threading.setprofile(trace.profile)
     try:
         with running(data_dir, **settings) as client:

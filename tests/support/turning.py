@@ -1,4 +1,4 @@
-"""Drawn heads that turn and come nearer, as a camera would see them."""
+"""Draw heads that turn and come nearer, as a camera would see them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GREY = 200
 TURN = 28.0
 """Degrees of yaw to the person's right or left."""
 FAR, NEAR = 1.6, 2.4
-"""Sizes of the head, in crops."""
+"""Size of the head, in crops of 112 pixels."""
 SOMEBODY, ANOTHER = 25, 28
-"""Drawn people whose turned heads YuNet finds, and whom SFace takes for two (0.30; the default threshold is 0.42)."""
+"""Drawn people whose turned heads YuNet finds. SFace takes them for two people (0.30; default threshold 0.42)."""
 _PEOPLE = ProceduralFaces(40, 1, 3)
 _STILL = replace(
     View.random(np.random.default_rng(5)),
@@ -44,7 +44,7 @@ _STILL = replace(
 
 @cache
 def frame(step: Step, person: int = SOMEBODY) -> bytes:
-    """Return a PNG of the person as the step asks."""
+    """Return a PNG of the person as the step of a challenge requires."""
     yaw = {"right": -TURN, "left": TURN}.get(step, 0.0)
     side = int(112 * (NEAR if step == "nearer" else FAR))
     crop = draw(_PEOPLE.person(person), replace(_STILL, yaw=math.radians(yaw)))
@@ -72,7 +72,7 @@ def rolled(step: Step) -> bytes:
 
 
 def held_up(step: Step) -> bytes:
-    """Return a PNG of a real photo tilted and moved as the step asks, seen by a camera two of its widths away."""
+    """Return a PNG of a real photo tilted and moved as the step requires, from a camera two of its widths away."""
     with Image.open(io.BytesIO(COLLINS)) as photo:
         print_ = np.array(photo.convert("RGB").resize((320, 320)))
     tilt = math.radians({"right": 45, "left": -45}.get(step, 0))

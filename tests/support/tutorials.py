@@ -1,8 +1,8 @@
 """Follow a tutorial of docs/tutorials as a reader would: its shell blocks, in order, in a copy of the project.
 
-An HTML comment before a block says what is special about it: `background` (a server, in a terminal of its own), `stop`
-(the servers are stopped before the block), `not run`, and `output` (a text block: what the blocks before it must have
-printed since the last one, where … stands for anything).
+An HTML comment before a block says what is special about it: `background` (a server, in a separate terminal), `stop`
+(the servers are stopped before the block), `not run`, and `output` (a text block: what the blocks since the last one
+must have printed, where … stands for anything).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Kind = Literal["run", "background", "stop", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that the reader does, or sees."""
+    """One thing that the reader does or sees."""
 
     kind: Kind
     text: str
@@ -119,7 +119,7 @@ class Follower:
         self._servers.clear()
 
     def close(self) -> None:
-        """Stop the servers, and what blocks left running."""
+        """Stop the servers and all other programs that blocks left running."""
         self.stop()
         for group in self._children:
             with suppress(ProcessLookupError):
@@ -188,7 +188,7 @@ class Follower:
 
 @contextmanager
 def following(folder: Path) -> Iterator[tuple[Follower, Path]]:
-    """Yield a reader in a copy of the project below ``folder``; the copy's path, to put into it what readers have."""
+    """Yield a reader in a copy of the project below ``folder``, and the copy's path, for files that readers have."""
     project = folder / "likeness"
     project.mkdir()
     copy_project(project)

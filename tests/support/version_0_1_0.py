@@ -1,4 +1,4 @@
-"""A database as version 0.1.0 left it. The trial of the image runs this text in a container, which has no tests."""
+"""Make a database as version 0.1.0 left it. The trial of the image runs this text in a container without tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS_OF_0_2_0 = {
 
 
 def make_0_1_0(url: str) -> None:
-    """Leave the database as version 0.1.0 had it, which folded names otherwise, too."""
+    """Change the database to that of version 0.1.0, which also folded names differently."""
     subjects = sa.table("subjects", sa.column("key"), sa.column("id"), sa.column("name"), sa.column("folded"))
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
     with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Waiting until something has come to be, however slow the machine is."""
+"""Wait until a condition is true, even on a slow machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SELDOM_S = 0.2
 def until(true: Callable[[], object], patience_s: float = PATIENCE_S, longest_pause_s: float = OFTEN_S) -> None:
     """Wait until ``true`` returns something true.
 
-    A condition that stays true may be checked at longer and longer intervals: each check takes processor time from the
-    work that is waited for.
+    A condition that stays true may be checked at growing intervals, since each check takes processor time from the
+    work that it waits for.
     """
     end, pause_s = time.monotonic() + patience_s, OFTEN_S
     while not true():
@@ -27,7 +27,7 @@ def until(true: Callable[[], object], patience_s: float = PATIENCE_S, longest_pa
 
 
 def job_ended(client: httpx.Client, job: str) -> dict[str, Any]:
-    """Return the job, once it is over: done, failed or cancelled."""
+    """Wait until the job is done, failed or cancelled, and return it."""
     found: dict[str, Any] = {}
 
     def over() -> bool:

@@ -1,4 +1,4 @@
-"""`likeness watch` in a process of its own, and cameras for it."""
+"""Run `likeness watch` in a process of its own, and cameras for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import PROJECT
 from tests.support.live import LiveServer, environment
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-"""Debian's, which finds Debian's packages."""
+"""Debian's Python, which finds Debian's packages."""
 NEEDED = (
     "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import Gst, GstRtspServer; Gst.init()"
     "; assert all(map(Gst.ElementFactory.find, ('jpegdec', 'jpegenc', 'rtpjpegpay', 'qtdemux', 'rtph264pay')))"
@@ -25,7 +25,7 @@ STOP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A watcher that runs, and what it prints."""
+    """A running watcher and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -54,7 +54,7 @@ def watching(server: LiveServer, log: Path, *words: object, key: str | None = No
 
 
 def need_rtsp() -> None:
-    """Skip the test where GStreamer's RTSP server is not installed."""
+    """Skip the test if GStreamer's RTSP server is not installed."""
     python = SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else None
     if python is None or subprocess.run([python, "-c", NEEDED], capture_output=True, check=False).returncode:
         packages = "python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good"
@@ -63,7 +63,7 @@ def need_rtsp() -> None:
 
 @contextmanager
 def rtsp_camera(port: int, files: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
-    """Show photos or a film by RTSP, as docker/camera.py does, at `rtsp://127.0.0.1:PORT/camera`."""
+    """Serve photos or a film by RTSP with docker/camera.py, at `rtsp://127.0.0.1:PORT/camera`."""
     command: list[str | Path] = [SYSTEM_PYTHON, PROJECT / "docker" / "camera.py", str(port), *files]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

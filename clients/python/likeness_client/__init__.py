@@ -1,4 +1,4 @@
-"""A client for a Likeness server, sync and async, with the same methods.
+"""Sync and async clients for a Likeness server, with the same methods.
 
 >>> with Client("http://127.0.0.1:8000", key) as client:
 ...     faces = client.identify("crew", Path("photo.jpg")).faces
@@ -19,7 +19,7 @@ __all__ = ["ApiError", "AsyncClient", "Client", "ClientError", "Unreachable", "U
 
 
 def __getattr__(name: str) -> Any:
-    """Import the clients, and with them httpx, when asked for: programs that only handle errors start faster."""
+    """Import the clients and httpx only when they are used: programs that only handle errors start faster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from likeness_client import client  # noqa: PLC0415
@@ -28,5 +28,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names that there are, for completion."""
+    """Return the public names, for completion."""
     return sorted(__all__)

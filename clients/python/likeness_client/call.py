@@ -24,7 +24,7 @@ PIECE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """One request; ``answer`` is the pydantic model of its JSON, ``bytes`` for the body itself, None for no body."""
+    """One request. ``answer`` is the pydantic model of the JSON, ``bytes`` for the body itself, None for no body."""
 
     method: str
     path: str
@@ -51,9 +51,9 @@ def call(
     content: Callable[[], Iterator[bytes]] | None = None,
     **ids: str,
 ) -> Call[Answer]:
-    """Return a call, with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``.
+    """Return a call with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``.
 
-    Raises ClientError (``invalid_id``) for an empty id: without it, the path would be another one.
+    Raises ClientError (``invalid_id``) for an empty id, which would make it another path.
     """
     if empty := next((name for name, value in ids.items() if not value), None):
         raise ClientError(f"{empty}: the id is empty; give at least one character.", code="invalid_id")
@@ -88,7 +88,7 @@ def tar_of(source: Tar) -> Callable[[], Iterator[bytes]]:
 
 
 def given(**params: Any) -> dict[str, Any]:
-    """Return the parameters that aren't None, as JSON and queries hold them."""
+    """Return the parameters that aren't None, in the form that JSON and queries need."""
     return {name: _plain(value) for name, value in params.items() if value is not None}
 
 

@@ -34,7 +34,7 @@ RUNNING = frozenset({"queued", "running"})
 
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
-    """Return httpx's ``verify``. To read its certificates takes 30 ms, longer than most calls; HTTP needs none."""
+    """Return httpx's ``verify``. Loading its certificates takes 30 ms, longer than most calls; HTTP needs none."""
     if not url.lower().startswith(("http://", "https://")):
         raise Unreachable(f"{url[:100]!r} is no server's address: it has to begin with http:// or https://.")
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http:") else True
@@ -63,7 +63,7 @@ async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _wait_s(response: httpx.Response) -> float:
-    """Return the seconds that Retry-After asks for; 1 where it is absent or a date."""
+    """Return the seconds that Retry-After asks for; 1 if it is absent or a date."""
     value = response.headers.get("retry-after", "")
     return min(MAX_WAIT_S, float(value)) if value.isdigit() else 1.0
 
@@ -86,7 +86,7 @@ def _job_result(job_id: str) -> Call[bytes]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, which only its owner may read, that takes the place of ``path`` when it is whole."""
+    """Open a file that only its owner may read. It replaces ``path`` once it is complete."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -149,7 +149,7 @@ class Client(Operations):
     def wait_job(
         self, job_id: str, *, told: Callable[[answers.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
     ) -> answers.Job:
-        """Wait until the job has ended and return it; ``told`` is called with each state seen."""
+        """Wait until the job has ended and return it. Calls ``told`` with each state of the job that it sees."""
         while True:
             job = self.job(job_id)
             told(job)
@@ -225,7 +225,7 @@ class AsyncClient(Operations):
     async def wait_job(
         self, job_id: str, *, told: Callable[[answers.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
     ) -> answers.Job:
-        """Wait until the job has ended and return it; ``told`` is called with each state seen."""
+        """Wait until the job has ended and return it. Calls ``told`` with each state of the job that it sees."""
         while True:
             job = await self.job(job_id)
             told(job)

@@ -38,13 +38,13 @@ class Unreachable(ClientError):
 
 
 class UnreadableAnswer(ClientError):
-    """The server did what was asked, but its answer is not what this version of the client reads."""
+    """The request succeeded, but this version of the client can't read the answer."""
 
     code = "unreadable_answer"
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """Return the error of an answer, also of one that isn't Likeness's, such as a proxy's error page."""
+    """Return the error of an answer. The answer may also be another program's, such as a proxy's error page."""
     try:
         answer = json.loads(response.content)
         problem = answer["error"]

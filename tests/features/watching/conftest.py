@@ -9,5 +9,5 @@ from tests.support.receiver import Receiver
 
 @pytest.fixture
 def receiver(port: int) -> Receiver:
-    """A receiver of webhooks, which does not listen yet."""
+    """A receiver of webhooks that does not listen yet."""
     return Receiver(port)
