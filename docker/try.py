@@ -1,4 +1,4 @@
-"""Build the image, follow docs/how-to/docker.md, and make the containers fail: `python docker/try.py`.
+"""Build the image, follow docs/how-to/docker.md, and try failures and upgrades: `python docker/try.py`.
 
 Ends with 0 if everything worked. Also ends with 0, after one line that says why, if there is no engine or no base
 image. Ends with 1 if something failed. Only images are left behind.
