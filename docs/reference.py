@@ -419,10 +419,10 @@ def drop_ins_page() -> str:
             "",
             similarity_table(Thresholds(sface.manifest)),
             "",
-            "Between these points the similarity is linear in log10(FMR); above and below them it is a straight line to",
-            "1 and 0. A package without operating points has (cosine + 1) / 2. A search among N people compares N times:",
-            "with 1,000 people and a threshold of 0.9, about one stranger in ten is taken for somebody; at 0.99, one in a",
-            "thousand.",
+            "Between these points the similarity is linear in log10(FMR); above and below them it is a straight line",
+            "to 1 and 0. A package without operating points has (cosine + 1) / 2. A search among N people compares N",
+            "times: with 1,000 people and a threshold of 0.9, about one stranger in ten is taken for somebody; at",
+            "0.99, one in a thousand.",
         )
     )
 
