@@ -266,11 +266,24 @@ def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
 
 
 @contextmanager
+def with_keys(
+    folder: Path, unrestricted: str = "unrestricted", *galleries: str, **settings: Any
+) -> Iterator[httpx.Client]:
+    """Yield the client of a service in ``folder / "data"`` with these galleries and a key of each scope and kind."""
+    keys_file = write_keys(folder, unrestricted)
+    with running(folder / "data", keys_file=keys_file, failed_keys="100000/s", **settings) as client:
+        for gallery in galleries:
+            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
+        for scope in SCOPES:
+            client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
+        yield client
+
+
+@contextmanager
 def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Ground]:
     """Yield a service with these further operations and a key of each scope and kind."""
-    settings: dict[str, Any] = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
-    settings |= {"watching": "on", "stranger_days": 1, "webhook_networks": ("127.0.0.0/8",)}
-    with running(folder / "data", routers=routers, **settings) as client:
+    settings: dict[str, Any] = {"watching": "on", "stranger_days": 1, "webhook_networks": ("127.0.0.0/8",)}
+    with with_keys(folder, routers=routers, **settings) as client:
         document = client.get("/openapi.json").json()
         operations = {
             f"{method.upper()} {path}": operation
@@ -278,8 +291,6 @@ def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Grou
             for method, operation in found.items()
             if path.startswith("/v1/") or operation["tags"] == ["server"]
         }
-        for scope in SCOPES:
-            client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
         yield Ground(client, folder / "data", operations)
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from app.features.compreface.routes import ROUTERS
-from tests.support.access import KINDS, OTHER, OWN, REFUSED, SCOPES, keys, keys_of, state, token, write_keys
-from tests.support.service import COLLINS, running
+from tests.support.access import KINDS, OTHER, OWN, REFUSED, keys, keys_of, state, token, with_keys
+from tests.support.service import COLLINS
 
 RECOGNITION = "/api/v1/recognition"
 SUBJECTS, FACES = f"{RECOGNITION}/subjects", f"{RECOGNITION}/faces"
@@ -85,11 +85,7 @@ class Ground:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     folder = tmp_path_factory.mktemp("access")
-    with running(folder / "data", keys_file=write_keys(folder, "default"), failed_keys="100000/s") as client:
-        for gallery in (OWN, OTHER, "default"):
-            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
-        for scope in SCOPES:
-            client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
+    with with_keys(folder, "default", OWN, OTHER, "default") as client:
         yield Ground(client, folder / "data")
 
 

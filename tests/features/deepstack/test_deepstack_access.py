@@ -13,8 +13,8 @@ import pytest
 
 from app.features.deepstack import FEATURE as DEEPSTACK
 from app.features.immich import FEATURE as IMMICH
-from tests.support.access import OTHER, OWN, REFUSED, SCOPES, keys, state, token, write_keys
-from tests.support.service import COLLINS, enrolled, running
+from tests.support.access import OTHER, OWN, REFUSED, keys, state, token, with_keys
+from tests.support.service import COLLINS, enrolled
 
 FACE = "/v1/vision/face"
 NEEDS: dict[str, str] = {
@@ -59,12 +59,7 @@ class Ground:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     folder = tmp_path_factory.mktemp("access")
-    settings: dict[str, Any] = {"keys_file": write_keys(folder, "default"), "failed_keys": "100000/s"}
-    with running(folder / "data", deepstack="on", immich="on", **settings) as client:
-        for gallery in (OWN, OTHER, "default"):
-            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
-        for scope in SCOPES:
-            client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
+    with with_keys(folder, "default", OWN, OTHER, "default", deepstack="on", immich="on") as client:
         yield Ground(client, folder / "data")
 
 
