@@ -29,7 +29,9 @@ LOCK_FILE = "likeness.lock"
 KNOWN_FILE = "database.known"
 """Its existence in the data folder means that the database has had tables: an empty one is not a new one."""
 RESTORING = ".restoring-"
-"""Prefix of a restore's folder in the data folder."""
+"""Prefix of a restore's folder in the data folder. It holds `packages/…` and `calibrations/…`, to be moved there."""
+MOVING, REPLACED = "moving", "replaced"
+"""In a restore's folder: the file of the names that it moves, and the folder of those that they replaced."""
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 PATIENCE_MS = 5_000
@@ -53,12 +55,6 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
     and Unusable: ``database_emptied`` if the database had tables and is empty or gone, ``database_misplaced``.
     """
     with _locked(data_dir, [url], exclusive=False):
-        path = sqlite_file(url)
-        for draft in sqlite_files(draft_of(path)) if path else ():  # they hold templates
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-        for folder in data_dir.glob(f"{RESTORING}*"):
-            shutil.rmtree(folder, ignore_errors=True)
         _check_not_misplaced(url)
         _check_not_emptied(data_dir, url)
         yield
@@ -106,7 +102,32 @@ def _locked(data_dir: Path, urls: Sequence[str], *, exclusive: bool) -> Iterator
             except OSError as error:
                 message = f"{folder}: can't be locked ({error.strerror or error})"
                 raise Unusable(message, code="data_dir_unusable") from None
+        _clean(data_dir, urls[0])
         yield
+
+
+def _clean(data_dir: Path, url: str) -> None:
+    """Remove what a killed restore has left; move packages back, unless it had replaced the database."""
+    drafts = sqlite_files(draft_of(path)) if (path := sqlite_file(url)) else ()
+    for folder in data_dir.glob(f"{RESTORING}*"):
+        with suppress(FileNotFoundError), (folder / MOVING).open("r+") as file:  # without it nothing was moved
+            fcntl.flock(file, fcntl.LOCK_EX)  # others may start too
+            if drafts and drafts[0].exists():
+                move_back(data_dir, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    for draft in drafts:  # they hold templates
+        draft.unlink(missing_ok=True)
+
+
+def move_back(data_dir: Path, folder: Path) -> None:
+    """Undo the moves of a restore with this folder, however many were made or are undone already."""
+    for name in (folder / MOVING).read_text().split("\0"):
+        place, new, old = data_dir / name, folder / name, folder / REPLACED / name
+        if place.exists() and not new.exists():
+            place.rename(new)
+        if old.exists():
+            old.rename(place)
+    (folder / MOVING).unlink()
 
 
 def _folders(data_dir: Path, urls: Sequence[str]) -> list[Path]:

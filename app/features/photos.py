@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.errors import LowQuality
 from app.face.quality import QualityLevel
-from app.gallery.records import Gallery, Origin, StoredFace
+from app.gallery.records import Candidate, Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.pipeline import timed
 from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of, too_poor
@@ -80,12 +82,34 @@ def rank(
 ) -> list[list[AnsweredCandidate]]:
     """Return each template's ``limit`` best candidates, less those that may not be answered, without a decision.
 
-    With ``one_photo``, the templates are of the faces of one photo (`AnsweredScores.of_photo`). Raises what
-    `search` raises.
+    With ``one_photo``, the templates are of the faces of one photo (`of_photo`). Raises what `search` raises.
     """
     stages: dict[str, float] = {}
     with timed(stages, "search"):
         package = templates[0].package if templates else gallery.embedder
         rankings = operations.search(gallery, templates, limit, operations.thresholds_in(gallery, package))
     operations.observe(stages)
-    return scores.of_photo(rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
+    return of_photo(scores, rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
+
+
+def of_photo(scores: AnsweredScores, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
+    """Return the rankings to answer for the faces of one photo, with one score for each subject.
+
+    Only the face most similar to a subject gets its score. Other faces get the threshold that they reach, so that a
+    photo that shows one person many times doesn't reveal more of the template. Rankings stay in order.
+    """
+    answered = [scores.candidates(ranking) for ranking in rankings]
+    if not scores.thresholds:
+        return answered
+    best: dict[str, tuple[float, int]] = {}
+    for face, ranking in enumerate(answered):
+        for one in ranking:
+            best[one.subject] = max(best.get(one.subject, (-math.inf, 0)), (one.exact, -face))
+    for face, ranking in enumerate(answered):
+        least = math.inf
+        for place, one in enumerate(ranking):
+            is_best = best[one.subject] == (one.exact, -face)
+            reached = one.score if is_best and one.score is not None else scores.threshold_reached(one.exact)
+            least = min(least, reached)
+            ranking[place] = replace(one, score=least, template_score=None)
+    return answered

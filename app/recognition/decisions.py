@@ -260,7 +260,7 @@ class AnsweredScores:
             return score
         if score < self.floor:
             return None
-        below = self._threshold_reached(score)
+        below = self.threshold_reached(score)
         rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
         return max(below, rounded) if rounded <= score else below
 
@@ -277,29 +277,8 @@ class AnsweredScores:
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
         return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
 
-    def of_photo(self, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
-        """Return the rankings to answer for the faces of one photo, with one score for each subject.
-
-        Only the face most similar to a subject gets its score. Other faces get the threshold that they reach, so that a
-        photo that shows one person many times doesn't reveal more of the template. Rankings stay in order.
-        """
-        answered = [self.candidates(ranking) for ranking in rankings]
-        if not self.thresholds:
-            return answered
-        best: dict[str, tuple[float, int]] = {}
-        for face, ranking in enumerate(answered):
-            for one in ranking:
-                best[one.subject] = max(best.get(one.subject, (-math.inf, 0)), (one.exact, -face))
-        for face, ranking in enumerate(answered):
-            least = math.inf
-            for place, one in enumerate(ranking):
-                is_best = best[one.subject] == (one.exact, -face)
-                reached = one.score if is_best and one.score is not None else self._threshold_reached(one.exact)
-                least = min(least, reached)
-                ranking[place] = replace(one, score=least, template_score=None)
-        return answered
-
-    def _threshold_reached(self, score: float) -> float:
+    def threshold_reached(self, score: float) -> float:
+        """Return the highest threshold that is not above the score. Scores must not be exact."""
         return self.thresholds[bisect_right(self.thresholds, score) - 1]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from app.errors import Conflict, OperatingPointUnavailable
 from app.face.quality import QualityLevel
+from app.features.photos import of_photo
 from app.gallery.records import Candidate
 from app.package.folders import find_packages, select
 from app.package.thresholds import DecidedBy, Thresholds, fmr_for
@@ -286,7 +287,7 @@ def test_a_photo_shows_one_score_of_each_subject(photo: list[dict[str, float]]) 
     """Every face keeps its names, their order and what they reach; no score is lifted."""
     scores = AnsweredScores.of(packages.thresholds(STATED), exact=False)
     rankings = [[candidate(*one) for one in sorted(face.items(), key=itemgetter(1), reverse=True)] for face in photo]
-    answered = scores.of_photo(rankings)
+    answered = of_photo(scores, rankings)
     fine = list[str]()
     for found, alone in zip(answered, map(scores.candidates, rankings), strict=True):
         assert [one.subject for one in found] == [one.subject for one in alone]

@@ -33,7 +33,7 @@ from app.db.opening import sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import Blobs
 from app.db.secrets import IS_SECRET, FoundRings, purpose_of
-from app.db.usage import RESTORING
+from app.db.usage import MOVING, REPLACED, RESTORING, move_back
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.features import signatures
 from app.features.bulk.copying import replacing_sqlite
@@ -154,9 +154,11 @@ def restore(
     `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``, ``unknown_signer``; Unusable ``backup_by_pg_dump``,
     ``sealed_unreadable``, and as `Database` does.
     """
+    place = sqlite_only(url)
     with ExitStack() as stack:
-        draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
+        # Delete what was replaced last: until the new database is in its place, it may have to be moved back.
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
+        draft = stack.enter_context(replacing_sqlite(place, replace=replace))
         head, kept = unpack(path, draft, own)
         try:
             signer = signatures.check_signed(head, PURPOSE) if "signature" in head else None
@@ -249,24 +251,27 @@ def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 
 @contextmanager
 def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
-    """Move packages and calibrations from `own` into the data folder; move them back if the block fails."""
-    moved: list[tuple[Path, Path]] = []
+    """Move packages and calibrations from `own` into the data folder; move them back if the block fails.
+
+    If the process is killed, whoever uses the folder next moves them back, while the database's draft exists.
+    """
+    found = sorted(path.relative_to(own) for path in own.glob("*/*"))
+    names = [name for name in found if replace or not (data_dir / name).exists()]
+    for name in names:
+        (data_dir / name).parent.mkdir(exist_ok=True)
+        (own / REPLACED / name).parent.mkdir(parents=True, exist_ok=True)
+    if names:
+        with replacing(own / MOVING) as file:
+            file.write("\0".join(map(str, names)).encode())
     try:
-        for new in sorted(own.glob("*/*")):
-            place = data_dir / new.relative_to(own)
-            if place.exists() and not replace:
-                continue
-            place.parent.mkdir(exist_ok=True)
-            if place.exists():
-                old = own / f"old-{len(moved)}"
-                place.rename(old)
-                moved.append((old, place))
-            new.rename(place)
-            moved.append((place, new))
+        for name in names:
+            if (data_dir / name).exists():
+                (data_dir / name).rename(own / REPLACED / name)
+            (own / name).rename(data_dir / name)
         yield
     except BaseException:
-        for now, before in reversed(moved):
-            now.rename(before)
+        if names:
+            move_back(data_dir, own)
         raise
 
 

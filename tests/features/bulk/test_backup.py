@@ -444,10 +444,12 @@ def test_postgresql_has_tools_of_its_own(postgresql: Path, tmp_path: Path) -> No
 
 KILLED = """
 import os, signal, sys
+EVENTS = "open", "os.rename", "os.remove", "os.rmdir", "sqlite3.connect"
 left = int(sys.argv.pop(1))
 def watch(event, arguments):
     global left
-    if event in ("open", "os.rename", "os.remove", "sqlite3.connect") and "likeness.db" in repr(arguments):
+    about = repr(arguments)
+    if event in EVENTS and any(name in about for name in ("likeness.db", "/packages/", "/calibrations/")):
         left -= 1
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -455,7 +457,7 @@ sys.addaudithook(watch)
 from app.cli import main
 main()
 """
-"""`likeness`, killed before the Nth time that it opens, renames or deletes one of the database's files."""
+"""`likeness`, killed before the Nth time that it opens, renames or deletes a file of the database or of a package."""
 
 
 @pytest.mark.long
@@ -499,6 +501,48 @@ def with_own_points(data_dir: Path, lowest: float) -> str:
     own = package.manifest.bind(shipped.model_copy(update={"name": "own", "points": points}))
     write_own(own_path(data_dir, package.id), added(OwnCalibrations(), own, deciding=True))
     return package.id
+
+
+@pytest.mark.long
+def test_a_restore_killed_at_any_step_leaves_packages_and_points_that_agree_with_the_database(tmp_path: Path) -> None:
+    """Also if another restore comes next, and fails."""
+    old, backup = tmp_path / "old", tmp_path / "backup"
+
+    def state(data: Path) -> tuple[list[str], Files]:
+        files = [path for folder in OWN for path in (data / folder).rglob("*") if path.is_file()]
+        return galleries_of(data / "likeness.db"), {str(file.relative_to(data)): file.read_bytes() for file in files}
+
+    with_own_points(old, 0.7)
+    packages.install(old / "packages", "kept")
+    assert run(old, "galleries", "create", "crew").returncode == 0
+    assert run(old, "backup", backup).returncode == 0
+    saved = state(old)
+    shutil.rmtree(old / "packages" / "kept-1")
+    with_own_points(old, 0.8)
+    (old / "packages" / "mine-1" / "later").write_text("later")
+    assert run(old, "galleries", "delete", "crew", "--yes").returncode == 0
+    assert run(old, "galleries", "create", "later").returncode == 0
+    before, kills, found = state(old), 0, []
+    while True:
+        data = tmp_path / f"data{kills}"
+        shutil.copytree(old, data)
+        command = [sys.executable, "-c", KILLED, str(kills + 1), "restore", str(backup), "--replace"]
+        done = subprocess.run(command, env=environment(data), capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done
+        kills += 1
+        if kills % 2:
+            assert "invalid_backup" in run(data, "restore", __file__, "--replace").stderr
+        with usage.shared(data, f"sqlite:///{data / 'likeness.db'}"):
+            assert not list(data.glob("*restoring*"))
+        found.append(state(data))
+        shutil.rmtree(data)
+    assert kills >= 20
+    assert found.index(saved) < len(found)
+    assert [one for one in found if one not in (before, saved)] == []
+    assert found == sorted(found, key=lambda one: one == saved), "first the old state, from one step on the new one"
+    assert state(data) == saved
 
 
 def deciding(api: httpx.Client) -> float:
