@@ -12,7 +12,7 @@ from app.gallery.records import Candidate, Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.pipeline import timed
 from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of, too_poor
-from app.recognition.operations import Operations, origin_of
+from app.recognition.operations import Operations, origin_of, ranked
 from app.types import Face, Photo, Template
 
 
@@ -82,12 +82,12 @@ def rank(
 ) -> list[list[AnsweredCandidate]]:
     """Return each template's ``limit`` best candidates, less those that may not be answered, without a decision.
 
-    With ``one_photo``, the templates are of the faces of one photo (`of_photo`). Raises what `search` raises.
+    With ``one_photo``, the templates are of the faces of one photo (`of_photo`). Raises what `ranked` raises.
     """
     stages: dict[str, float] = {}
     with timed(stages, "search"):
-        package = templates[0].package if templates else gallery.embedder
-        rankings = operations.search(gallery, templates, limit, operations.thresholds_in(gallery, package))
+        searched = operations.galleries.open_search(gallery, templates[0].package if templates else None)
+        rankings = ranked(searched, templates, limit, operations.thresholds_in(gallery, searched.package))
     operations.observe(stages)
     return of_photo(scores, rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
 

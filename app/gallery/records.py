@@ -30,7 +30,7 @@ from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, Pa
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
 from app.search.types import FaceBlock, IndexKey, IndexSpec
 from app.timestamps import utc_now
-from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector
+from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -281,20 +281,20 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
 
 def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
     """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
-    it lacks one, and what `check_templates` raises."""
+    it lacks one, and what `unit_vectors` raises."""
     made = {template.package: template for template in face.templates}
     packages = [spec.key.package for spec in written]
     if not made.keys() >= set(packages):
         message = f"The gallery takes templates of {' and of '.join(packages)} now."
         raise PackageMismatch(message, expected=packages, given=face.package)
     for spec in written:
-        check_templates(spec, [made[spec.key.package]])
+        unit_vectors(spec, [made[spec.key.package]])
     own, *others = (made[package] for package in packages)
     return replace(face, template=to_bytes(own), package=own.package, second=others[0] if others else None)
 
 
-def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
-    """Check that the templates are of the wanted package and of length 1.
+def unit_vectors(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
+    """Return the vectors, (N, D), of templates that must be of the wanted package and of length 1.
 
     Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
     """
@@ -306,6 +306,7 @@ def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
             raise InvalidInput(message, code="invalid_template")
         if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
             raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
+    return np.array([template.vector for template in templates], np.float32).reshape(len(templates), wanted.dimension)
 
 
 # Galleries

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Unpack
 
-import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.choices import IndexKind
@@ -31,16 +31,16 @@ from app.gallery.records import (
     GallerySettings,
     StoredFace,
     Terms,
-    check_templates,
+    unit_vectors,
 )
 from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
 from app.search.index import widened
-from app.search.registry import IndexBackend, IndexRegistry, SharedSearches
+from app.search.registry import IndexBackend, IndexRegistry, Searchable, SharedSearches
 from app.search.types import IndexSpec, Match
-from app.types import Sizes, Template, Vectors
+from app.types import Sizes, Template
 
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends (a small query), after which others' changes are found."""
@@ -109,17 +109,9 @@ class Galleries:
         with self.indexes.ending(gallery.index_specs):
             return self.store.delete_gallery(gallery)
 
-    def sizes(self, gallery: Gallery) -> Sizes:
-        """Return the numbers of subjects by number of faces, from the index, which is cheaper than `Store.counts`."""
-        return self.indexes.ready(self.indexes.answering(gallery.index_specs)).sizes
-
     def probed_by(self, gallery: Gallery) -> str:
         """Return the id of the package that probes of this gallery should be embedded with."""
         return self.indexes.answering(gallery.index_specs).key.package
-
-    def prepare(self, gallery: Gallery, package: str) -> None:
-        """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
-        self.indexes.ready(gallery.view(package).index_spec)
 
     # Subjects and faces
 
@@ -150,21 +142,50 @@ class Galleries:
 
     # Search
 
+    def open_search(self, gallery: Gallery, package: str | None = None) -> GallerySearch:
+        """Open the index for probes of this package, by default of the one that answers here; build it if necessary."""
+        mine = (spec for spec in gallery.index_specs if spec.key.package == package)  # each of them holds all faces
+        spec = next(mine, None) or self.indexes.answering(gallery.index_specs)
+        index = self.indexes.ready(spec)
+        return GallerySearch(gallery, spec, spec.key.package, index.sizes, index, self.searches, self.store)
+
+    def _check_kind(self, search: IndexKind) -> None:
+        if search not in self.indexes.backend.kinds:
+            message = f"Vectors are searched in Milvus here, which has no kind {search!r}. Leave `search` out."
+            raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class GallerySearch:
+    """Searches a gallery by its templates of one package, in the index that was ready when this was opened.
+
+    Every call may raise what `Galleries` raises; those that take probes, InvalidInput ``invalid_template`` and Conflict
+    ``package_mismatch``.
+    """
+
+    gallery: Gallery
+    spec: IndexSpec
+    package: str
+    """The id of the package that probes must be embedded with."""
+    sizes: Sizes
+    """How many subjects have so many faces, from the index, which is cheaper than `Store.counts`."""
+    _index: Searchable
+    _shared: SharedSearches
+    _store: Store
+
     def search(
-        self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float = -1.0, *, enrolling: bool = False
+        self, probes: Sequence[Template], limit: int, least: float = -1.0, *, enrolling: bool = False
     ) -> list[list[Candidate]]:
         """Return for each probe the `limit` subjects with the highest scores, best first, of those that score `least`.
 
         With `enrolling`, the probes are new faces: return `limit` named subjects, and any number of unnamed ones.
         Subjects deleted meanwhile are left out, and so are expired ones, which are in the index until they are erased
-        but don't take others' places. Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``;
-        Overloaded if too many searches wait.
+        but don't take others' places. Raises Overloaded if too many searches wait.
         """
-        spec, vectors = self._compared(gallery, probes)
-        index = self.indexes.ready(spec)
+        vectors = unit_vectors(self.spec, probes)
 
         def nearest(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
-            rows = self.searches.run(index, vectors[places], wanted, enrolling=enrolling)
+            rows = self._shared.run(self._index, vectors[places], wanted, enrolling=enrolling)
             near = [[match for match in row if match.score >= least] for row in rows]
             return list(zip(map(len, near), self._name(near), strict=True))
 
@@ -176,34 +197,24 @@ class Galleries:
         found = [candidates for _, candidates in widened(nearest, is_short, len(vectors), limit)]
         return found if enrolling else [candidates[:limit] for candidates in found]
 
-    def verify(self, gallery: Gallery, subject_id: str, probe: Template) -> Candidate:
-        """Compare the probe with one subject.
-
-        Raises InvalidInput ``invalid_template``; SubjectNotFound; Conflict ``package_mismatch``,
-        ``subject_without_faces``.
-        """
-        (candidate,) = self.compare(gallery, subject_id, [probe])
+    def verify(self, subject_id: str, probe: Template) -> Candidate:
+        """Compare the probe with one subject. Raises SubjectNotFound; Conflict ``subject_without_faces``."""
+        (candidate,) = self.compare(subject_id, [probe])
         if candidate is None:
             message = f"Subject {subject_id!r} has no faces to compare with."
-            raise Conflict(message, code="subject_without_faces", gallery=gallery.id, subject=subject_id)
+            raise Conflict(message, code="subject_without_faces", gallery=self.gallery.id, subject=subject_id)
         return candidate
 
-    def compare(self, gallery: Gallery, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
-        """Compare each probe with one subject; None if that has no faces. Raises what `verify` raises."""
-        spec, vectors = self._compared(gallery, probes)
-        subject = self.store.subject(gallery, subject_id)
-        matches = self.indexes.ready(spec).verify(vectors, subject.key)
+    def compare(self, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
+        """Compare each probe with one subject; None if that has no faces. Raises SubjectNotFound."""
+        vectors, subject = unit_vectors(self.spec, probes), self._store.subject(self.gallery, subject_id)
+        matches = self._index.verify(vectors, subject.key)
         named = self._name([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
 
-    def _check_kind(self, search: IndexKind) -> None:
-        if search not in self.indexes.backend.kinds:
-            message = f"Vectors are searched in Milvus here, which has no kind {search!r}. Leave `search` out."
-            raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
-
     def _name(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """Look up the matches' ids; leave out deleted faces and expired subjects."""
-        labels = self.store.labels([match.face for row in rankings for match in row], current=True)
+        labels = self._store.labels([match.face for row in rankings for match in row], current=True)
         return [
             [
                 Candidate(subject, name, face_id, match.score, match.mean_score, match.faces, match.length)
@@ -213,12 +224,3 @@ class Galleries:
             ]
             for row in rankings
         ]
-
-    def _compared(self, gallery: Gallery, probes: Sequence[Template]) -> tuple[IndexSpec, Vectors]:
-        """Return the index to compare the probes with, and their vectors. Raises what `check_templates` raises."""
-        spec = self.indexes.answering(gallery.index_specs)
-        for other in gallery.index_specs:
-            if probes and probes[0].package == other.key.package:
-                spec = other  # any index that can answer holds all faces
-        check_templates(spec, probes)
-        return spec, np.array([probe.vector for probe in probes], np.float32).reshape(len(probes), spec.dimension)

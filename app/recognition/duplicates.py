@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput, SubjectNotFound
-from app.gallery.records import Candidate, Gallery
-from app.gallery.service import Galleries
+from app.gallery.records import Candidate
+from app.gallery.service import GallerySearch
 from app.gallery.text import clean_id, is_unnamed
 from app.package.thresholds import Thresholds, fuse
 from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, identify_point, verify_point
@@ -95,8 +95,7 @@ NOTHING = Objections()
 
 
 def check_faces(
-    galleries: Galleries,
-    home: Gallery,
+    searched: GallerySearch,
     faces: Sequence[tuple[str, Template]],
     measured: Thresholds,
     fmr: float,
@@ -110,25 +109,25 @@ def check_faces(
     ``fmr`` is the rate of wrong conflicts with one subject. With `refuse`, faces with an objection are rejected; with
     `tell`, objections name the person. With ``track`` the faces are one person's, and share the conflict of their mean
     template. A package without measured operating points has no conflicts.
-    Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
+    Raises what `GallerySearch.search` raises, InvalidInput ``invalid_id``.
     """
     templates = [template for _, template in faces]
     mean, length = fuse(np.stack([template.vector for template in templates])) if track else (None, 1.0)
     conflict_at = None
     if measured.calibration is not None:
-        rates, sizes = Defaults(fmr, CONFLICT_FPIR), galleries.sizes(home)
+        rates, sizes = Defaults(fmr, CONFLICT_FPIR), searched.sizes
         conflict_at = identify_point(measured, None, None, rates, sizes, length=length).threshold
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [
         ranking
         for start in range(0, len(faces), AT_ONCE)
-        for ranking in galleries.search(home, templates[start : start + AT_ONCE], NEAREST, least, enrolling=True)
+        for ranking in searched.search(templates[start : start + AT_ONCE], NEAREST, least, enrolling=True)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     objections = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
     if mean is not None and conflict_at is not None:
         one = [Template(mean, templates[0].package)]
-        ranking = galleries.search(home, one, NEAREST, conflict_at, enrolling=True)
+        ranking = searched.search(one, NEAREST, conflict_at, enrolling=True)
         (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
         objections = [
@@ -142,8 +141,7 @@ def check_faces(
 
 
 def find_unlike(
-    galleries: Galleries,
-    home: Gallery,
+    searched: GallerySearch,
     faces: Sequence[tuple[str, Template]],
     measured: Thresholds,
     before: Sequence[Objections],
@@ -155,7 +153,7 @@ def find_unlike(
     """
     subject, templates = faces[0][0], [template for _, template in faces]
     try:
-        enrolled = galleries.compare(home, subject, templates)
+        enrolled = searched.compare(subject, templates)
     except SubjectNotFound:
         enrolled = [None] * len(templates)
     most = len(before) - 1 + max((old.faces for old in enrolled if old), default=0)
@@ -182,8 +180,7 @@ def find_unlike(
 
 
 def matches_good(
-    galleries: Galleries,
-    home: Gallery,
+    searched: GallerySearch,
     subject: str | None,
     turned: Sequence[Template],
     good: Sequence[Template],
@@ -200,7 +197,7 @@ def matches_good(
     threshold = verify_point(measured, None, BESIDE_FMR).threshold
     matched = [any(one.vector @ other.vector >= threshold for other in good) for one in turned]
     try:
-        enrolled = [None] * len(turned) if subject is None else galleries.compare(home, subject, turned)
+        enrolled = [None] * len(turned) if subject is None else searched.compare(subject, turned)
     except SubjectNotFound:
         return matched
     return [

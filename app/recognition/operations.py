@@ -23,7 +23,7 @@ from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
-from app.gallery.service import Galleries
+from app.gallery.service import Galleries, GallerySearch
 from app.gallery.subjects import Enrolled
 from app.inference.embedders import Embedders, Model
 from app.package.thresholds import Thresholds, fuse
@@ -113,7 +113,7 @@ class Operations:
         self._reader = reader
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
-        self._galleries, self._store = galleries, galleries.store
+        self.galleries, self._store = galleries, galleries.store
         self.gates = gates
         self.defaults = Defaults(fmr, fpir)
         self._own_thresholds = own_thresholds
@@ -214,8 +214,9 @@ class Operations:
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
         gate = self.gates.open(liveness, gallery.liveness)
-        with self.searched_by(gallery) as used:
-            thresholds = used.thresholds
+        searched = self.galleries.open_search(gallery)
+        with self._embedders.use(searched.package) as used:
+            thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
             if track:
@@ -225,14 +226,14 @@ class Operations:
                 (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, used, gate)
             probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
-                found = self._galleries.verify(gallery, subject, probe)
+                found = searched.verify(subject, probe)
                 (candidate,) = fused([found], thresholds, chosen.length)
             (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
             point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=chosen.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(thresholds, population, point, gallery.population)
         with timed(stages, "search"):
-            others = self.search(gallery, [probe], 2, thresholds, chosen.length)[0] if explain else []
+            others = ranked(searched, [probe], 2, thresholds, chosen.length)[0] if explain else []
             ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
         self.observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
@@ -283,8 +284,9 @@ class Operations:
         must be live and none is, and what `Gates.open` raises.
         """
         gate = self.gates.open(liveness, gallery.liveness)
-        with self.searched_by(gallery) as used:
-            sizes, thresholds = self._galleries.sizes(gallery), used.thresholds
+        searched = self.galleries.open_search(gallery)
+        with self._embedders.use(searched.package) as used:
+            sizes, thresholds = searched.sizes, self._deciding(gallery, used.thresholds)
             sought = fused_sizes(sizes, thresholds)
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
             if track:
@@ -301,7 +303,7 @@ class Operations:
         with timed(stages, "search"):
             # `assign` may give a subject to each of the other faces, and the margin needs one more
             most = limit + len(places) + 1
-            rankings = self.search(gallery, probes.templates, most, thresholds, probes.length)
+            rankings = ranked(searched, probes.templates, most, thresholds, probes.length)
             sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
         self.observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
@@ -351,7 +353,7 @@ class Operations:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
         gate, policy = self.gates.open(liveness, gallery.liveness), on_conflict or gallery.on_conflict
         stages: dict[str, float] = {}
-        with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
+        with nullcontext() if policy == "allow" else self.galleries.searches.enrolling():
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
@@ -442,8 +444,9 @@ class Operations:
     ) -> list[bool]:
         """Return which turned heads may be enrolled: those that match a good face of the subject, new or enrolled
         (`duplicates.matches_good`)."""
-        measured = self.thresholds_in(gallery, turned[0].package)
-        return matches_good(self._galleries, gallery, subject, turned, good, measured=measured)
+        package = turned[0].package
+        searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
+        return matches_good(searched, subject, turned, good, measured=measured)
 
     def check_faces(
         self,
@@ -461,30 +464,17 @@ class Operations:
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
-        measured = self.thresholds_in(gallery, faces[0][1].package)
+        package = faces[0][1].package
+        searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
         with timed({} if stages is None else stages, "search"):
             refuse, fmr = policy == "reject", self.defaults.fmr
-            objections = check_faces(
-                self._galleries, gallery, faces, measured, fmr, refuse=refuse, tell=tell, track=track
-            )
+            objections = check_faces(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
                 own, before = [faces[place] for place in places], [objections[place] for place in places]
-                after = find_unlike(self._galleries, gallery, own, measured, before)
+                after = find_unlike(searched, own, measured, before)
                 objections = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(objections)]
             return objections
-
-    def search(
-        self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
-    ) -> list[list[Candidate]]:
-        """Return the ``limit`` subjects of the highest scores for each template, best first, by `decisions.fused`.
-
-        ``length`` is that of a fused probe's mean.
-
-        Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
-        """
-        rankings = self._galleries.search(gallery, templates, max(limit, RERANKED))
-        return [fused(ranking, thresholds, length)[:limit] for ranking in rankings]
 
     def create_gallery(
         self,
@@ -503,12 +493,12 @@ class Operations:
         """
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
         with self._embedders.use(package.id) as used:
-            return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
+            return self.galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
     @contextmanager
     def searched_by(self, gallery: Gallery) -> Iterator[Model]:
         """Open the package that the gallery is searched by, with the operating points that decide in the gallery."""
-        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
+        with self._embedders.use(self.galleries.probed_by(gallery)) as used:
             yield replace(used, thresholds=self._deciding(gallery, used.thresholds))
 
     def add(
@@ -521,7 +511,7 @@ class Operations:
     ) -> Enrolled:
         check_deadline()  # don't store anything for a request that was given up
         stored = to_store(self._embedders, gallery, faces)
-        return self._galleries.enroll(gallery, subject, stored, terms=terms, also=also)
+        return self.galleries.enroll(gallery, subject, stored, terms=terms, also=also)
 
     def _sift(
         self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
@@ -641,6 +631,16 @@ class Operations:
             if stage in photo.stages:
                 self.observe({stage: photo.stages[stage]})
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
+
+
+def ranked(
+    searched: GallerySearch, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
+) -> list[list[Candidate]]:
+    """Return the ``limit`` subjects of the highest scores for each template, best first, by `decisions.fused`.
+
+    ``length`` is that of a fused probe's mean. Raises what `GallerySearch.search` raises.
+    """
+    return [fused(ranking, thresholds, length)[:limit] for ranking in searched.search(templates, max(limit, RERANKED))]
 
 
 def origin_of(photo: Photo, face: Face) -> Origin:

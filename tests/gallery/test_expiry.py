@@ -102,7 +102,7 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     assert found(galleries, 1) == []
     assert found(galleries, 2) == ["grace"]
     with pytest.raises(NotFound) as caught:
-        galleries.verify(galleries.store.gallery("staff"), "eileen", template(1))
+        galleries.open_search(galleries.store.gallery("staff")).verify("eileen", template(1))
     assert caught.value.code == "subject_not_found"
     with pytest.raises(Conflict) as conflict:
         enroll(galleries, "eileen", 3)
@@ -119,7 +119,7 @@ def test_who_has_expired_hides_nobody(galleries: Galleries, database_url: str) -
     let_expire(database_url, *gone)
     gallery = staff(galleries)
     for limit in (1, 3):
-        nearest, exact = galleries.search(gallery, [template(1), template(2)], limit)
+        nearest, exact = galleries.open_search(gallery).search([template(1), template(2)], limit)
         assert [[one.subject for one in ranking] for ranking in (nearest, exact)] == [["grace"], ["grace"]]
 
 

@@ -82,12 +82,14 @@ def test_stored_templates_get_the_same_scores(
         assert galleries.store.gallery(gallery).embedder == expected["embedder"]
         asked = probes(galleries, gallery)
         for answer, before in zip(
-            galleries.search(galleries.store.gallery(gallery), asked, 10), expected["identify"], strict=True
+            galleries.open_search(galleries.store.gallery(gallery)).search(asked, 10), expected["identify"], strict=True
         ):
             found = [(one.subject, one.face_id) for one in answer]
             assert found == [(one["subject"], one["face_id"]) for one in before], gallery
             np.testing.assert_allclose([one.score for one in answer], [one["score"] for one in before], atol=1e-6)
-        scores = [galleries.verify(galleries.store.gallery(gallery), "collins", probe).score for probe in asked]
+        scores = [
+            galleries.open_search(galleries.store.gallery(gallery)).verify("collins", probe).score for probe in asked
+        ]
         np.testing.assert_allclose(scores, expected["verify"], atol=1e-6)
     monkeypatch.undo()
     assert all(check_index(galleries, galleries.store.gallery(gallery)).ok for gallery in KINDS)

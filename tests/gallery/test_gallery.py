@@ -64,7 +64,7 @@ def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries
     for _ in range(40):
         galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
-    alike, other = galleries.search(staff(galleries), [template(1), template(3)], 1, 0.9, enrolling=True)
+    alike, other = galleries.open_search(staff(galleries)).search([template(1), template(3)], 1, 0.9, enrolling=True)
     assert "ann" in {one.subject for one in alike}
     assert {one.subject for one in alike if not is_unnamed(one.subject)} == {"ann"}
     assert other == []
@@ -76,22 +76,24 @@ def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Gallerie
     enroll(galleries, "bob", 3)
     assert (made.subject, made.created) == ("ann/😀", True)
     assert galleries.store.subject(staff(galleries), "ann/😀").face_count == 2
-    best, second = galleries.search(galleries.store.gallery("staff"), [template(2)], 5)[0]
+    best, second = galleries.open_search(galleries.store.gallery("staff")).search([template(2)], 5)[0]
     assert (best.subject, best.name, best.face_id) == ("ann/😀", "Ann", made.faces[1].face_id)
     assert best.score == pytest.approx(1)
     mean = template(1).vector + template(2).vector
     assert best.template_score == pytest.approx(float(template(2).vector @ mean / np.linalg.norm(mean)), abs=1e-6)
     assert (second.subject, second.name) == ("bob", None)
-    assert galleries.verify(galleries.store.gallery("staff"), "ann/😀", template(2)) == best
-    assert sum(galleries.sizes(staff(galleries)).values()) == 2
+    assert galleries.open_search(galleries.store.gallery("staff")).verify("ann/😀", template(2)) == best
+    assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 2
 
 
 def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> None:
     for seed in range(12):
         enroll(galleries, f"s{seed}", seed)
-    answers = galleries.search(galleries.store.gallery("staff"), [template(seed) for seed in (7, 3, 7, 11)], 1)
+    answers = galleries.open_search(galleries.store.gallery("staff")).search(
+        [template(seed) for seed in (7, 3, 7, 11)], 1
+    )
     assert [row[0].subject for row in answers] == ["s7", "s3", "s7", "s11"]
-    assert galleries.search(galleries.store.gallery("staff"), [], 5) == []
+    assert galleries.open_search(galleries.store.gallery("staff")).search([], 5) == []
 
 
 def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +116,8 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
             "ann",
             [face(1), StoredFace.of("", (foreign,), Quality(1, ()), Box(0, 0, 1, 1))],
         ),
-        lambda: galleries.search(galleries.store.gallery("staff"), [foreign], 1),
-        lambda: galleries.verify(galleries.store.gallery("staff"), "ann", foreign),
+        lambda: galleries.open_search(galleries.store.gallery("staff")).search([foreign], 1),
+        lambda: galleries.open_search(galleries.store.gallery("staff")).verify("ann", foreign),
     ]
     for call in calls:
         with pytest.raises(Conflict) as caught:
@@ -131,7 +133,7 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
         lambda bad: galleries.enroll(
             galleries.store.gallery("staff"), "ann", [StoredFace.of("", (bad,), Quality(1, ()), Box(0, 0, 1, 1))]
         ),
-        lambda bad: galleries.search(galleries.store.gallery("staff"), [bad], 1),
+        lambda bad: galleries.open_search(galleries.store.gallery("staff")).search([bad], 1),
     ]
     for vector, call in product([*of_numbers, *lengths], calls):
         with pytest.raises(InvalidInput) as caught:
@@ -196,7 +198,7 @@ def test_eight_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) 
                 gone, face_id = kept.pop(0)
                 changed(galleries, "staff", delete_face, mine, face_id)
                 assert (
-                    galleries.verify(galleries.store.gallery("staff"), mine, template(gone)).score < 0.9999
+                    galleries.open_search(galleries.store.gallery("staff")).verify(mine, template(gone)).score < 0.9999
                 )  # acknowledged is gone
         expected[mine] = len(kept)
         if worker % 4 == 0:

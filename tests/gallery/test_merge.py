@@ -41,10 +41,10 @@ def test_a_subject_renamed_to_another_becomes_part_of_it(pair: tuple[Galleries, 
     for galleries in pair:
         galleries.indexes.follow()
         assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
-        assert sum(galleries.sizes(staff(galleries)).values()) == 1
+        assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 1
         assert check_index(galleries, galleries.store.gallery("staff")).ok
     changed(one, "staff", delete_face, "bob", first.faces[0].face_id)
-    assert one.verify(one.store.gallery("staff"), "bob", template(1)).score < 0.999
+    assert one.open_search(one.store.gallery("staff")).verify("bob", template(1)).score < 0.999
     other.indexes.follow()
     assert check_index(other, other.store.gallery("staff")).ok
 

@@ -119,9 +119,9 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(
     restarted = quiet(database_url)
     restarted.indexes.load()
     probes = [template(1000 + seed) for seed in range(10)]
-    answers = writer.search(writer.store.gallery("staff"), probes, 5)
+    answers = writer.open_search(writer.store.gallery("staff")).search(probes, 5)
     for galleries in (follower, restarted):
-        assert galleries.search(galleries.store.gallery("staff"), probes, 5) == answers
+        assert galleries.open_search(galleries.store.gallery("staff")).search(probes, 5) == answers
         report = check_index(galleries, galleries.store.gallery("staff"))
         assert (report.ok, report.subjects, report.faces, report.problems) == (True, 6, 51, ())
         assert report.indexed == report.faces

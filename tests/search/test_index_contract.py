@@ -47,7 +47,7 @@ def add(galleries: Galleries, subject: str, vector: Vector, quality: float = 50)
 
 
 def ask(galleries: Galleries, vector: Vector, limit: int) -> list[Candidate]:
-    return galleries.search(galleries.store.gallery("staff"), [Template(vector, PACKAGE)], limit)[0]
+    return galleries.open_search(galleries.store.gallery("staff")).search([Template(vector, PACKAGE)], limit)[0]
 
 
 def near(vector: Vector, by: float, seed: int) -> Vector:
@@ -57,11 +57,11 @@ def near(vector: Vector, by: float, seed: int) -> Vector:
 
 def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Galleries) -> None:
     assert found(galleries, 1) == []
-    assert sum(galleries.sizes(staff(galleries)).values()) == 0
+    assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 0
     assert check_index(galleries, galleries.store.gallery("staff")).ok
     written(galleries.store, staff(galleries), create_subject, "ann")
     with pytest.raises(Conflict) as caught:
-        galleries.verify(galleries.store.gallery("staff"), "ann", template(1))
+        galleries.open_search(galleries.store.gallery("staff")).verify("ann", template(1))
     assert caught.value.code == "subject_without_faces"
 
 
@@ -69,12 +69,12 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
     made = enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
     assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (["ann"], ["ann"], ["bob"])
-    assert sum(galleries.sizes(staff(galleries)).values()) == 2
+    assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 2
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert (found(galleries, 1), found(galleries, 2)) == ([], ["ann"])
     changed(galleries, "staff", delete_subject, "ann")
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
-    assert sum(galleries.sizes(staff(galleries)).values()) == 1
+    assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 1
     report = check_index(galleries, galleries.store.gallery("staff"))
     assert (report.ok, report.faces, report.indexed) == (True, 1, 1)
     rebuild(galleries, galleries.store.gallery("staff"))
@@ -93,7 +93,7 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
     assert (found(galleries, 1), found(galleries, 3)) == (["anna"], ["bob"])
     changed(galleries, "staff", rename_subject, "anna", "bob")
     assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
-    assert sum(galleries.sizes(staff(galleries)).values()) == 1
+    assert sum(galleries.open_search(staff(galleries)).sizes.values()) == 1
     assert check_index(galleries, galleries.store.gallery("staff")).ok
     changed(galleries, "staff", delete_subjects)
     assert found(galleries, 1) == []
@@ -183,8 +183,10 @@ def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:
         for seed in range(60):
             add(galleries, f"subject {seed % 25}", template(seed).vector, quality=seed)
         probes = [template(seed) for seed in range(100, 110)]
-        found = galleries.search(galleries.store.gallery("staff"), probes, 7)
-        found.append([galleries.verify(galleries.store.gallery("staff"), "subject 3", probe) for probe in probes])
+        found = galleries.open_search(galleries.store.gallery("staff")).search(probes, 7)
+        found.append(
+            [galleries.open_search(galleries.store.gallery("staff")).verify("subject 3", probe) for probe in probes]
+        )
         answers.append([[(one.subject, one.score, one.template_score) for one in row] for row in found])
         galleries.close()
     assert answers[0] == answers[1]

@@ -97,13 +97,16 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(
     del moments[:]
     galleries = start(database_url, folder)
     galleries.indexes.load()
-    answers = [galleries.search(galleries.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)]
+    answers = [
+        galleries.open_search(galleries.store.gallery("staff")).search([template(seed)], 5) for seed in range(100, 110)
+    ]
     assert [found(galleries, seed) for seed in (FACES, 0, 8)] == [["late"], ["s0"], []]
     assert moments == []
     report = check_index(galleries, galleries.store.gallery("staff"))
     assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
     without = quiet(database_url)
-    assert [without.search(without.store.gallery("staff"), [template(seed)], 5) for seed in range(100, 110)] == answers
+    plain = without.open_search(without.store.gallery("staff"))
+    assert [plain.search([template(seed)], 5) for seed in range(100, 110)] == answers
     without.close()
     made = enroll(galleries, "ann", 500, 501)
     changed(galleries, "staff", delete_subject, "s1")

@@ -20,7 +20,7 @@ PAST = "2026-01-01T00:00:00.000000Z"
 
 def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
     """Return the subjects that have exactly this face."""
-    best = galleries.search(galleries.store.gallery(gallery), [template(seed)], 3)[0]
+    best = galleries.open_search(galleries.store.gallery(gallery)).search([template(seed)], 3)[0]
     return [candidate.subject for candidate in best if candidate.score > 0.99999]
 
 

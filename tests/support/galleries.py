@@ -44,5 +44,5 @@ def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staf
 def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
     return [
         candidate.subject
-        for candidate in galleries.search(galleries.store.gallery("staff"), [template(seed)], limit)[0]
+        for candidate in galleries.open_search(galleries.store.gallery("staff")).search([template(seed)], limit)[0]
     ]

@@ -105,7 +105,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         raise Refused(VALIDATION, message)
     gallery = home.open()
     if is_stored(gallery):
-        photo, sizes = embed_for(operations, gallery, sent.images[0]), home.galleries.sizes(gallery)
+        photo, sizes = embed_for(operations, gallery, sent.images[0]), home.galleries.open_search(gallery).sizes
     else:
         photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
     faces = compared_faces(photo, params)
@@ -134,7 +134,7 @@ def recognize_embeddings(
     point, because enough exact ones would reveal the enrolled templates.
     """
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.open()
-    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else {}
+    sizes = home.galleries.open_search(gallery).sizes if is_stored(gallery) else {}
     similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
     templates = [given_template(embedding, gallery.embedder, gallery.dimension) for embedding in embeddings]
     rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity, sizes)

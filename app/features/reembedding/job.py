@@ -85,7 +85,7 @@ class Reembedder:
         move = self._reembeddings.find(gallery)
         if move.state == "switched":
             with self._embedders.use(move.source):
-                self._galleries.prepare(gallery, move.source)
+                self._galleries.open_search(gallery.view(move.source))
         return self._reembeddings.rollback(gallery)
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
@@ -128,7 +128,7 @@ class Reembedder:
             move = self._reembeddings.complete(gallery, running.counts["unreadable"])
         if move.state == "ready":
             self._embed_corrections(running, gallery, move.target)
-            self._galleries.prepare(gallery, move.target)
+            self._galleries.open_search(gallery.view(move.target))
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
 

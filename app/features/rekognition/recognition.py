@@ -97,7 +97,7 @@ def match_faces(
     faces of these subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
-    (ranking,) = call.galleries.search(gallery, [probe], limit + 1)
+    (ranking,) = call.galleries.open_search(gallery, probe.package).search([probe], limit + 1)
     near = [candidate for candidate in ranking if candidate.score >= similarity.threshold]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
@@ -136,7 +136,7 @@ def match_users(
 
 def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
     """Return the numbers of faces of the users: of all subjects except the unnamed ones, which have one face each."""
-    sizes = dict(call.galleries.sizes(gallery))
+    sizes = dict(call.galleries.open_search(gallery).sizes)
     unnamed = sum(sizes.values()) - count_people(call.store, gallery)
     return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
 

@@ -209,7 +209,7 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     probe = call.stored(gallery, face).templates[0]
     thresholds = call.operations.thresholds_in(gallery, probe.package)
-    (found,) = fused([call.galleries.verify(gallery, wanted.UserId, probe)], thresholds)
+    (found,) = fused([call.galleries.open_search(gallery, probe.package).verify(wanted.UserId, probe)], thresholds)
     similarity = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1})
     if found.score >= similarity.threshold:
         return None

@@ -75,10 +75,8 @@ class Reviewer:
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
         gallery = self._store.gallery(running.job.gallery or "")
-        terms = running.saved.get("terms") or {
-            "package": self._galleries.probed_by(gallery),
-            "sizes": list(self._galleries.sizes(gallery).items()),
-        }
+        searched = self._galleries.open_search(gallery)
+        terms = running.saved.get("terms") or {"package": searched.package, "sizes": list(searched.sizes.items())}
         gallery = gallery.view(terms["package"])
         thresholds = self._thresholds(gallery)
         points = self._points(thresholds, _sizes(terms))

@@ -434,7 +434,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
                 work()
             assert caught.value.code == "index_unavailable"
         assert galleries.store.subject(staff(galleries), "ann").face_count == 2  # nothing was written any more
-        assert galleries.verify(galleries.store.gallery("guests"), "gil", template(9)).score > 0.999
+        assert galleries.open_search(galleries.store.gallery("guests")).verify("gil", template(9)).score > 0.999
         galleries.delete_gallery(galleries.store.gallery("guests"))
         assert comes_to(galleries, available=False)
     with milvus_server(folder, port):
