@@ -174,6 +174,30 @@ def test_commands_say_which_feature_is_missing(tmp_path: Path) -> None:
     assert (served.returncode, "no index but faiss" in served.stderr) == (2, True), served.stderr
 
 
+UNMEASURED = """
+import sys
+from pathlib import Path
+from tests.support import ready
+from tests.support.service import COLLINS, enroll, running
+ready.begin()
+with running(Path(sys.argv[1])) as api:
+    api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+    api.patch("/v1/galleries/crew", json={"calibration": "gallery"}).raise_for_status()
+    enroll(api, "/v1/galleries/crew", "eileen", COLLINS).raise_for_status()
+    answer = api.post("/v1/galleries/crew/identify", files={"image": COLLINS}).raise_for_status().json()
+    print(answer["calibration"]["source"], answer["calibration"]["fallback"])
+ready.end()
+"""
+
+
+@pytest.mark.long
+def test_without_calibrations_answers_say_that_the_galleries_own_does_not_decide(tmp_path: Path) -> None:
+    assert (
+        run(without(["calibration"], tmp_path), "-c", UNMEASURED, str(tmp_path / "data"))
+        == "package not_measured\n"
+    )
+
+
 def asked(project: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """What `likeness` answers there."""
     command = [sys.executable, "-m", "app", *words]

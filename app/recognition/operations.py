@@ -107,8 +107,8 @@ class Operations:
         own_thresholds: OwnThresholds | None = None,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``own_thresholds`` returns the thresholds that decide in a gallery with its own calibration; ``observe`` gets
-        the milliseconds of each stage of a photo or an operation.
+        """``own_thresholds`` returns the thresholds that decide in a gallery with its own calibration, without it the
+        package's do; ``observe`` gets the milliseconds of each stage of a photo or an operation.
         """
         self._reader = reader
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
@@ -132,8 +132,8 @@ class Operations:
         return self._deciding(gallery, self._embedders.thresholds(model))
 
     def _deciding(self, gallery: Gallery, package: Thresholds) -> Thresholds:
-        own = self._own_thresholds
-        return package if own is None or gallery.calibration == "package" else own(gallery, package)
+        own = self._own_thresholds or (lambda _, package: package.without_gallery("not_measured"))
+        return package if gallery.calibration == "package" else own(gallery, package)
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""

@@ -323,7 +323,7 @@ class DecidedBy(Wire):
     fallback: Fallback | None = Field(
         default=None,
         description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
-        "yet, has too few subjects, was measured with another model, or does not support this rate.",
+        "yet (or this server runs without the feature that measures it), has too few subjects, was measured with another model, or does not support this rate.",
     )
     ratio: float | None = Field(
         default=None,
