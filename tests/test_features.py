@@ -192,10 +192,7 @@ ready.end()
 
 @pytest.mark.long
 def test_without_calibrations_answers_say_that_the_galleries_own_does_not_decide(tmp_path: Path) -> None:
-    assert (
-        run(without(["calibration"], tmp_path), "-c", UNMEASURED, str(tmp_path / "data"))
-        == "package not_measured\n"
-    )
+    assert run(without(["calibration"], tmp_path), "-c", UNMEASURED, str(tmp_path / "data")) == "package not_measured\n"
 
 
 def asked(project: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,8 @@ from app.errors import InvalidInput, Unusable
 from app.files import PRIVATE
 
 PURPOSE = b"job file"
+EXPORT = "export"
+"""Kind of the jobs whose result holds a whole gallery; if it is interrupted, the job starts over."""
 
 
 class SealedWriter:

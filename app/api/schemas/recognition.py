@@ -323,7 +323,7 @@ class DecidedBy(Wire):
     fallback: Fallback | None = Field(
         default=None,
         description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
-        "yet (or this server runs without the feature that measures it), has too few subjects, was measured with another model, or does not support this rate.",
+        "yet (nor can it be, without the feature), has too few subjects, is of another model, or lacks this rate.",
     )
     ratio: float | None = Field(
         default=None,

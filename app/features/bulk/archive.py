@@ -126,6 +126,7 @@ def export_gallery(core: Components, job: Running) -> None:
             if job.cancelled:
                 return
         whole.write(TAR_END)
+        job.checkpoint(job.saved)  # not if the job was taken away: another process may have begun it again
         whole.finish(core.files.result(job.job.id))
         job.result = Result(whole.size, whole.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
 
@@ -159,7 +160,7 @@ def _write_parts(
             parts[name].write(b"".join(map(json_lines.write, lines)))
     for part in parts.values():
         part.finish()
-    job.checkpoint({})
+    job.checkpoint(job.saved)
     return contents.gallery, parts
 
 

@@ -21,13 +21,13 @@ from app.features.bulk.grouping import group_photos
 from app.features.bulk.photo_import import import_photos
 from app.features.bulk.rows import two_packages
 from app.features.bulk.template_import import import_templates
-from app.features.sealed_files import SealedWriter, read_sealed
+from app.features.sealed_files import EXPORT, SealedWriter, read_sealed
 from app.gallery.records import Gallery, package_mismatch
 from app.jobs.records import Job, Result
 from app.jobs.runner import Running, Work
 from app.jobs.store import new_job_id
 
-IMPORT, EXPORT, GROUP = "import", "export", "group"
+IMPORT, GROUP = "import", "group"
 UPLOADS = 2
 """Maximum uploads of one API key that may arrive at once."""
 _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {

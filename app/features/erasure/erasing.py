@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from app.api.components import Reached
 from app.db.engine import Database
@@ -42,6 +42,7 @@ from app.db.schema import (
 from app.errors import NotFound
 from app.features import signatures
 from app.features.listing import templates_of
+from app.features.sealed_files import EXPORT
 from app.features.signatures import Signer
 from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
@@ -64,6 +65,12 @@ SCRUB_S = 10.0
 PENDING_S = 60.0
 """Seconds after which a pending receipt's server counts as dead."""
 SALT_BYTES = 16
+MOST_RESTARTS, RESTARTS = 10, "restarts"
+"""How often an export starts over because somebody was erased meanwhile, and where its checkpoint counts that."""
+OUTDATED = (
+    f"People of the gallery were erased, or expired, during each of {MOST_RESTARTS + 1} attempts to export it. Try "
+    "again when fewer people expire."
+)
 NOT_REACHED = (
     "backups, exports and other copies made before",
     "uploads, reports and results of jobs, until LIKENESS_JOB_DAYS have passed",
@@ -254,6 +261,24 @@ class Erasures:
         }
 
 
+def _start_exports_over(connection: Connection, jobs: sa.ColumnElement[bool]) -> None:
+    """Take the running exports among these jobs from their process, since their files may mention an erased subject.
+
+    They start over, and fail if that has happened MOST_RESTARTS times, so that they end where people expire all the
+    time.
+    """
+    exporting = jobs & (JOBS.c.kind == EXPORT) & (JOBS.c.state == "running")
+    for key, saved in connection.execute(sa.select(JOBS.c.key, JOBS.c.saved).where(exporting)).all():
+        restarts = json.loads(saved).get(RESTARTS, 0)
+        values: dict[str, Any] = {"lease_owner": None, "lease_until": None}
+        if restarts < MOST_RESTARTS:
+            values |= {"state": "queued", "attempts": 0, "saved": json.dumps({RESTARTS: restarts + 1})}
+        else:
+            error = {"error_code": "export_outdated", "error_message": OUTDATED}
+            values |= error | {"state": "failed", "finished_at": utc_now(), "secret": None}
+        connection.execute(sa.update(JOBS).where(exporting, JOBS.c.key == key).values(values))
+
+
 def drop_like(change: Change, subject_id: str, least: Least) -> int:
     """Drop other subjects' corrections that may show this subject; return how many. Raises NotFound.
 
@@ -313,6 +338,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
     # Stored answers, jobs' files (unreadable without their keys) and jobs' reports may mention anybody.
     connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
     jobs = JOBS.c.gallery_key == gallery.key
+    _start_exports_over(connection, jobs)
     connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
     connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
     change.log(ERASE, [(subject.key, None)])

@@ -243,9 +243,8 @@ export interface DecidedBy {
   /** Its name; null if the package has no operating points. */
   name: string | null;
   /**
-   * Why the package's calibration decides where the gallery's own is switched on: it was not measured yet (or
-   * this server runs without the feature that measures it), has too few subjects, was measured with another
-   * model, or does not support this rate.
+   * Why the package's calibration decides where the gallery's own is switched on: it was not measured yet (nor
+   * can it be, without the feature), has too few subjects, is of another model, or lacks this rate.
    */
   fallback?: Fallback | null;
   /**

@@ -18,14 +18,16 @@ from likeness_client import ApiError, Client
 from app.choices import FindingKind
 from app.errors import InvalidInput
 from app.features import signatures
-from app.features.bulk import json_lines
+from app.features.bulk import archive, json_lines
 from app.features.bulk.json_lines import DismissalLine
+from app.features.erasure import erasing
 from app.features.stored import decode_crop
 from app.features.tar_stream import TAR_END, header, padding
 from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, enroll, running
 from tests.support.tarred import tar_of
+from tests.support.waiting import job_ended
 
 PEOPLE = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
 
@@ -325,6 +327,34 @@ def test_who_is_erased_is_in_no_exported_file_and_no_report_any_more(two: Two) -
         two.first.job_result(exported.id, two.archive.with_name("erased.tar"))
     assert caught.value.code == "result_not_found"
     assert two.first.job_report(imported.id) == b""
+
+
+def test_who_is_erased_while_an_export_runs_is_not_in_its_file(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_manifest, left = archive._manifest, ["eileen", "grace"]
+    with running(tmp_path / "data", database_url=database_url) as api:
+
+        def meanwhile(*given: Any) -> archive.Manifest:
+            if left:
+                api.post(f"/v1/galleries/crew/subjects/{left.pop()}/erase").raise_for_status()
+            return write_manifest(*given)
+
+        monkeypatch.setattr(archive, "_manifest", meanwhile)
+        api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+        for subject, photo in (("eileen", COLLINS), ("grace", HOPPER), ("again", AGAIN)):
+            enroll(api, "/v1/galleries/crew", subject, photo).raise_for_status()
+        job = job_ended(api, api.post("/v1/galleries/crew/export").raise_for_status().json()["id"])
+        assert (job["state"], job["counts"]) == ("done", {"subjects": 1, "faces": 1})
+        files = members(api.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content)
+        (line,) = files["subjects.jsonl"].splitlines()
+        assert (json.loads(line)["id"], left) == ("again", [])
+
+        left += [f"visitor-{number}" for number in range(erasing.MOST_RESTARTS + 1)]
+        for subject in left:
+            api.post("/v1/galleries/crew/subjects", json={"id": subject}).raise_for_status()
+        job = job_ended(api, api.post("/v1/galleries/crew/export").raise_for_status().json()["id"])
+        assert (job["state"], job["error"]["code"], left) == ("failed", "export_outdated", [])
 
 
 def test_a_dismissal_is_of_a_kind_that_reviews_find() -> None:
