@@ -5,10 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+from typing import Any
 
 RATES = ("fmr", "fpir")
 """The error rates by which callers choose thresholds."""
@@ -55,13 +52,6 @@ def found_wrong(problem: Mapping[str, Any]) -> str:
     for found, better in _SAYS.items():
         said = re.sub(found, better, said)
     return said
-
-
-def first_wrong(error: ValidationError) -> str:
-    """Return where the first of pydantic's errors is and what is wrong there, without the given value."""
-    first = error.errors(include_input=False)[0]
-    place, what = ".".join(str(part) for part in first["loc"]), found_wrong(first)
-    return f"{place}: {what}" if place else what
 
 
 def unknown_name(name: str, known: Collection[str], what: str, image: str | None = None) -> str:

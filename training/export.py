@@ -20,12 +20,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from app.errors import Unusable
-from app.files import sha256_of
 from app.inference.session import Session
 from app.models.calibration import operating_points
 from app.models.calibration.fusion import measure_fusion
 from app.models.graph import tidy
-from app.models.packages import contract_output, write_manifest
+from app.models.packages import contract_output, sha256_of, write_manifest
 from app.models.prepare import check_prepared, rewrite
 from app.models.quantize import outside_network, quantize
 from app.package import golden

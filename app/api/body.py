@@ -253,8 +253,8 @@ def parse_json(body: Body, model: type[Model]) -> Model:
     """Read a JSON body as ``model``, strictly typed. Raises what `parse_images` raises."""
     if body.media_type != JSON_TYPE:
         raise unsupported([JSON_TYPE])
-    load = load_json if issubclass(model, RootModel) else _load_object
-    return validate(model, load(body.data), "body", strict=True)
+    loaded = load_json(body.data)
+    return validate(model, loaded if issubclass(model, RootModel) else _object(loaded), "body", strict=True)
 
 
 def validate(model: type[Model], values: object, where: str, *, strict: bool) -> Model:
@@ -473,10 +473,6 @@ def decode_base64(text: bytes | memoryview) -> bytes:
         decoded.write(piece)
     decoded.truncate()
     return decoded.getvalue()
-
-
-def _load_object(data: bytes) -> dict[str, Any]:
-    return _object(load_json(data))
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -306,12 +306,6 @@ def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, colours
     return pixels
 
 
-def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Return a JPEG's width and height. Raises ValueError or LookupError if its header is unusual or damaged."""
-    height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=True)
-    return width, height
-
-
 def _is_harmless(warning: str, data: bytes) -> bool:
     """Return whether all pixels are there: the warning is about the header, or about equal bytes before the end."""
     if found := EXTRANEOUS.search(warning):

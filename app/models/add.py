@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import JsonValue
 
 from app.errors import LikenessError, Unusable
-from app.files import PUBLIC, replacing, sha256_of
+from app.files import PUBLIC, replacing
 from app.inference.embedders import unit
 from app.machine import cores, limit_memory, memory_limit
 from app.models.graph import optimised
 from app.models.graph_facts import GraphFacts, read_file, read_graph
 from app.models.opening import open_embedder
-from app.models.packages import contract_output, new_folder, with_golden, write_manifest
+from app.models.packages import contract_output, new_folder, sha256_of, with_golden, write_manifest
 from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.models.reference import run_plain
 from app.package import golden

@@ -25,8 +25,8 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from app.choices import Preset
 from app.errors import Unusable
-from app.files import PUBLIC, replacing, sha256_of
-from app.models.packages import locate, source_path
+from app.files import PUBLIC, replacing
+from app.models.packages import locate, sha256_of, source_path
 from app.models.presets import Stated
 from app.package.cards import Name, Sha256, Strict
 from app.package.folders import Package

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import Unusable
-from app.files import DRAFT, PUBLIC, replacing, sha256_of
+from app.files import DRAFT, PUBLIC, replacing
 from app.package.folders import MANIFEST_NAME, OwnCalibrations, Package
 from app.package.golden import record
 from app.package.manifest import Calibration, CarrierSource, FileSource, Manifest, Tensor, UrlSource
@@ -126,3 +127,9 @@ def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifes
     """Return the manifest with golden vectors, its own or new ones from ``run``. Its operating points hold only for
     templates that agree with them."""
     return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

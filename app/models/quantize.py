@@ -13,10 +13,9 @@ import onnx
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
-from app.files import sha256_of
 from app.inference.embedders import unit
 from app.inference.session import Session
-from app.models.packages import locate, new_folder, write_manifest
+from app.models.packages import locate, new_folder, sha256_of, write_manifest
 from app.models.prepare import rewrite
 from app.models.reference import run_plain
 from app.package import golden

@@ -185,15 +185,6 @@ class Thresholds:
         power = 1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other))
         return float(length**power)
 
-    def for_fpir(self, fpir: float, subjects: int) -> float:
-        """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
-
-        Raises what `threshold` raises.
-        """
-        if not 0 < fpir < 1:
-            raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
-        return self.threshold(fmr_for(fpir, subjects))
-
     def fmr_of(self, threshold: float) -> float | None:
         """Return the FMR at a threshold, the inverse of `threshold`; None outside the measured range."""
         if self.calibration is None or not self._threshold[-1] <= threshold <= self._threshold[0]:

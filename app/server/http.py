@@ -232,6 +232,43 @@ class _Parser(httptools.HttpRequestParser):
                 return
 
 
+class _Answers(asyncio.Transport):
+    """What answers are written to. An answer's head leaves together with the first of its body: AWS's second SDK for Go
+    ends the connection at the head if it is still sending."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._held = b""
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # uvicorn writes nothing else
+        """Send this; a head with what follows it in the same turn of the loop."""
+        if data.startswith(b"HTTP/") and not self._held:
+            self._held = data
+            self._connection.loop.call_soon(self._flush)
+        elif self._held and data:
+            pieces, self._held = (self._held, data), b""
+            self._connection.transport.writelines(pieces)
+        else:
+            self._flush()
+            self._connection.transport.write(data)
+
+    def _flush(self) -> None:
+        if self._held and not self.is_closing():
+            self._connection.transport.write(self._held)
+        self._held = b""
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._flush()
+        if self._connection.cycle.more_body:
+            self._connection.linger(self._connection.waits.head_s)
+        else:
+            self._connection.transport.close()
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's connection with limits, and without upgrades.
 
@@ -245,6 +282,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.parser = _Parser(self)
+        self._answers = _Answers(self)
         self._declining = False  # while the head of `decline` is parsed
         self._head: asyncio.TimerHandle | None = None
         self._answer: asyncio.TimerHandle | None = None
@@ -261,7 +299,6 @@ class Connection(HttpToolsProtocol):
         if self.crowd.add(self, self.client[0] if self.client else ""):
             self._watch_head()
         else:
-            self._refused = True
             self._refuse(Why.CONNECTIONS.error())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -328,6 +365,7 @@ class Connection(HttpToolsProtocol):
         if not self._hold():
             raise self._refusal(Why.CONNECTIONS.error())
         super().on_headers_complete()
+        self.cycle.transport = self._answers
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -350,8 +388,8 @@ class Connection(HttpToolsProtocol):
             self._watch_answer()
         elif not self._between_requests:  # the next one was there already
             self._stop_head()
-        elif self._refused:
-            self._refuse(self._problem or _not_http())
+        elif self._problem is not None:
+            self._refuse(self._problem)
         else:
             self.crowd.end(self)
 
@@ -370,14 +408,14 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer invalid HTTP, which never reaches the application, in the common shape and in order."""
         self._refused = True
-        problem = self._problem or _not_http(msg)
+        self._problem = self._problem or _not_http(msg)
         if self._between_requests:
-            self._refuse(problem)
+            self._refuse(self._problem)
         elif self.cycle.more_body:  # of the body that is being read
             if self.pipeline or self.cycle.response_started:
                 self.transport.abort()
             else:
-                self._refuse(problem)
+                self._refuse(self._problem)
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
 
@@ -393,8 +431,15 @@ class Connection(HttpToolsProtocol):
         headers |= {"content-type": "application/json", "content-length": str(len(body))}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
-        # Read what is still on its way: closing at once could make the client lose the answer (RFC 9112, 9.6).
-        self.loop.call_later(LINGER_S, self.transport.close)
+        self.linger(LINGER_S)
+
+    def linger(self, seconds: float) -> None:
+        """Send no more, and drop what still comes until the client closes, for so many seconds at most: closing at once
+        could make it lose the answer (RFC 9112, 9.6)."""
+        self._refused = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(seconds, self.transport.close)
 
     @property
     def _between_requests(self) -> bool:

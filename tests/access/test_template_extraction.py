@@ -15,7 +15,7 @@ from PIL import Image
 from app.features.similarity import Similarity
 from app.package.folders import load_package
 from app.package.manifest import Manifest
-from app.package.thresholds import Thresholds
+from app.package.thresholds import Thresholds, fmr_for
 from app.recognition.decisions import AnsweredScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
@@ -136,7 +136,7 @@ def coarse(score: float) -> bool:
 
 SCORES = AnsweredScores.of(Thresholds(MANIFESTS[0]))
 SCALE = Similarity.of(Thresholds(MANIFESTS[0]))
-ASKED = [Thresholds(MANIFESTS[0]).for_fpir(0.01, 2), SCALE.cosine_of(0.85)]
+ASKED = [Thresholds(MANIFESTS[0]).threshold(fmr_for(0.01, 2)), SCALE.cosine_of(0.85)]
 PHOTOS = {"again": AGAIN, "both": BOTH}
 
 

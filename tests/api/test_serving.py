@@ -108,6 +108,40 @@ def test_a_body_that_comes_byte_by_byte_is_not_waited_for(strict: LiveServer) ->
         assert trickled(connection, b"x" * 900) == b"", "nor is the rest of it, now that it is answered"
 
 
+@pytest.mark.parametrize(("version", "close"), [("1.1", ""), ("1.1", "connection: close\r\n"), ("1.0", "")])
+def test_a_client_that_sends_all_before_it_reads_gets_an_early_answer(
+    strict: LiveServer, version: str, close: str
+) -> None:
+    with opened(strict) as connection:
+        connection.sendall(head(strict, 300_000).replace(b"HTTP/1.1\r\n", f"HTTP/{version}\r\n{close}".encode()))
+        for _ in range(30):
+            connection.sendall(b"x" * 10_000)
+            time.sleep(0.01)
+        with connection.makefile("rb") as file:
+            answer = file.read()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"}")
+
+
+def test_a_body_behind_an_early_answer_is_not_waited_for(strict: LiveServer) -> None:
+    begin = time.monotonic()
+    with opened(strict) as connection:
+        connection.sendall(head(strict, 10**9).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        with suppress(ConnectionError):
+            while time.monotonic() < begin + PATIENCE_S:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+    assert time.monotonic() < begin + PATIENCE_S, "the server took it all"
+
+
+def test_an_answers_head_and_body_arrive_together(strict: LiveServer) -> None:
+    """AWS's second SDK for Go loses an early answer whose body comes later."""
+    with opened(strict) as connection:
+        for _ in range(50):
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert connection.recv(65536).endswith(b'{"status":"ok"}')
+
+
 def test_an_idle_connection_is_closed(strict: LiveServer) -> None:
     with opened(strict) as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")

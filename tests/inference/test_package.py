@@ -32,7 +32,7 @@ from app.package.manifest import (
     Tensor,
     UrlSource,
 )
-from app.package.thresholds import Thresholds
+from app.package.thresholds import Thresholds, fmr_for
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, card, manifest, package, thresholds
 
@@ -271,20 +271,19 @@ def test_without_calibrations_nothing_can_be_asked_for() -> None:
 @given(st.floats(1e-3, 9e-3), st.integers(1, 500))
 def test_a_search_is_as_strict_as_its_subjects_together_need(fpir: float, subjects: int) -> None:
     thresholds = _thresholds()
-    fmr = thresholds.fmr_of(thresholds.for_fpir(fpir, subjects))
+    fmr = thresholds.fmr_of(thresholds.threshold(fmr_for(fpir, subjects)))
     assert fmr is not None
     assert 1 - (1 - fmr) ** subjects == pytest.approx(fpir, rel=1e-6)
 
 
 def test_a_search_among_one_or_none_is_a_verification() -> None:
-    thresholds = _thresholds()
-    assert thresholds.for_fpir(1e-2, 1) == thresholds.for_fpir(1e-2, 0) == pytest.approx(thresholds.threshold(1e-2))
+    assert fmr_for(1e-2, 1) == fmr_for(1e-2, 0) == 1e-2
 
 
-@pytest.mark.parametrize(("fpir", "subjects"), [(1e-3, 10_000), (0.0, 10), (1.0, 10), (math.nan, 10), (-1, 1)])
+@pytest.mark.parametrize(("fpir", "subjects"), [(1e-3, 10_000), (0.0, 10), (math.nan, 10), (-1, 1)])
 def test_a_search_rate_that_would_need_the_unmeasured_is_refused(fpir: float, subjects: int) -> None:
     with pytest.raises(OperatingPointUnavailable):
-        _thresholds().for_fpir(fpir, subjects)
+        _thresholds().threshold(fmr_for(fpir, subjects))
 
 
 # --- Operating points belong to a model -------------------------------------------------------------------------------

@@ -24,12 +24,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
-from app.files import sha256_of
 from app.inference.embedders import unit
 from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
-from app.models.packages import locate, write_manifest
+from app.models.packages import locate, sha256_of, write_manifest
 from app.models.prepare import Target, check_prepared, prepared, rewrite
 from app.models.reference import resampling, run_plain
 from app.package.folders import Package, find_packages, load_package, select

@@ -19,7 +19,7 @@ from app.machine import cores
 from app.models.calibration.intervals import Ints
 from app.models.stages import Stages, open_stages
 from app.package.folders import load_package
-from app.package.thresholds import Thresholds
+from app.package.thresholds import Thresholds, fmr_for
 from training.evaluation.pairs import PackPhotos, PairList, Photos, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.packages import DETECTOR, MODELS, find_package
@@ -216,7 +216,7 @@ def service_threshold(folder: Path, subjects: int) -> Callable[[float], float | 
 
     def threshold(fpir: float) -> float | None:
         try:
-            return thresholds.for_fpir(fpir, subjects)
+            return thresholds.threshold(fmr_for(fpir, subjects))
         except OperatingPointUnavailable:
             return None
 

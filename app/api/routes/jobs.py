@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -85,7 +85,7 @@ def get_report(
     """
     reported = find_job(jobs, grant, job)
     as_csv = query.format == "csv"
-    lines = _pages(workers, jobs, reported, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
+    lines = _pages(workers, jobs, reported, as_csv=as_csv)
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
 
 
@@ -111,27 +111,17 @@ def answer(job: records.Job) -> schemas.Job:
     return schemas.Job.of(job, counts=dict(job.counts), error=error, has_result=job.result is not None, key=job.who)
 
 
-async def _pages(
-    workers: WorkerPool,
-    jobs: JobStore,
-    job: records.Job,
-    write: Callable[[Sequence[records.Refusal]], bytes],
-    head: bytes,
-) -> AsyncIterator[bytes]:
-    if head:
-        yield head
+async def _pages(workers: WorkerPool, jobs: JobStore, job: records.Job, *, as_csv: bool) -> AsyncIterator[bytes]:
+    if as_csv:
+        yield ",".join(REPORT_FIELDS).encode() + b"\r\n"
     after = -1
     while some := await workers.run(lambda: jobs.refusals(job, after, REPORT_ROWS)):  # noqa: B023 (awaited here)
-        yield write(some)
+        yield _csv_lines(some) if as_csv else _json_lines(some)
         after = some[-1].item
 
 
 def _json_lines(some: Sequence[records.Refusal]) -> bytes:
     return b"".join(json.dumps(asdict(refusal), ensure_ascii=False).encode() + b"\n" for refusal in some)
-
-
-def _csv_head() -> bytes:
-    return ",".join(REPORT_FIELDS).encode() + b"\r\n"
 
 
 def _csv_lines(some: Sequence[records.Refusal]) -> bytes:

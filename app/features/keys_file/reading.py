@@ -24,10 +24,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, Val
 from app.access.grants import Scope
 from app.access.keys import KeyTerms, token_of
 from app.errors import InvalidInput, Unusable
+from app.features.declarations import first_wrong
 from app.features.issued_keys import MAX_GALLERIES, MIN_SECRET, check_terms
 from app.gallery.text import MAX_TEXT
 from app.timestamps import utc_text
-from app.wording import first_wrong
 
 
 class _Declared(BaseModel):

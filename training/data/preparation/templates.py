@@ -13,7 +13,7 @@ from app.errors import LikenessError, OperatingPointUnavailable, Unusable
 from app.inference.embedders import Embedder
 from app.machine import cores
 from app.package.folders import Package
-from app.package.thresholds import Thresholds
+from app.package.thresholds import Thresholds, fmr_for
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 
@@ -91,6 +91,6 @@ def choose_threshold(package: Package, comparisons: int, fpir: float, threshold:
         message = f"{package.id} has no measured operating points: say --threshold, a cosine."
         raise Unusable(message, code="threshold_needed", package=package.id)
     try:
-        return thresholds.for_fpir(fpir, comparisons), f"FPIR {fpir:g} among {comparisons}"
+        return thresholds.threshold(fmr_for(fpir, comparisons)), f"FPIR {fpir:g} among {comparisons}"
     except OperatingPointUnavailable:
         return thresholds.threshold(thresholds.lowest), f"FMR {thresholds.lowest:g}, the lowest measured"

@@ -13,6 +13,7 @@ import cv2
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import FileMissing, InvalidInput
+from app.features.declarations import first_wrong
 from app.features.watching.watcher.camera import is_film, shown
 from app.features.watching.watcher.looks import Looker
 from app.features.watching.watcher.reporter import Reporter
@@ -21,7 +22,6 @@ from app.features.watching.watcher.watch import WHOLE, Area, Watch
 from app.models.stages import Stages, open_stages
 from app.package.folders import scan_packages, select
 from app.package.thresholds import Thresholds
-from app.wording import first_wrong
 
 FPS, MIN_FACE = 5.0, 24
 """Default frames a second, and smallest face in pixels: a usable one has 20 to 30 at least."""
