@@ -181,6 +181,10 @@ def own_operations() -> list[Operation]:
 
 
 def _wanted(settings: Settings) -> list[Feature]:
+    """Return the features to start. Raises InvalidSetting for one that is switched on, but was taken out."""
+    here = {feature.setting for feature in FEATURES if feature.routers or feature.start}
+    if missing := [name for name in settings.model_fields_set - here if getattr(settings, name) == "on"]:
+        raise InvalidSetting(f"{PREFIX}{missing[0].upper()} is on, and this installation does without it.")
     off = [feature for feature in FEATURES if feature.setting and getattr(settings, feature.setting) != "on"]
     return [each.load() if each.load and each not in off else each for each in FEATURES if each.load or each not in off]
 
@@ -313,8 +317,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
     """Start the features, the care of the photo workers, and then the jobs."""
     if isinstance(core.reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", core.reader.tend)
-    works: dict[str, Work] = {}
-    apart: set[str] = set()
+    works, apart = dict[str, Work](), set[str]()
     for feature in _wanted(settings):
         if feature.start is None:
             continue
@@ -323,12 +326,9 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
         core.parts.update(part.components)
         works.update(part.works)
         apart.update(part.apart)
-        if part.gallery_changed:
-            core.gallery_changed.append(part.gallery_changed)
-        if part.session_key:
-            core.session_keys.append(part.session_key)
-        if part.erased_too:
-            core.erased_too.append(part.erased_too)
+        core.gallery_changed.extend(part.gallery_changed)
+        core.session_keys.extend(part.session_keys)
+        core.erased_too.extend(part.erased_too)
         for task in part.tasks:
             scheduler.every(task.seconds, task.name, core.clock.guarded(task.call), at_once=task.at_once)
     core.runner.start(works, scheduler, apart)
@@ -401,9 +401,8 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
     default fails.
     """
     embedders.open_default()
-    for place, package_id in enumerate(
-        sorted(galleries.store.packages(), key=lambda name: name != embedders.default.id)
-    ):
+    default = embedders.default.id
+    for place, package_id in enumerate(sorted(galleries.store.packages(), key=lambda name: name != default)):
         try:
             embedders.thresholds(package_id)
             if place < count:

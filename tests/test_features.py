@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from app import main
+from app.config import Settings
+from app.errors import InvalidSetting
+from app.features.watching.feature import FEATURE as WATCHING
+
 PROJECT = Path(__file__).resolve().parents[1]
 IMPORT = re.compile(
     r"^from app\.features\.(\S+?)(?:\.(?:feature|gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE
@@ -47,12 +52,14 @@ PATHS: dict[str, str | None] = {
     "webhook_form": None,
 }
 """A part of each feature's paths, where it has any."""
+SWITCHED = {"compreface", "deepstack", "immich", "rekognition", "watching"}
+"""The features with a setting of their name that turns them on."""
 CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_change_log.py", "tests/recognition/test_gate.py")
 DOCUMENT = """
 import json, sys
 from app.config import Settings
 from app.main import create_app
-features = dict.fromkeys(("compreface", "deepstack", "immich", "rekognition", "watching"), "on")
+features = dict.fromkeys(sys.argv[2:], "on")
 print(json.dumps(create_app(Settings(data_dir=sys.argv[1], **features)).openapi()))
 """
 
@@ -82,7 +89,8 @@ def run(project: Path, *arguments: str) -> str:
 
 def check(folders: list[str], tmp_path: Path) -> None:
     project = without(folders, tmp_path)
-    document = json.loads(run(project, "-c", DOCUMENT, str(tmp_path / "data")))
+    switched = sorted(SWITCHED - set(folders))
+    document = json.loads(run(project, "-c", DOCUMENT, str(tmp_path / "data"), *switched))
     paths = json.dumps(list(document["paths"]))
     assert {folder for folder, part in PATHS.items() if part and part in paths} == {
         folder for folder, part in PATHS.items() if part and folder not in folders
@@ -156,6 +164,13 @@ def test_without_any_feature_the_core_starts_and_recognises(tmp_path: Path) -> N
 @pytest.mark.parametrize("folder", FEATURES)
 def test_each_feature_can_be_taken_out_alone(folder: str, tmp_path: Path) -> None:
     check([folder], tmp_path)
+
+
+def test_a_feature_that_is_switched_on_and_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "FEATURES", tuple(each for each in main.FEATURES if each is not WATCHING))
+    main.create_app(Settings(data_dir=tmp_path))
+    with pytest.raises(InvalidSetting, match="LIKENESS_WATCHING is on, and this installation does without it"):
+        main.create_app(Settings(data_dir=tmp_path, watching="on"))
 
 
 @pytest.mark.long

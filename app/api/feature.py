@@ -40,9 +40,9 @@ class Part:
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
-    gallery_changed: GalleryChanged | None = None
-    session_key: SessionKey | None = None
-    erased_too: Reached | None = None
+    gallery_changed: Sequence[GalleryChanged] = ()
+    session_keys: Sequence[SessionKey] = ()
+    erased_too: Sequence[Reached] = ()
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
     apart: Sequence[str] = ()

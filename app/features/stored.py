@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import InvalidInput
 from app.face.formats import Limits
 from app.face.image import decode
+from app.inference.embedders import Embedders
 from app.package.manifest import CROP_SIDE
-from app.types import UNIT_TOLERANCE, Pixels, Vectors
+from app.types import UNIT_TOLERANCE, Pixels, Template, Vectors
 
 CROP_LIMITS = Limits(
     max_bytes=256 * 1024,  # seven times the size of the raw pixels
@@ -23,6 +27,22 @@ CROP_LIMITS = Limits(
 def decode_crop(jpeg: bytes) -> Pixels:
     """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
     return decode(jpeg, CROP_LIMITS).pixels
+
+
+def embed_crops(embedders: Embedders, package: str, jpegs: Sequence[bytes]) -> list[Template | None]:
+    """Return the templates of stored crops by a package; None for those that can't be decoded."""
+    pixels = [crop_pixels(jpeg) for jpeg in jpegs]
+    with embedders.use(package) as used:
+        made = iter(used.embedder.embed([crop for crop in pixels if crop is not None])[0])
+    return [None if crop is None else next(made) for crop in pixels]
+
+
+def crop_pixels(jpeg: bytes) -> Pixels | None:
+    """Decode a stored crop as `decode_crop` does; return None if that fails."""
+    try:
+        return decode_crop(jpeg)
+    except InvalidInput:
+        return None
 
 
 def is_unit(vectors: Vectors) -> NDArray[np.bool_]:

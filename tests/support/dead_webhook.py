@@ -1,8 +1,10 @@
 """Measure what a dead webhook costs everything else: `python -m tests.support.dead_webhook --minutes 10`.
 
-Four servers do the same work in turns, so that other work of the machine affects them equally. Each has a
-webhook whose receiver accepts events; three have a second one, whose receiver refuses connections, hangs, or answers
-500. At the end these receivers come back, and the events that reach them are counted by id.
+Four servers do the same work in turns, in a new order in each round, so that other work of the machine affects them
+equally. Each has a webhook whose receiver accepts events; three have a second one, whose receiver refuses connections,
+hangs, or answers 500. Their times are given as shares of those of the first server, with what the median and the 99th
+percentile vary by when rounds are drawn again. At the end these receivers come back, and the events that reach them are
+counted by id.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import argparse
 import json
 import math
 import os
+import random
 import sqlite3
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +37,9 @@ WAYS = ("none", "refuses", "hangs", "500")
 ROUND_S = 1.5
 WARM = 20
 """Rounds before the measurement begins."""
+ORDER = random.Random(43)
+DRAWS = 2000
+"""How often rounds are drawn again for an interval of 95 %."""
 BACK_S = 300.0
 """How long a receiver that came back may take to get all missed events; the next retry comes within a minute."""
 
@@ -126,6 +133,8 @@ def measure(minutes: float) -> None:
         time.sleep(3)
         for side, (used, memory) in zip(sides, before, strict=True):
             show(side, used, memory)
+        for side in sides[1:]:
+            say(f"{side.way:8} beside none: " + "; ".join(compared(side, sides[0])))
         for side in sides:
             if side.way != "none":
                 come_back(side, stack)
@@ -153,8 +162,8 @@ def work(sides: list[Side], *, rounds: float = math.inf, ends: float = math.inf)
     """Have each side work once in each round, until enough rounds or the time are over; return the rounds."""
     number = 0
     while number < rounds and time.monotonic() < ends:
-        start, first = time.monotonic(), number % len(sides)
-        for side in sides[first:] + sides[:first]:
+        start = time.monotonic()
+        for side in ORDER.sample(sides, len(sides)):
             side.work()
         number += 1
         time.sleep(max(0.0, ROUND_S - (time.monotonic() - start)))
@@ -176,6 +185,18 @@ def show(side: Side, used_before: float, memory_before: float) -> None:
         f"{side.way:8} processor {side.processor_s() - used_before:.1f} s, {', '.join(figures)}, memory "
         f"{memory_before:.0f} -> {side.memory_mib():.0f} MiB, asked {side.receiver.asked}, rows {side.rows()}"
     )
+
+
+def compared(side: Side, none: Side) -> Iterator[str]:
+    """Yield a side's times as shares of those of the side without a dead webhook, each round with its own."""
+    for name, ours, theirs in (("identify", side.identify_s, none.identify_s), ("tell", side.tell_s, none.tell_s)):
+        times = np.array([ours, theirs])
+        drawn = np.random.default_rng(43).integers(times.shape[1], size=(DRAWS, times.shape[1]))
+        for share in (0.5, 0.99):
+            first, second = np.quantile(times[:, drawn], share, axis=2)
+            low, high = np.quantile(first / second, (0.025, 0.975))
+            here = np.divide(*np.quantile(times, share, axis=1))
+            yield f"{name} p{share * 100:.0f} {here:.2f} ({low:.2f}-{high:.2f})"
 
 
 def come_back(side: Side, stack: ExitStack) -> None:

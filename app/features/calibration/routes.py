@@ -183,7 +183,7 @@ def _start(core: Components) -> Part:
     calibrations = Calibrations(core.store)
     calibrator = Calibrator(core.galleries, core.embedders, core.jobs, calibrations, recorded=recorded)
     tasks = [Task(LOOK_S, "calibrations", calibrator.begin_due)]
-    return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=calibrator.keep)
+    return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=[calibrator.keep])
 
 
 FEATURE = Feature([router], _start, open_thresholds=lambda store: Calibrations(store).thresholds)

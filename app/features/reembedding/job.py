@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from app.choices import WithoutCrop
-from app.errors import InvalidInput, LikenessError, NotFound
+from app.errors import LikenessError, NotFound
 from app.features.corrected import drop_other_packages, reembed_corrections
 from app.features.own_jobs import UnderWay
 from app.features.reembedding.steps import Reembedding, Reembeddings, StoredCrop
-from app.features.stored import decode_crop
+from app.features.stored import crop_pixels, embed_crops
 from app.features.transfers import delete_faces
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -20,7 +19,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.timestamps import utc_now
-from app.types import Pixels, Template
+from app.types import Pixels
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
@@ -156,7 +155,7 @@ class Reembedder:
                 return
             crops: dict[StoredCrop, Pixels] = {}
             for face in faces:
-                pixels = None if face.jpeg is None else _decoded(face.jpeg)
+                pixels = None if face.jpeg is None else crop_pixels(face.jpeg)
                 if pixels is not None:
                     crops[face] = pixels
                 elif face.jpeg is not None:
@@ -172,12 +171,7 @@ class Reembedder:
             self._reembeddings.add(gallery, list(zip(crops, templates, strict=True)), note)
 
     def _embed_corrections(self, running: Running, gallery: Gallery, target: str) -> None:
-        def embed(jpegs: Sequence[bytes]) -> list[Template | None]:
-            pixels = [_decoded(jpeg) for jpeg in jpegs]
-            with self._embedders.use(target) as used:
-                made = iter(used.embedder.embed([crop for crop in pixels if crop is not None])[0])
-            return [None if crop is None else next(made) for crop in pixels]
-
+        embed = partial(embed_crops, self._embedders, target)
         added, left_out = reembed_corrections(self._store, gallery, target, embed)
         running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out
         running.checkpoint(running.saved)
@@ -196,11 +190,3 @@ class Reembedder:
             after = keys[-1] if keys else 0
             running.progress(running.done + len(keys))
             running.checkpoint({"after": after})
-
-
-def _decoded(jpeg: bytes) -> Pixels | None:
-    """Return a crop's pixels; None if the JPEG isn't a crop."""
-    try:
-        return decode_crop(jpeg)
-    except InvalidInput:
-        return None

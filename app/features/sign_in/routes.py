@@ -202,7 +202,7 @@ def _start(core: Components, session_days: float) -> Part:
     return Part(
         {"codes": codes, "invitations": invitations, "sessions": sessions, "sign_in_link": link},
         tasks=[Task(PRUNE_S, name, prune, at_once=True) for name, prune in prunes.items()],
-        session_key=session_key,
+        session_keys=[session_key],
     )
 
 

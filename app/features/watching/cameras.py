@@ -44,10 +44,9 @@ class Cameras:
             sa.func.sum(sa.case((recent, 1), else_=0)).label("visits"),
             sa.func.sum(sa.case((known, 1), else_=0)).label("known"),
         )
-        newest = sa.select(sa.func.max(SIGHTINGS.c.key)).where(mine & SIGHTINGS.c.crop.is_not(None))
-        shown = sa.select(SIGHTINGS.c.camera, SIGHTINGS.c.id).where(
-            SIGHTINGS.c.key.in_(newest.group_by(SIGHTINGS.c.camera))
-        )
+        pictured = mine & SIGHTINGS.c.crop.is_not(None)
+        newest = sa.select(sa.func.max(SIGHTINGS.c.key)).where(pictured).group_by(SIGHTINGS.c.camera)
+        shown = sa.select(SIGHTINGS.c.camera, SIGHTINGS.c.id).where(SIGHTINGS.c.key.in_(newest))
         with self._database.read() as connection:
             reports = {row.name: row for row in connection.execute(told)}
             counts = {row.camera: row for row in connection.execute(counted.where(mine).group_by(SIGHTINGS.c.camera))}

@@ -82,11 +82,10 @@ def watch(
     settings = load_settings()
     cache = settings.data_dir / "models" if settings.data_dir.is_dir() else Path.home() / ".cache" / "likeness"
     cache.mkdir(parents=True, exist_ok=True)
-    with configured.open_eyes(
-        settings.models_dir, settings.data_dir, cache, settings.detector, settings.embedder
-    ) as eyes:
+    folders = settings.models_dir, settings.data_dir, cache
+    with configured.open_eyes(*folders, settings.detector, settings.embedder) as eyes:
         if frigate is not None and mqtt is not None:
-            _follow_frigate(session, gallery, eyes.looker(min_face), (mqtt, frigate, go2rtc))
+            _follow_frigate(session, gallery, eyes.looker(min_face), mqtt, frigate, go2rtc)
         else:
             _watch(session, gallery, wanted, eyes, timeline)
 
@@ -140,7 +139,7 @@ def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, time
     reporter.wait(TOLD_S)
 
 
-def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: tuple[str, str, str | None]) -> None:
+def _follow_frigate(session: Session, gallery: str, looker: Looker, broker: str, api: str, live: str | None) -> None:
     """Follow whom Frigate sees until SIGINT or SIGTERM."""
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415 - slow to import
 
@@ -149,7 +148,6 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: t
     except ModuleNotFoundError as error:
         message = "Frigate needs paho-mqtt: pip install 'likeness-server[mqtt]'."
         raise Unusable(message, code="unusable") from error
-    broker, api, live = addresses
     source = Frigate(broker, api, looker, go2rtc=live)
     client = _client(session, gallery)
 

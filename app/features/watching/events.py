@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from app.choices import EventKind
 from app.db.engine import Database
 from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
+from app.features.watching.rows import Where
 from app.gallery.change import Change
 from app.gallery.records import is_current
 from app.timestamps import utc_now, utc_seconds
@@ -22,7 +23,6 @@ VERSION: Final = 1
 Event: TypeAlias = dict[str, Any]
 """An event as `app.features.watching.schemas.Event` describes it, without its age."""
 Some: TypeAlias = Collection[str] | None
-Where: TypeAlias = sa.ColumnElement[bool]
 ONLY: Final = 1
 """The key of the one row of EVENT_NUMBERS."""
 

@@ -23,8 +23,9 @@ def _load() -> Feature:
 
 
 def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
-    """Delete sightings when they expire, or when the people in them are deleted. The rest of the feature is imported
-    only if there are sightings."""
+    """Delete sightings when they expire, or when the people in them are deleted. Where there are none at the start, no
+    task looks for them, and the rest of the feature is not imported."""
+    database = core.store.database
 
     def watching() -> Any:
         return import_module("app.features.watching.service").Watching(core, **days)
@@ -34,14 +35,13 @@ def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
         return int(watching().erase_like(change, subject_id)) if change.connection.execute(some).all() else 0
 
     def prune() -> None:
-        if core.store.database.rows(sa.select(SIGHTINGS.c.key).limit(1)):
-            watching().sightings.prune()
-        if core.store.database.rows(sa.select(CAMERAS.c.name).limit(1)):
-            watching().cameras.prune()
+        old = watching()
+        old.sightings.prune()
+        old.cameras.prune()
 
-    return Part(
-        tasks=[Task(expiry_seconds, "sightings of before", prune)], erased_too=Reached("sightings", erase_like, TABLES)
-    )
+    left = sa.exists(sa.select(SIGHTINGS.c.key)) | sa.exists(sa.select(CAMERAS.c.name))
+    tasks = [Task(expiry_seconds, "sightings of before", prune)] if database.column(sa.select(left))[0] else []
+    return Part(tasks=tasks, erased_too=[Reached("sightings", erase_like, TABLES)])
 
 
 FEATURE = Feature(start=_start, settings=(*DAYS, "expiry_seconds"), setting="watching", load=_load)

@@ -47,15 +47,14 @@ AT_ONCE: Final = 50
 PICTURE: Final = "picture"
 STATES_S: Final = 10.0
 """Seconds between checks of the states without an event, since people may be erased, renamed or expire."""
-State = Mapping[str, object]
 
 
 class Publisher:
     """Publishes from its own threads until it is closed."""
 
-    def __init__(self, url: str, store: Store, poll_s: float = POLL_S) -> None:
+    def __init__(self, url: str, store: Store) -> None:
         """Start the threads. Raises InvalidSetting if the URL is not a broker's."""
-        self._database, self._blobs, self._poll_s = store.database, store.blobs, poll_s
+        self._database, self._blobs = store.database, store.blobs
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
         self._retained: dict[str, str] = {}
@@ -66,7 +65,7 @@ class Publisher:
         self._client.on_connect, self._client.on_message = self._connected, self._heard
         self._client.loop_start()
         self._worker = Worker("mqtt", self._publish_in_turn)
-        self._worker.wake(poll_s)
+        self._worker.wake(POLL_S)
 
     def close(self) -> None:
         """Publish that the server is gone, and disconnect."""
@@ -83,7 +82,7 @@ class Publisher:
             except Exception:
                 self._stale.set()
                 raise
-        return self._poll_s
+        return POLL_S
 
     def _publish(self) -> None:
         """Publish changed states and due events."""
@@ -113,10 +112,9 @@ class Publisher:
             wanted |= _person_topics(person)
         for camera, there in _cameras(self._database).items():
             wanted |= _camera_topics(camera, there)
-        gone = [topic for topic in list(self._retained) if topic not in wanted]
-        for topic in gone:
+        for topic in self._retained.keys() - wanted.keys():
             self._client.publish(topic, "", qos=1, retain=True)  # an empty message deletes what the broker retains
-            del self._retained[topic]
+            self._retained.pop(topic, None)
         for topic, payload in wanted.items():
             if self._retained.get(topic) != payload:
                 sent = self._crop(payload) if topic.endswith(f"/{PICTURE}") else payload
@@ -137,6 +135,7 @@ class Publisher:
         self._stale.set()
 
     def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
+        is_own = message.topic.startswith(f"{ROOT}/") or f"/{ROOT}_" in message.topic
         if message.topic == STATUS:
             if message.payload == b"offline" and self._retained.pop(STATUS, ""):  # another server's last message
                 self._stale.set()
@@ -144,11 +143,7 @@ class Publisher:
             if message.payload == b"online":
                 self._retained.clear()
                 self._stale.set()
-        elif (
-            message.retain
-            and message.payload
-            and (message.topic.startswith(f"{ROOT}/") or message.topic.split("/")[2].startswith(f"{ROOT}_"))
-        ):
+        elif is_own and message.retain and message.payload:
             self._retained.setdefault(message.topic, "")
             self._stale.set()
 
@@ -237,7 +232,7 @@ def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
     }
 
 
-def _entity(token: str, device: str, kind: str, word: str, fields: State) -> dict[str, str]:
+def _entity(token: str, device: str, kind: str, word: str, fields: Mapping[str, object]) -> dict[str, str]:
     """Return the topic and discovery message of one entity of this device, of this kind and word."""
     unique = f"{ROOT}_{token}_{word}"
     common = {

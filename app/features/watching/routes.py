@@ -40,7 +40,6 @@ STRANGERS = f"{GALLERY}/strangers"
 STRANGER = f"{STRANGERS}/{{stranger}}"
 WEBHOOKS = "/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{webhook}}"
-EVENTS = "/v1/events"
 NO_SIGHTING = ("sighting_not_found",)
 NO_STRANGER = ("stranger_not_found",)
 NO_WEBHOOK = ("webhook_not_found",)
@@ -48,8 +47,6 @@ ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""
-
-
 _HEX = StringConstraints(pattern=HEXADECIMAL)  # callers make it up
 SightingId: TypeAlias = Annotated[str, path_id("The sighting's id.", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), _HEX]
 StrangerId: TypeAlias = Annotated[str, path_id("The stranger's id.", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c")]
@@ -146,13 +143,7 @@ def get_sighting_crop(watching: Watching, gallery: Gallery, sighting: SightingId
     return Response(crop, media_type=JPEG_TYPE)
 
 
-@router.operation(
-    "POST",
-    f"{SIGHTING}/who",
-    scope=Scope.ENROLL,
-    changes=True,
-    codes=(*NO_SIGHTING, *ENROLLED),
-)
+@router.operation("POST", f"{SIGHTING}/who", scope=Scope.ENROLL, changes=True, codes=(*NO_SIGHTING, *ENROLLED))
 def say_who(
     watching: Watching, entry: AuditEntry, gallery: Gallery, sighting: SightingId, asked: schemas.Who
 ) -> schemas.Sighting:
@@ -212,8 +203,7 @@ def edit_stranger(
 
     An ignored stranger, such as the postman, causes no events.
     """
-    watching.strangers.edit(gallery, stranger, ignored=asked.ignored, note=asked.note)
-    return watching.strangers.find(gallery, stranger)
+    return watching.strangers.edit(gallery, stranger, asked.model_dump(exclude_none=True))
 
 
 @router.operation("DELETE", STRANGER, scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
@@ -235,11 +225,7 @@ def resembling_sightings(watching: Watching, gallery: Gallery, stranger: Strange
 
 
 @router.operation(
-    "POST",
-    f"{STRANGER}/name",
-    scope=Scope.ENROLL,
-    changes=True,
-    codes=(*NO_STRANGER, *NO_SIGHTING, *ENROLLED),
+    "POST", f"{STRANGER}/name", scope=Scope.ENROLL, changes=True, codes=(*NO_STRANGER, *NO_SIGHTING, *ENROLLED)
 )
 def name_stranger(
     watching: Watching, entry: AuditEntry, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerName
@@ -260,8 +246,7 @@ def merge_strangers(
 
     The two are one person; later groupings don't separate them.
     """
-    watching.strangers.merge(gallery, stranger, asked.into)
-    return watching.strangers.find(gallery, asked.into)
+    return watching.strangers.merge(gallery, stranger, asked.into)
 
 
 @router.operation("POST", f"{STRANGER}/part", scope=Scope.ENROLL, changes=True, codes=(*NO_STRANGER, *NO_SIGHTING))
@@ -272,13 +257,12 @@ def part_stranger(
 
     The given sightings are of another person, who becomes a new stranger; later groupings don't join them.
     """
-    made = watching.strangers.part(gallery, stranger, asked.sightings, alike=asked.alike)
-    return watching.strangers.find(gallery, made)
+    return watching.strangers.part(gallery, stranger, asked.sightings, alike=asked.alike)
 
 
 @router.operation(
     "GET",
-    EVENTS,
+    "/v1/events",
     scope=Scope.READ,
     streams=True,
     file=File((EVENT_STREAM,), "Events as they happen (server-sent events), until the client leaves."),
@@ -379,11 +363,12 @@ def _start(
         Task(expiry_seconds, "sightings", watching.sightings.prune),
         Task(expiry_seconds, "cameras", watching.cameras.prune),
         Task(expiry_seconds, "corrections of sightings", partial(prune_corrections, core.store)),
-        Task(REEMBED_S, "templates of sightings", watching.reembed),
+        Task(REEMBED_S, "templates of sightings", partial(watching.sightings.reembed, core.embedders)),
         Task(REGROUP_S, "strangers", watching.strangers.regroup),
     )
     handed = {"watching": watching, "webhooks": webhooks, "listeners": Listeners(database)}
-    return Part(handed, tasks=tasks, erased_too=Reached("sightings", watching.erase_like, TABLES), close=running.close)
+    reached = Reached("sightings", watching.erase_like, TABLES)
+    return Part(handed, tasks=tasks, erased_too=[reached], close=running.close)
 
 
 FEATURE = Feature(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -13,7 +13,7 @@ from app.db.engine import in_parts
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
-from app.features.watching.schemas import Decided, FilterParams, Sighting
+from app.features.watching.schemas import FilterParams, Sighting
 from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes, is_current
 from app.package.thresholds import fuse
@@ -22,10 +22,7 @@ from app.types import Template, Vector
 LOOKS = 2
 """Minimum usable photos before somebody is called unknown, or a stranger, since a single one may show a face that is
 turned away or half hidden."""
-NOBODY = "nobody"
-"""The value of ``said`` for a sighting of somebody unknown; for others it is the subject's key."""
-TOLD = Decided.model_fields.keys() - {"subject", "name"}
-"""The columns that an event takes over unchanged."""
+Where: TypeAlias = sa.ColumnElement[bool]
 ROWS = (
     sa.select(
         SIGHTINGS,
@@ -52,7 +49,7 @@ class Stored:
     length: float = 1.0  # see `template_of`
 
 
-def fits(wanted: FilterParams) -> sa.ColumnElement[bool]:
+def fits(wanted: FilterParams) -> Where:
     """Return the condition on a row of ROWS."""
     equal = {
         SIGHTINGS.c.camera: wanted.camera,
@@ -90,19 +87,12 @@ def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
 
 
 def templates(
-    connection: Connection,
-    blobs: Blobs,
-    gallery: Gallery,
-    package: str,
-    *where: sa.ColumnElement[bool],
-    most: int | None = None,
+    connection: Connection, blobs: Blobs, gallery: Gallery, package: str, *where: Where, most: int | None = None
 ) -> Iterator[tuple[Vector, float, Row[Any]]]:
     """Yield the result of `template_of`, and the row, for the newest ``most`` (None: all) of the gallery's sightings
     that have a template by this package and for which ``where`` holds."""
-    kept = (
-        (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.package == package) & SIGHTINGS.c.template.is_not(None)
-    )
-    for row in connection.execute(ROWS.where(kept, *where).order_by(SIGHTINGS.c.key.desc()).limit(most)):
+    kept = SIGHTINGS.c.gallery_key == gallery.key, SIGHTINGS.c.package == package, SIGHTINGS.c.template.is_not(None)
+    for row in connection.execute(ROWS.where(*kept, *where).order_by(SIGHTINGS.c.key.desc()).limit(most)):
         yield *template_of(row, blobs), row
 
 
@@ -112,17 +102,6 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
     crop = None if row.crop is None else blobs.unpack("sighting_crop", row.id, bytes(row.crop))
     kept = None if template is None else Template(template, row.package)
     return Stored(to_sighting(row), kept, crop, length)
-
-
-def said_of(row: Row[Any]) -> str:
-    """Return whom the row shows, in the form of the column ``said``."""
-    return str(row.subject_key) if row.decision == "known" else NOBODY
-
-
-def about(row: Row[Any]) -> Mapping[str, object]:
-    """Return the fields of an event that are the sighting's, without the subject's."""
-    crop = f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None
-    return {name: getattr(row, name) for name in TOLD} | {"sighting": row.id, "seen_at": row.last_at, "crop": crop}
 
 
 def delete_sightings(change: Change, keys: Iterable[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -11,8 +12,6 @@ from app.api.schemas.base import FACE_ID, TIME, AskedId, Example, Id, NextCursor
 from app.choices import Decision, EventKind
 from app.gallery.text import check_characters, check_visible, clean_id
 
-CAMERA_LENGTH = 100
-
 
 def _shown(text: str) -> str:
     check_characters(text, "name")
@@ -20,11 +19,7 @@ def _shown(text: str) -> str:
     return text
 
 
-def _of_gallery(text: str) -> str:
-    return clean_id(text, "gallery")
-
-
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=CAMERA_LENGTH), AfterValidator(_shown)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_shown)]
 Camera: TypeAlias = Annotated[Name, Field(description="The camera's name.", examples=["door"])]
 Zone: TypeAlias = Annotated[
     Name | None,
@@ -254,7 +249,7 @@ class WebhookCreate(Params):
     kinds: list[EventKind] = Field(
         default_factory=lambda: list(get_args(EventKind)), min_length=1, max_length=4, description="Which events."
     )
-    galleries: list[Annotated[Id, AfterValidator(_of_gallery)]] | None = Field(
+    galleries: list[Annotated[Id, AfterValidator(partial(clean_id, what="gallery"))]] | None = Field(
         default=None, max_length=100, description="Of these galleries alone."
     )
     cameras: list[Name] | None = Field(default=None, max_length=100, description="Of these cameras alone.")

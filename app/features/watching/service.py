@@ -28,7 +28,7 @@ from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
 from app.timestamps import utc_now
-from app.types import Face, Quality, Template
+from app.types import Face, Quality
 
 MOST_PHOTOS = 8
 """Maximum photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
@@ -71,14 +71,12 @@ class Watching:
         stored = self.sightings.find(gallery, sighting_id)
         wrong = stored.sighting.subject
         if subject is not None and enroll:
-            (settled,) = self._enroll(gallery, subject, [stored])
-            return settled
+            return self._enroll(gallery, subject, [stored], [])[0]
         if subject is None and wrong is not None and (stored.template or stored.crop):
             (face,) = self._faces(gallery, wrong, [stored])
             add_correction(self._core.store, gallery, wrong, face, utc_now(self._corrections))
         with self._core.store.change(gallery) as change:
-            (settled,) = self.sightings.settle(change, [sighting_id], subject)
-        return settled
+            return self.sightings.settle(change, [sighting_id], subject)[0]
 
     def resembling(self, gallery: Gallery, stranger_id: str) -> list[Resembling]:
         """Search back: return other sightings of unknown people that may be of this stranger, most similar first.
@@ -109,7 +107,7 @@ class Watching:
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
         """
         seen = self.strangers.seen(gallery, stranger_id)
-        return self._enroll(gallery, subject, seen, also, stranger=stranger_id)
+        return self._enroll(gallery, subject, seen, also, stranger_id)
 
     def erase_like(self, change: Change, subject_id: str) -> int:
         """Delete the sightings of a subject that is being erased, and those of unknown people whose score with its
@@ -119,9 +117,8 @@ class Watching:
         """
         connection, home = change.connection, change.gallery
         subject = find_subject(connection, home, subject_id, expired=True)
-        doomed = set(
-            connection.execute(sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.subject_key == subject.key)).scalars()
-        )
+        mine = sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.subject_key == subject.key)
+        doomed = set(connection.execute(mine).scalars())
         unknown = SIGHTINGS.c.subject_key.is_(None)
         for package in home.packages:
             faces = templates_of(connection, change.blobs, package, {subject.key}).get(subject.key)
@@ -132,26 +129,8 @@ class Watching:
             doomed |= {row.key for vector, _, row in of_all if float((faces @ vector).max()) >= least}
         return delete_sightings(change, doomed)
 
-    def reembed(self) -> int:
-        """Make new templates for sightings whose gallery has moved to another package; return how many."""
-        return self.sightings.reembed(self._embed)
-
-    def _embed(self, package: str, crop: bytes) -> Template | None:
-        try:
-            pixels = decode_crop(crop)
-        except InvalidInput:
-            return None
-        with self._core.embedders.use(package) as used:
-            return used.embedder.embed([pixels])[0][0]
-
     def _enroll(
-        self,
-        gallery: Gallery,
-        subject: str,
-        seen: Sequence[Stored],
-        also: Sequence[str] = (),
-        *,
-        stranger: str | None = None,
+        self, gallery: Gallery, subject: str, seen: Sequence[Stored], also: Sequence[str], stranger: str | None = None
     ) -> list[Sighting]:
         """Enroll the crops of the first sightings, in a gallery without crops their templates, and note that all of
         these show the subject, in one transaction, in which ``stranger`` must still be one."""

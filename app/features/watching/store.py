@@ -14,25 +14,24 @@ from app.choices import EventKind
 from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import Conflict
+from app.features.stored import embed_crops
 from app.features.watching.events import write_event
 from app.features.watching.rows import (
     LOOKS,
-    NOBODY,
     ROWS,
     Stored,
-    about,
     delete_sightings,
     drop_unseen,
     find_row,
     fits,
-    said_of,
     to_sighting,
     to_stored,
 )
-from app.features.watching.schemas import FilterParams, Sighting, SightingParams, SightingsParams
+from app.features.watching.schemas import Decided, FilterParams, Sighting, SightingParams, SightingsParams
 from app.gallery.change import Change
 from app.gallery.records import Gallery, brief_subjects, encode_crop, find_subject, to_bytes
 from app.gallery.store import Store
+from app.inference.embedders import Embedders
 from app.recognition.decisions import Identification, template_of
 from app.timestamps import utc_now
 from app.types import Template
@@ -41,9 +40,11 @@ SILENT_S: Final = 60.0
 """Seconds without a report after which a track has ended, since its watcher or the connection is gone."""
 AT_ONCE: Final = 500
 """Most rows that one run of a scheduled task takes."""
+NOBODY: Final = "nobody"
+"""The value of ``said`` for a sighting of somebody unknown; for others it is the subject's key."""
+TOLD: Final = Decided.model_fields.keys() - {"subject", "name"}
+"""The columns that an event takes over unchanged."""
 Values: TypeAlias = dict[str, Any]
-Group: TypeAlias = Callable[[Change, int], None]
-"""Assigns an unknown person's sighting, given by its key, to a stranger."""
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
 """The columns that say who it is; the others describe the track itself."""
 
@@ -54,13 +55,11 @@ class Sightings:
     Every call may raise what `Database` raises; those that name a gallery also NotFound ``gallery_not_found``.
     """
 
-    def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Group) -> None:
+    def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Callable[[Change, int], None]) -> None:
         """Keep sightings for ``kept`` after their last news; crops and templates of people who are neither known nor
-        strangers for ``unknown``."""
-        self.store = store
+        strangers for ``unknown``. ``group`` assigns an unknown person's sighting, by its key, to a stranger."""
+        self.store, self.database, self._group = store, store.database, group
         self._kept, self._unknown = kept, unknown
-        self.database = store.database
-        self._group = group
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, found: Identification) -> Sighting:
         """Store the decision about a track's face, and write the resulting events.
@@ -70,8 +69,7 @@ class Sightings:
         """
         with self.store.change(gallery) as change:
             values = self._seen(change, sighting_id, told, found)
-            query = ROWS.where(SIGHTINGS.c.id == sighting_id)
-            row = change.connection.execute(query).one_or_none()
+            row = change.connection.execute(ROWS.where(SIGHTINGS.c.id == sighting_id)).one_or_none()
             if row is None:
                 insert = sa.insert(SIGHTINGS).values(values).returning(SIGHTINGS.c.key)
                 key = change.connection.execute(insert).scalar_one()
@@ -169,15 +167,15 @@ class Sightings:
             self.database.request_scrub()
         return gone
 
-    def reembed(self, embed: Callable[[str, bytes], Template | None]) -> int:
-        """Replace templates of another package than their gallery's by those that ``embed`` makes from the package's id
-        and a crop's JPEG; delete templates without a crop. Return how many."""
+    def reembed(self, embedders: Embedders) -> int:
+        """Make new templates from the crops of sightings whose gallery has moved to another package; delete templates
+        without a crop. Return how many."""
         query = ROWS.add_columns(GALLERIES.c.embedder)
         from_other = query.where(SIGHTINGS.c.package != GALLERIES.c.embedder, SIGHTINGS.c.template.is_not(None))
         rows = self.database.rows(from_other.order_by(SIGHTINGS.c.key).limit(AT_ONCE))
         for row in rows:
             crop = to_stored(row, self.store.blobs).crop
-            template = None if crop is None else embed(row.embedder, crop)
+            template = None if crop is None else embed_crops(embedders, row.embedder, [crop])[0]
             with self.store.change(self.store.gallery(row.gallery)) as change:
                 change.blobs.mark(change.connection)
                 packed = None if template is None else change.blobs.pack("sighting", row.id, to_bytes(template))
@@ -197,14 +195,13 @@ class Sightings:
         decision = face.decision if subject is not None else "unknown"
         pixels, template = face.face.crop if change.gallery.store == "crop" else None, template_of(face.face)
         mean = Template(template.vector * np.float32(found.length), template.package)
-        crop = None if pixels is None else encode_crop(pixels)
         change.blobs.mark(change.connection)
+        crop = None if pixels is None else change.blobs.pack("sighting_crop", sighting_id, encode_crop(pixels))
         return {
+            **told.model_dump(include={"camera", "zone", "ended"}),
             "id": sighting_id,
             "gallery_key": change.gallery.key,
             "subject_key": None if subject is None else subject.key,
-            "camera": told.camera,
-            "zone": told.zone,
             "decision": decision,
             "score": None if best is None else best.score,
             "margin": face.margin,
@@ -214,13 +211,12 @@ class Sightings:
             "quality": face.face.quality.score,
             "first_at": min(told.first_at or last_at, last_at),
             "last_at": last_at,
-            "ended": told.ended,
             "heard_at": utc_now(),
             "expires_at": utc_now(self._kept),
             "crop_until": None if decision == "known" else utc_now(self._unknown),
             "package": template.package,
             "template": change.blobs.pack("sighting", sighting_id, to_bytes(mean)),
-            "crop": None if crop is None else change.blobs.pack("sighting_crop", sighting_id, crop),
+            "crop": crop,
         }
 
 
@@ -237,15 +233,14 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
     doubted = row.decision == "known" and values["decision"] == "uncertain"
     if row.settled or doubted:
         return {name: value for name, value in values.items() if name not in _DECIDED}
-    says = str(values["subject_key"]) if values["decision"] == "known" else NOBODY
-    return values | {"settled": row.said not in {None, says}}
+    return values | {"settled": row.said not in {None, _said(values["decision"], values["subject_key"])}}
 
 
 def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
     """Write the events that follow from the row's state now and ``before``; return the sighting."""
     said, ended_before = (None, False) if before is None else (before.said, bool(before.ended))
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
-    now, kind = said_of(row), None
+    now, kind = _said(row.decision, row.subject_key), None
     is_ignored = row.ignored and now == NOBODY
     if said is None and not is_ignored and not ended_before:  # a track that had ended gets no first event
         kind = _first_event(row)
@@ -253,11 +248,22 @@ def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
         kind = "name_changed"
     subject_key = row.subject_key if row.decision == "known" else None
     if kind is not None:
-        write_event(change, key, subject_key, kind, about(row))
+        write_event(change, key, subject_key, kind, _about(row))
         change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(said=now))
     if row.ended and not ended_before and (kind or said):
-        write_event(change, key, subject_key, "left", about(row))
+        write_event(change, key, subject_key, "left", _about(row))
     return to_sighting(row)
+
+
+def _said(decision: str, subject_key: int | None) -> str:
+    """Return whom a sighting shows, in the form of the column ``said``."""
+    return str(subject_key) if decision == "known" else NOBODY
+
+
+def _about(row: Row[Any]) -> Values:
+    """Return the fields of an event that are the sighting's, without the subject's."""
+    crop = f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None
+    return {name: getattr(row, name) for name in TOLD} | {"sighting": row.id, "seen_at": row.last_at, "crop": crop}
 
 
 def _first_event(row: Row[Any]) -> EventKind | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ class Strangers:
         row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
         if row.decision != "unknown":
             if row.stranger_key is not None:
-                _give(change, [key], None)
+                change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(stranger_key=None))
                 drop_unseen(change.connection, change.gallery)
             return
         well_seen = row.quality >= WELL_SEEN and row.frames >= LOOKS
@@ -85,8 +85,7 @@ class Strangers:
     def find(self, gallery: Gallery, stranger_id: str) -> Stranger:
         """Return the stranger. Raises NotFound ``stranger_not_found``."""
         with self._store.database.read() as connection:
-            key = find_key(connection, gallery, stranger_id)
-            return _stranger(connection.execute(_SUMMARIES.where(STRANGERS.c.key == key)).one())
+            return _summary(connection, find_key(connection, gallery, stranger_id))
 
     def seen(self, gallery: Gallery, stranger_id: str) -> list[Stored]:
         """Return the stranger's sightings, the best first. Raises NotFound ``stranger_not_found``."""
@@ -95,16 +94,19 @@ class Strangers:
             query = ROWS.where(SIGHTINGS.c.stranger_key == key).order_by(SIGHTINGS.c.quality.desc())
             return [to_stored(row, self._store.blobs) for row in connection.execute(query)]
 
-    def edit(self, gallery: Gallery, stranger_id: str, *, ignored: bool | None, note: str | None) -> None:
-        """Ignore the stranger or not, and note who it may be. Raises NotFound ``stranger_not_found``."""
-        values = {name: value for name, value in (("ignored", ignored), ("note", note)) if value is not None}
+    def edit(self, gallery: Gallery, stranger_id: str, values: Mapping[str, object]) -> Stranger:
+        """Set whether the stranger is ``ignored``, and the ``note`` on who it may be, as far as they are given.
+
+        Raises NotFound ``stranger_not_found``.
+        """
         with self._store.change(gallery) as change:
             key = find_key(change.connection, change.gallery, stranger_id)
             if values:
                 change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == key).values(values))
+            return _summary(change.connection, key)
 
-    def merge(self, gallery: Gallery, stranger_id: str, into: str) -> None:
-        """Give all the stranger's sightings to another one. Raises NotFound ``stranger_not_found``."""
+    def merge(self, gallery: Gallery, stranger_id: str, into: str) -> Stranger:
+        """Give all the stranger's sightings to another one, and return that. Raises NotFound ``stranger_not_found``."""
         with self._store.change(gallery) as change:
             source = find_key(change.connection, change.gallery, stranger_id)
             target = find_key(change.connection, change.gallery, into)
@@ -112,9 +114,10 @@ class Strangers:
             keys = list(change.connection.execute(sa.select(SIGHTINGS.c.key).where(mine)).scalars())
             self._take(change, keys, target, by_hand=True)
             drop_unseen(change.connection, change.gallery)
+            return _summary(change.connection, target)
 
-    def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> str:
-        """Move these of the stranger's sightings to a new stranger; return its id. With ``alike``, also move those that
+    def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> Stranger:
+        """Move these of the stranger's sightings to a new stranger; return that. With ``alike``, also move those that
         resemble these more than the stranger's sighting that is least similar to these.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
@@ -131,7 +134,7 @@ class Strangers:
             made = _make(change, utc_now(self._kept))
             self._take(change, keys, made, by_hand=True)
             drop_unseen(change.connection, change.gallery)
-            return str(change.connection.execute(sa.select(STRANGERS.c.id).where(STRANGERS.c.key == made)).scalar())
+            return _summary(change.connection, made)
 
     def forget(self, gallery: Gallery, stranger_id: str) -> None:
         """Delete the stranger with all sightings and their events. Raises NotFound ``stranger_not_found``."""
@@ -160,8 +163,8 @@ class Strangers:
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
         """Return the keys of the stranger's other sightings that resemble the split-off ones more than the sighting
         that is least similar to these."""
-        rows = _kept(change, change.gallery.embedder, SIGHTINGS.c.stranger_key == stranger)
-        vectors = {row.key: vector for vector, _, row in rows}
+        mine = _kept(change, change.gallery.embedder, SIGHTINGS.c.stranger_key == stranger)
+        vectors = {row.key: vector for vector, _, row in mine}
         gone = [vectors[key] for key in parted & vectors.keys()]
         others = {key: vector for key, vector in vectors.items() if key not in parted}
         if not gone or not others:
@@ -200,8 +203,8 @@ class Strangers:
 
     def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:
         """Assign sightings to the stranger; this restarts the time that all of its sightings are kept."""
-        _give(change, keys, stranger, by_hand=by_hand)
-        ends = utc_now(self._kept)
+        ends, values = utc_now(self._kept), {"stranger_key": stranger} | ({"settled": True} if by_hand else {})
+        change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key.in_(keys)).values(values))
         change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == stranger).values(expires_at=ends))
         mine = SIGHTINGS.c.stranger_key == stranger
         change.connection.execute(sa.update(SIGHTINGS).where(mine).values(expires_at=ends))
@@ -229,11 +232,6 @@ def _kept(change: Change, package: str, *where: sa.ColumnElement[bool]) -> Itera
     return templates(change.connection, change.blobs, change.gallery, package, *whose, most=MOST)
 
 
-def _give(change: Change, keys: Sequence[int], stranger: int | None, *, by_hand: bool = False) -> None:
-    values: dict[str, Any] = {"stranger_key": stranger} | ({"settled": True} if by_hand else {})
-    change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key.in_(keys)).values(values))
-
-
 SEPARATOR: Final = "\n"
 """Separates cameras, whose names can't contain it."""
 _SEEN = SIGHTINGS.alias()
@@ -250,6 +248,10 @@ _SUMMARIES = (
     .join_from(STRANGERS, SIGHTINGS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
     .group_by(*STRANGERS.c)
 )
+
+
+def _summary(connection: Connection, key: int) -> Stranger:
+    return _stranger(connection.execute(_SUMMARIES.where(STRANGERS.c.key == key)).one())
 
 
 def _stranger(row: Row[Any]) -> Stranger:

@@ -11,7 +11,8 @@ from typing import Final
 
 from app.db.engine import Database
 from app.errors import Overloaded
-from app.features.watching.events import Event, Where, aged, last_number, read_events
+from app.features.watching.events import Event, aged, last_number, read_events
+from app.features.watching.rows import Where
 
 POLL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
@@ -43,8 +44,7 @@ class Listeners:
         self, after: int, where: Sequence[Where], ends: float, goes_on: Callable[[], bool]
     ) -> AsyncIterator[str]:
         """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on`` returns True
-        and until ``ends`` on the monotonic clock. Then give the listener's place back.
-        """
+        and until ``ends`` on the monotonic clock. Then give the listener's place back."""
         try:
             yield f"retry: {RETRY_MS}\n\n"
             version: object = object()
@@ -56,7 +56,8 @@ class Listeners:
                     events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, where)
                     version = now if len(events) < AT_ONCE else object()
                 for event in events:
-                    yield _written(event)
+                    data = json.dumps(aged(event, time.time()), ensure_ascii=False)
+                    yield f"id: {event['number']}\nevent: {event['event']}\ndata: {data}\n\n"
                     after, heard = event["number"], time.monotonic()
                 if time.monotonic() - heard > KEEP_ALIVE_S:
                     yield ": \n\n"
@@ -66,8 +67,3 @@ class Listeners:
                 await asyncio.sleep(0 if len(events) == AT_ONCE else min(POLL_S, max(0.0, ends - time.monotonic())))
         finally:
             self._places.release()
-
-
-def _written(event: Event) -> str:
-    data = json.dumps(aged(event, time.time()), ensure_ascii=False)
-    return f"id: {event['number']}\nevent: {event['event']}\ndata: {data}\n\n"

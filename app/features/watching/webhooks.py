@@ -16,7 +16,6 @@ import logging
 import math
 import secrets as random_secrets
 import socket
-import ssl
 import threading
 import time
 import uuid
@@ -35,6 +34,7 @@ from app.db.schema import EVENTS, GALLERIES, SUBJECTS, WEBHOOK_SUBJECTS, WEBHOOK
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound
 from app.features.watching.events import Event, aged, among, last_number, read_events
+from app.features.watching.rows import Where
 from app.features.watching.schemas import Webhook, WebhookCreate, WebhookSubject
 from app.gallery.records import find_gallery, find_subject, is_current, lock_gallery
 from app.timestamps import SKEW_S, utc_now, utc_seconds, utc_text
@@ -121,7 +121,7 @@ class Webhooks:
             return found[0]
         raise _not_found(webhook_id)
 
-    def all(self, *where: sa.ColumnElement[bool]) -> list[Webhook]:
+    def all(self, *where: Where) -> list[Webhook]:
         """Return the webhooks for which ``where`` holds, oldest first."""
         ids = WEBHOOK_SUBJECTS.c.webhook_key, GALLERIES.c.id.label("gallery"), SUBJECTS.c.id.label("subject")
         people = sa.select(*ids).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(GALLERIES).where(is_current())
@@ -133,8 +133,7 @@ class Webhooks:
 
     def resume(self, webhook_id: str) -> Webhook:
         """Send to the webhook again, from where it stopped. Raises NotFound ``webhook_not_found``."""
-        values = {"state": ACTIVE, "attempts": 0, "failing_since": None, "not_before": utc_now()}
-        self._update(webhook_id, values)
+        self._update(webhook_id, {"state": ACTIVE, "attempts": 0, "failing_since": None, "not_before": utc_now()})
         return self.find(webhook_id)
 
     def delete(self, webhook_id: str) -> None:
@@ -315,10 +314,8 @@ def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
     }
 
 
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Return the certificates that deliveries trust, read only once, since that takes longer than most deliveries."""
-    return httpx.create_ssl_context()
+_trusted = cache(httpx.create_ssl_context)
+"""Returns the certificates that deliveries trust, read only once, since that takes longer than most deliveries."""
 
 
 def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
@@ -341,7 +338,7 @@ def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddres
     return address.ipv4_mapped or address.sixtofour or address
 
 
-def _free() -> sa.ColumnElement[bool]:
+def _free() -> Where:
     """Return SQL for webhooks that are active, not waiting, and in no server's turn. After the clock was put back, one
     may seem to wait for longer than any does."""
     put_back = WEBHOOKS.c.not_before > utc_now(timedelta(seconds=max(TURN_S, LONGEST_WAIT_S) + SKEW_S))

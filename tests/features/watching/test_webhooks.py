@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import subprocess
 import sys
 import threading
@@ -20,21 +21,28 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from app import main
 from app.access import keys
 from app.db.engine import Database
 from app.db.schema import WEBHOOKS
 from app.errors import InvalidInput
 from app.features.watching import webhooks as sending
 from app.features.watching.webhooks import Webhooks
+from app.main import FEATURES
 from app.timestamps import utc_now
 from tests.api.test_statements import counted
 from tests.conftest import PROJECT
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running
-from tests.support.sighted import events_of, make_home, told
+from tests.support.sighted import HOME, events_of, make_home, told
 from tests.support.waiting import until
 
 LOCAL = ("127.0.0.0/8",)
+NUMBERED = re.compile(r"\d")
+"""Is found in the names of pools' threads, which start as they are needed."""
+OWN_TABLES = re.compile(
+    r"\b(sightings|strangers|cameras|events|event_numbers|event_cursors|webhooks|webhook_subjects)\b"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -259,25 +267,39 @@ def closing_port() -> Any:
     return reserved_port()
 
 
-def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
-    """Of this service: others of the same process may have some."""
-    tasks = (
-        "silent tracks",
-        "sightings",
-        "cameras",
-        "corrections of sightings",
-        "templates of sightings",
-        "strangers",
-    )
-    own = {"webhooks", "mqtt", *(f"background {name}" for name in tasks)}
+def test_off_no_thread_runs_and_no_statement_is_sent_that_would_not_be_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one look at the start, whether there are sightings of before."""
+    sent: set[str] = set()
 
-    def started(**settings: Any) -> set[str]:
+    def note(_connection: object, _cursor: object, text: str, *_: Any) -> None:
+        sent.update(OWN_TABLES.findall(text))
+
+    def used(name: str, **settings: Any) -> tuple[set[str], set[str]]:
+        """Return the names of the threads that a new service starts, and the tables it uses after the start."""
         before = set(threading.enumerate())
-        with running(tmp_path / "data", **settings):
-            return {thread.name for thread in threading.enumerate() if thread not in before} & own
+        with running(tmp_path / name, expiry_seconds=0.05, **settings) as api:
+            sent.clear()
+            make_home(api, eileen=COLLINS)
+            api.post(f"{HOME}/identify", files={"image": AGAIN}).raise_for_status()
+            time.sleep(0.5)
+            threads = {thread.name for thread in threading.enumerate() if thread not in before}
+            return {each for each in threads if not NUMBERED.search(each)}, set(sent)
 
-    assert started(watching="on") == own - {"mqtt"}
-    assert not started()
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        on, off = used("on", watching="on"), used("off")
+        features = [each for each in main.FEATURES if each.setting != "watching"]
+        monkeypatch.setattr(main, "FEATURES", tuple(features))
+        assert len(features) == len(FEATURES) - 2, "itself and the page's form"
+        without = used("without")
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert off == without
+    assert off[1] == set()
+    assert {"webhooks", "background sightings", "background silent tracks"} <= on[0] - off[0]
+    assert {"sightings", "cameras", "webhooks"} <= on[1]
 
 
 @pytest.mark.long

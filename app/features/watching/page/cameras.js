@@ -7,7 +7,7 @@ import { filling, problemPlace, showing } from "../problem.js";
 import { link, remember } from "../router.js";
 import { count, percent, whole } from "../words.js";
 import { moment, pictureOf } from "./sighting.js";
-import { galleryChoice, howToBegin, noGallery, watchedGalleries } from "./watched.js";
+import { galleryChoice, howToBegin, ofGallery } from "./watched.js";
 
 const EVERY_MS = 15_000;
 /** Watchers tell of their cameras every 30 seconds. */
@@ -45,9 +45,8 @@ export function cameras(_segments, query) {
   const load = async (/** @type {string} */ gallery) => {
     const { cameras } = await get(path("galleries", gallery, "cameras"));
     again.set(() => refresh(gallery), EVERY_MS);
-    if (!cameras.length) return howToBegin(gallery, "No camera yet");
     const cards = cameras.map((/** @type {Api.CameraState} */ one) => card(gallery, one));
-    return h("ul.cards", {}, cards);
+    return cards.length ? h("ul.cards", {}, cards) : howToBegin(gallery, "No camera yet");
   };
   const refresh = (/** @type {string} */ gallery) =>
     showing(place, async () => {
@@ -57,16 +56,15 @@ export function cameras(_segments, query) {
       put(body, shown);
       body.querySelectorAll("a")[focused]?.focus({ preventScroll: true });
     });
-  const ready = filling(place, body, async () => {
-    const { ids, chosen } = await watchedGalleries(query.get("gallery"));
-    const open = (/** @type {string} */ gallery) => {
-      remember({ gallery });
-      return refresh(gallery);
-    };
-    if (!chosen) return noGallery();
-    put(choice, galleryChoice(ids, chosen, open));
-    return load(chosen);
-  });
+  const open = (/** @type {string} */ gallery) => {
+    remember({ gallery });
+    return refresh(gallery);
+  };
+  const begin = (/** @type {string[]} */ ids, /** @type {string} */ gallery) => {
+    put(choice, galleryChoice(ids, gallery, open));
+    return load(gallery);
+  };
+  const ready = filling(place, body, () => ofGallery(query, begin));
   return { element, ready, leave: again.clear };
 }
 
@@ -77,23 +75,15 @@ export function cameras(_segments, query) {
 function card(gallery, camera) {
   const [words, kind, advice] = stateOf(gallery, camera);
   const sightings = `${link("today")}?${new URLSearchParams({ gallery, camera: camera.name })}`;
-  return h(
-    "li.card.camera",
-    {},
-    h(
-      "div.who",
-      {},
-      camera.picture && pictureOf(gallery, { id: camera.picture }, `The last face before ${camera.name}`),
-      h("div", {}, h("h2", {}, camera.name), h(`span.pill.${kind}`, {}, words)),
-    ),
-    facts([
-      ["Last hour", `${count(camera.visits, "visit")}, ${camera.known} by known people`],
-      ["Faces", facesOf(camera)],
-      ["Last seen", camera.last_at ? moment(camera.last_at) : "nobody yet"],
-    ]),
-    advice && h("p.advice", {}, advice),
-    h("p", {}, h("a", { href: sightings, "aria-label": `Sightings of ${camera.name}` }, "Sightings")),
-  );
+  const picture = camera.picture && pictureOf(gallery, { id: camera.picture }, `The last face before ${camera.name}`);
+  const title = h("div", {}, h("h2", {}, camera.name), h(`span.pill.${kind}`, {}, words));
+  const shown = facts([
+    ["Last hour", `${count(camera.visits, "visit")}, ${camera.known} by known people`],
+    ["Faces", facesOf(camera)],
+    ["Last seen", camera.last_at ? moment(camera.last_at) : "nobody yet"],
+  ]);
+  const all = h("p", {}, h("a", { href: sightings, "aria-label": `Sightings of ${camera.name}` }, "Sightings"));
+  return h("li.card.camera", {}, h("div.who", {}, picture, title), shown, advice && h("p.advice", {}, advice), all);
 }
 
 /** @param {Api.CameraState} camera */

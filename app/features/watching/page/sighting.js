@@ -1,14 +1,17 @@
-/** A sighting: its card in a list, and its dialog, where a person says who it is. */
+/** A sighting: its card in a list, its dialog, where a person says who it is, and the list of a person's page. */
 
-import { path, post, remove } from "../api.js";
+import { get, path, post, remove } from "../api.js";
 import { pictureAt } from "../crops.js";
 import { confirm, h, openDialog, toast } from "../dom.js";
-import { facts } from "../parts.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { facts, orLeave } from "../parts.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count, nameOf, oneIn, score, when } from "../words.js";
+
+/** How many of a person's sightings are on their page. */
+const SHOWN = 12;
 
 /**
  * @param {string} gallery
@@ -34,7 +37,7 @@ export function whoOf({ decision, subject, name }) {
   return `${nameOf({ subject, name })}${decision === "uncertain" ? "?" : ""}`;
 }
 
-/** @param {string | Date} at */
+/** @param {string | number} at */
 export const clock = (at) => new Date(at).toLocaleTimeString(undefined, { timeStyle: "short" });
 
 /** @param {string} at */
@@ -54,23 +57,14 @@ export function spell({ first_at, last_at, ended }) {
  * @param {() => unknown} onchange
  * @param {boolean} [day] whether the day is said too
  */
-export const card = (gallery, sighting, onchange, day = false) =>
-  h(
-    "li",
-    { "data-id": sighting.id, "data-at": sighting.first_at },
-    h(
-      `button.sighting.${sighting.decision}`,
-      { type: "button", onclick: () => show(gallery, sighting, onchange) },
-      pictureOf(gallery, sighting),
-      h(
-        "span.about",
-        {},
-        h("strong.name", {}, whoOf(sighting)),
-        h("span.small", {}, `${sighting.camera}, ${day ? moment(sighting.first_at) : spell(sighting)}`),
-      ),
-      !sighting.ended && h("span.pill.known", {}, "here"),
-    ),
-  );
+export function card(gallery, sighting, onchange, day = false) {
+  const words = `${sighting.camera}, ${day ? moment(sighting.first_at) : spell(sighting)}`;
+  const about = h("span.about", {}, h("strong.name", {}, whoOf(sighting)), h("span.small", {}, words));
+  const here = !sighting.ended && h("span.pill.known", {}, "here");
+  const props = { type: "button", onclick: () => show(gallery, sighting, onchange) };
+  const button = h(`button.sighting.${sighting.decision}`, props, pictureOf(gallery, sighting), about, here);
+  return h("li", { "data-at": sighting.first_at }, button);
+}
 
 /**
  * @param {string} gallery
@@ -78,14 +72,10 @@ export const card = (gallery, sighting, onchange, day = false) =>
  * @param {() => unknown} onchange
  */
 async function show(gallery, sighting, onchange) {
-  const changed = await openDialog(whoOf(sighting), (close) =>
-    h(
-      "div",
-      {},
-      h("div.who", {}, pictureOf(gallery, sighting, whoOf(sighting)), aboutOf(gallery, sighting)),
-      session.may("enroll") && saying(gallery, sighting, close),
-      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close")),
-    ),
+  const who = whoOf(sighting);
+  const about = h("div.who", {}, pictureOf(gallery, sighting, who), aboutOf(gallery, sighting));
+  const changed = await openDialog(who, (close) =>
+    h("div", {}, about, session.may("enroll") && saying(gallery, sighting, close), orLeave(close, "Close")),
   );
   if (changed) await onchange();
 }
@@ -150,4 +140,25 @@ function saying(gallery, sighting, close) {
     h("label.choice", {}, enroll, h("span", {}, "Also enroll this picture. Of somebody new it always is.")),
     place.element,
   );
+}
+
+/**
+ * Where and when a person was seen: a part of the person's page.
+ * @param {string} gallery
+ * @param {string} subject
+ */
+export function seen(gallery, subject) {
+  const place = problemPlace();
+  const body = h("div.stack", {});
+  const all = `${link("today")}?${new URLSearchParams({ gallery, subject })}`;
+  const again = () => filling(place, body, load);
+  const load = async () => {
+    const asked = { subject, limit: SHOWN };
+    const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), asked);
+    if (!sightings.length) return h("p.small", {}, "By no camera, as far as sightings are kept.");
+    const row = (/** @type {Api.Sighting} */ one) => card(gallery, one, again, true);
+    return [h("ul.seen", {}, sightings.map(row)), more && h("p", {}, h("a", { href: all }, "All of them"))];
+  };
+  void again();
+  return h("section.stack", { "aria-label": "Seen" }, h("h2", {}, "Seen"), place.element, body);
 }

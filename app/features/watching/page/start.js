@@ -4,7 +4,7 @@ import { PERSON_PARTS } from "../additions.js";
 import { SECTIONS } from "../sections.js";
 import * as session from "../session.js";
 import { cameras } from "./cameras.js";
-import { seen } from "./seen.js";
+import { seen } from "./sighting.js";
 import { today } from "./today.js";
 
 const allowed = () => session.may("read");

@@ -9,7 +9,7 @@ import { PersonField } from "../suggest.js";
 import { listen } from "./live.js";
 import { card, clock, pathOf, whoOf } from "./sighting.js";
 import { Waiting } from "./waiting.js";
-import { galleryChoice, howToBegin, noGallery, watchedGalleries } from "./watched.js";
+import { galleryChoice, howToBegin, ofGallery } from "./watched.js";
 
 const PAGE = 60;
 const SOON_MS = 300;
@@ -46,11 +46,8 @@ export function today(_segments, query) {
     if (!left) day.follow();
     return shown;
   };
-  const ready = filling(place, body, async () => {
-    const { ids, chosen } = await watchedGalleries(query.get("gallery"));
-    const filter = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
-    return chosen ? open(ids, chosen, filter) : noGallery();
-  });
+  const asked = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
+  const ready = filling(place, body, () => ofGallery(query, (ids, gallery) => open(ids, gallery, asked)));
   const leave = () => {
     left = true;
     day?.leave();
@@ -91,7 +88,7 @@ class Day {
   /** @param {Page.Child} choice */
   async open(choice) {
     await Promise.all([this.waiting.load(), this.reload()]);
-    return [this.waiting.element, h("div.row.filters", {}, choice, this.filters()), this.days, this.more];
+    return [this.waiting.element, h("div.filter", {}, choice, this.filters()), this.days, this.more];
   }
 
   /**
@@ -126,9 +123,14 @@ class Day {
     ];
   }
 
+  /** @param {string | null} [cursor] */
+  read(cursor) {
+    return showing(this.place, () => get(this.where, { ...this.filter, limit: PAGE, cursor }));
+  }
+
   /** Shows the newest sightings that fit, unless `anew` beside those that are shown already. */
   async reload(anew = true) {
-    const page = await showing(this.place, () => get(this.where, { ...this.filter, limit: PAGE }));
+    const page = await this.read();
     if (!page) return;
     if (anew) {
       this.rows.clear();
@@ -147,7 +149,7 @@ class Day {
   add({ sightings, next_cursor: cursor }) {
     for (const sighting of sightings) this.show(sighting);
     const earlier = async () => {
-      const page = await showing(this.place, () => get(this.where, { ...this.filter, limit: PAGE, cursor }));
+      const page = await this.read(cursor);
       if (page) this.add(page);
     };
     put(this.more, cursor && h("button", { type: "button", onclick: earlier }, "Earlier"));
@@ -171,12 +173,11 @@ class Day {
       return;
     }
     this.days.querySelector(".nothing")?.remove();
-    const [hour, day] = [new Date(sighting.first_at), new Date(sighting.first_at)];
-    hour.setMinutes(0, 0, 0);
-    day.setHours(0, 0, 0, 0);
-    const hours = `${clock(hour)}–${clock(new Date(+hour + HOUR_MS))}`;
-    const home = within(this.days, "section.stack", +day, () => h("h2", {}, dayName(day)));
-    const part = within(home, "section.stack", +hour, () => [h("h3", {}, hours), h("ul.seen")]);
+    const hour = new Date(sighting.first_at).setMinutes(0, 0, 0);
+    const day = new Date(hour).setHours(0, 0, 0, 0);
+    const hours = `${clock(hour)}–${clock(hour + HOUR_MS)}`;
+    const home = within(this.days, "section.stack", day, () => h("h2", {}, dayName(day)));
+    const part = within(home, "section.stack", hour, () => [h("h3", {}, hours), h("ul.seen")]);
     const items = part.querySelector("ul");
     items.insertBefore(row, [...items.children].find((one) => one.dataset.at < row.dataset.at) ?? null);
   }
@@ -242,10 +243,10 @@ function within(home, tag, at, contents) {
   return made;
 }
 
-/** @param {Date} day */
+/** @param {number} day */
 function dayName(day) {
-  const ago = Math.round((new Date().setHours(0, 0, 0, 0) - +day) / (24 * HOUR_MS));
-  const words = day.toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
+  const ago = Math.round((new Date().setHours(0, 0, 0, 0) - day) / (24 * HOUR_MS));
+  const words = new Date(day).toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
   return ["Today", "Yesterday"][ago] ?? words;
 }
 

@@ -2,7 +2,7 @@
 
 import { get, patch, path, post, remove } from "../api.js";
 import { confirm, h, openDialog, put, toast } from "../dom.js";
-import { orLeave } from "../parts.js";
+import { orLeave, request } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
@@ -34,6 +34,11 @@ export class Waiting {
     this.strangers = [];
   }
 
+  /** @param {string} stranger */
+  strangerPath(stranger) {
+    return `${this.home}/strangers/${stranger}`;
+  }
+
   load() {
     return showing(this.place, async () => {
       const asked = [
@@ -47,20 +52,15 @@ export class Waiting {
       /** @type {Api.Sighting[]} */
       const single = pages.flatMap((page) => page.sightings).filter((one) => !one.stranger && one.has_crop);
       this.strangers = strangers;
-      const cards = [
-        ...this.strangers.map((one) => this.stranger(one)),
-        ...single.slice(0, SHOWN).map((one) => this.single(one)),
+      const some = single.slice(0, SHOWN).map((one) => this.single(one));
+      const cards = [...this.strangers.map((one) => this.stranger(one)), ...some];
+      const asking = [
+        h("h2", {}, "Who is this?"),
+        h("p.small", {}, "A name enrolls the picture: from then on the person is recognised."),
+        h("ul.cards.unnamed", {}, cards),
       ];
       this.element.hidden = !cards.length && !ignored.length;
-      put(
-        this.body,
-        cards.length > 0 && [
-          h("h2", {}, "Who is this?"),
-          h("p.small", {}, "A name enrolls the picture: from then on the person is recognised."),
-          h("ul.cards.unnamed", {}, cards),
-        ],
-        ignored.length > 0 && this.ignored(ignored),
-      );
+      put(this.body, cards.length > 0 && asking, ignored.length > 0 && this.ignored(ignored));
     });
   }
 
@@ -105,7 +105,7 @@ export class Waiting {
 
   /** @param {Api.Stranger} stranger */
   stranger(stranger) {
-    const where = path("galleries", this.gallery, "strangers", stranger.id);
+    const where = this.strangerPath(stranger.id);
     const ignore = (/** @type {object} */ note) => async () => {
       await patch(where, { ignored: true, ...note });
       return "Nothing is said of this one any more.";
@@ -166,17 +166,10 @@ export class Waiting {
       const picture = pictureOf(this.gallery, sighting);
       return h("li", {}, h("label.choice", {}, box, picture, h("span", {}, whereAndWhen(sighting))));
     };
+    const lead = h("p", {}, "These look like the same person. Untick whoever is somebody else.");
     const rows = h("ul.tiles", {}, resembling.map(row));
-    const chosen = () => Array.from(rows.querySelectorAll(":checked"), (/** @type {any} */ box) => box.value);
-    return openDialog(`Is this ${subject} too?`, (close) =>
-      h(
-        "form",
-        { onsubmit: () => close(chosen()) },
-        h("p", {}, "These look like the same person. Untick whoever is somebody else."),
-        rows,
-        orLeave(close, "Cancel", h("button.primary", { type: "submit" }, `Name ${subject}`)),
-      ),
-    );
+    const chosen = async () => Array.from(rows.querySelectorAll(":checked"), (/** @type {any} */ box) => box.value);
+    return request(`Is this ${subject} too?`, [lead, rows], `Name ${subject}`, chosen);
   }
 
   /**
@@ -187,65 +180,53 @@ export class Waiting {
    */
   async sort(stranger, where) {
     const { sightings } = await get(`${this.home}/sightings`, { stranger: stranger.id, limit: MOST });
+    const others = this.strangers.filter((one) => one.id !== stranger.id);
+    const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
+    const join = (/** @type {string} */ id) => post(`${this.strangerPath(id)}/merge`, { into: stranger.id });
     const place = problemPlace();
-    return openDialog(
-      "One person?",
-      (close) => {
-        const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work) =>
-          showing(place, () => busy(button, () => work().then(() => close(true))));
-        const tiles = (/** @type {any[]} */ some, /** @type {string} */ label, /** @type {any} */ work) => {
-          const tile = (/** @type {any} */ shown) => {
-            const words = shown.cameras ? `${list(shown.cameras)}, ${moment(shown.last_at)}` : whereAndWhen(shown);
-            const onclick = (/** @type {any} */ event) => doing(event.currentTarget, () => work(shown.id));
-            const picture = pictureOf(this.gallery, shown.best ? bestOf(shown) : shown);
-            const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
-            return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
-          };
-          return h("ul.tiles", {}, some.map(tile));
-        };
-        const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
-        const join = (/** @type {string} */ id) =>
-          post(`${path("galleries", this.gallery, "strangers", id)}/merge`, { into: stranger.id });
-        const forget = async (/** @type {any} */ event) => {
-          const button = event.currentTarget;
-          const text = `${count(stranger.sightings, "sighting")} of this person go, with pictures and events.`;
-          const sure = await confirm({ title: "Forget this person?", text, action: "Forget" });
-          if (sure) await doing(button, () => remove(where));
-        };
-        const others = this.strangers.filter((one) => one.id !== stranger.id);
-        return h(
-          "div",
-          {},
-          place.element,
-          sightings.length > 1 && [
-            h("p", {}, "Click a picture of somebody else: those that are more like it go along."),
-            tiles(sightings, "Somebody else", part),
-          ],
-          others.length > 0 && [
-            h("p", {}, "Click whoever is the same person as this one."),
-            tiles(others, "The same person", join),
-          ],
-          orLeave(close, "Close", h("button.danger", { type: "button", onclick: forget }, "Forget")),
-        );
-      },
-      { wide: true },
-    );
+    const build = (/** @type {(done?: boolean) => void} */ close) => {
+      const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work) =>
+        showing(place, () => busy(button, () => work().then(() => close(true))));
+      const tile = (/** @type {any} */ shown, /** @type {string} */ label, /** @type {any} */ work) => {
+        const words = shown.cameras ? `${list(shown.cameras)}, ${moment(shown.last_at)}` : whereAndWhen(shown);
+        const onclick = (/** @type {any} */ event) => doing(event.currentTarget, () => work(shown.id));
+        const picture = pictureOf(this.gallery, shown.best ? bestOf(shown) : shown);
+        const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
+        return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
+      };
+      const apart = sightings.map((/** @type {any} */ one) => tile(one, "Somebody else", part));
+      const same = others.map((one) => tile(one, "The same person", join));
+      const forget = async (/** @type {any} */ event) => {
+        const button = event.currentTarget;
+        const text = `${count(stranger.sightings, "sighting")} of this person go, with pictures and events.`;
+        const sure = await confirm({ title: "Forget this person?", text, action: "Forget" });
+        if (sure) await doing(button, () => remove(where));
+      };
+      const tiles = (/** @type {string} */ lead, /** @type {Node[]} */ shown) =>
+        h("section.stack", {}, h("p", {}, lead), h("ul.tiles", {}, shown));
+      return h(
+        "div",
+        {},
+        place.element,
+        apart.length > 1 && tiles("Click a picture of somebody else: those that are more like it go along.", apart),
+        same.length > 0 && tiles("Click whoever is the same person as this one.", same),
+        orLeave(close, "Close", h("button.danger", { type: "button", onclick: forget }, "Forget")),
+      );
+    };
+    return openDialog("One person?", build, { wide: true });
   }
 
   /** @param {Api.Stranger[]} ignored */
   ignored(ignored) {
     const again = (/** @type {Api.Stranger} */ one) => async () => {
-      await patch(path("galleries", this.gallery, "strangers", one.id), { ignored: false });
+      await patch(this.strangerPath(one.id), { ignored: false });
       return "This one is asked about again.";
     };
-    const row = (/** @type {Api.Stranger} */ one) =>
-      h(
-        "li.row",
-        {},
-        pictureOf(this.gallery, bestOf(one)),
-        h("span", {}, `${one.note ?? "ignored"}, last ${moment(one.last_at)}`),
-        session.may("enroll") && this.act("Ask again", again(one)),
-      );
+    const row = (/** @type {Api.Stranger} */ one) => {
+      const words = h("span", {}, `${one.note ?? "ignored"}, last ${moment(one.last_at)}`);
+      const asking = session.may("enroll") && this.act("Ask again", again(one));
+      return h("li.row", {}, pictureOf(this.gallery, bestOf(one)), words, asking);
+    };
     return h("details", {}, h("summary", {}, `Ignored: ${ignored.length}`), h("ul.tiles", {}, ignored.map(row)));
   }
 }

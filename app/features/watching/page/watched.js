@@ -10,13 +10,17 @@ const PLACE = "likeness.watched";
 const LOOKED_AT = 20;
 
 /**
- * The galleries' ids, and the one to show: `asked`, the one chosen last, or the one where somebody was seen last.
- * @param {string | null} asked
+ * Gives what `show` makes of the galleries' ids and the one to show: the query's, the one chosen last, or the one where
+ * somebody was seen last; how one begins where there is no gallery.
+ * @param {URLSearchParams} query
+ * @param {(ids: string[], chosen: string) => Promise<Page.Child>} show
  */
-export async function watchedGalleries(asked) {
+export async function ofGallery(query, show) {
   const ids = (await everyGallery()).map((gallery) => gallery.id);
-  const wanted = [asked, sessionStorage.getItem(PLACE)].find((id) => id && ids.includes(id));
-  return { ids, chosen: wanted ?? (ids.length > 1 ? await latest(ids.slice(0, LOOKED_AT)) : ids[0]) ?? null };
+  const wanted = [query.get("gallery"), sessionStorage.getItem(PLACE)].find((id) => id && ids.includes(id));
+  if (ids.length) return show(ids, wanted ?? (ids.length > 1 ? await latest(ids.slice(0, LOOKED_AT)) : ids[0]));
+  const why = h("p", {}, "A gallery holds the people whom cameras recognise. Make one, and enroll them.");
+  return nothing("No gallery yet", why, h("a.button.primary", { href: link("overview") }, "To the overview"));
 }
 
 /** @param {string[]} ids */
@@ -41,14 +45,6 @@ export function galleryChoice(ids, chosen, onchange) {
   const pairs = ids.map((id) => [id, id]);
   return field("Gallery", select(pairs, chosen, keep));
 }
-
-/** What is shown where there is no gallery. */
-export const noGallery = () =>
-  nothing(
-    "No gallery yet",
-    h("p", {}, "A gallery holds the people whom cameras recognise. Make one, and enroll them."),
-    h("a.button.primary", { href: link("overview") }, "To the overview"),
-  );
 
 /**
  * How one begins to watch.

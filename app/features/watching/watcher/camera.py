@@ -88,9 +88,8 @@ def read_camera(source: str, fps: float) -> Iterator[Frame]:
 
 
 def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
-    options: dict[str, str] = {}
-    if urlsplit(source).scheme.startswith("rtsp"):
-        options = {"rtsp_transport": "tcp"}  # with UDP, lost packets would cause grey blocks
+    is_rtsp = urlsplit(source).scheme.startswith("rtsp")
+    options = {"rtsp_transport": "tcp"} if is_rtsp else {}  # with UDP, lost packets would cause grey blocks
     kind = "v4l2" if source.startswith(DEVICES) else None
     timeout = (OPEN_S, OPEN_S) if live else None
     with av.open(source, format=kind, options=options, timeout=timeout) as container:

@@ -90,10 +90,9 @@ def keep_best(looks: list[Look], new: Look) -> list[Look]:
     """Return at most KEPT usable looks, best first: of two that show the same, the better one; then by quality."""
     if not new.usable or new.vector is None:
         return looks
-    ranked = sorted([*looks, new], key=lambda look: -look.quality.score)
     kept: list[Look] = []
     spare: list[Look] = []
-    for look in ranked:
+    for look in sorted([*looks, new], key=lambda look: -look.quality.score):
         same = any(float(np.dot(look.vector, other.vector)) >= ALIKE for other in kept)  # type: ignore[arg-type]  # usable
         (spare if same else kept).append(look)
     # Diverse looks first; others fill up, so that a still face also has several frames.

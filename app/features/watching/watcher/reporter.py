@@ -24,8 +24,6 @@ MOST: Final = 500
 """Maximum waiting tracks, of about 100 kB each. A further one replaces the oldest, which is logged."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 """Seconds before the service is tried again; doubled each time."""
-BUSY: Final = 500
-"""Status from which on, as for 429, the same request may succeed later."""
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +51,7 @@ class Reporter:
     """A thread that sends waiting reports to the service. Safe to share between threads."""
 
     def __init__(
-        self,
-        service: Client,
-        gallery: str,
-        answered: Callable[[Report, Any], None] = lambda *_: None,
+        self, service: Client, gallery: str, answered: Callable[[Report, Any], None] = lambda *_: None
     ) -> None:
         """``answered`` gets each report with the service's answer to it."""
         self._service, self._gallery, self._answered = service, gallery, answered
@@ -71,10 +66,7 @@ class Reporter:
     def tell(self, report: Report) -> None:
         """Report a track, together with earlier reports of it that were not sent yet."""
         with self._changed:
-            waiting = self._due.pop(report.track, None)
-            if waiting is not None:
-                report = report.after(waiting)
-            self._due[report.track] = report
+            self._due[report.track] = report.after(self._due.pop(report.track, report))
             if len(self._due) > MOST:
                 self._due.popitem(last=False)
                 _log.warning("The service is away for too long: a track was dropped")
@@ -123,11 +115,10 @@ class Reporter:
         if not report.looks:
             changes = {"last_at": utc_text(report.last), "ended": report.ended, "zone": report.zone}
             return self._service.hear_sighting(self._gallery, report.track, changes)
-        images = [to_jpeg(look.photo) for look in report.looks]
         return self._service.tell_sighting(
             self._gallery,
             report.track,
-            images=images,
+            images=[to_jpeg(look.photo) for look in report.looks],
             camera=report.camera,
             zone=report.zone,
             first_at=datetime.fromtimestamp(report.began, UTC),
@@ -137,15 +128,14 @@ class Reporter:
 
     def _put_back(self, report: Report) -> None:
         with self._changed:
-            newer = self._due.pop(report.track, None)
-            self._due[report.track] = report if newer is None else newer.after(report)
+            self._due[report.track] = self._due.pop(report.track, report).after(report)
             self._due.move_to_end(report.track, last=False)
             self._busy = False
 
 
 def _is_final(error: Exception, report: Report) -> bool:
     """Return whether the service will never take the report: no usable face, or a track that it does not know."""
-    if not isinstance(error, ApiError) or error.status >= BUSY:
+    if not isinstance(error, ApiError) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     if error.status == HTTPStatus.NOT_FOUND:
         # With looks, the gallery is missing or watching is off, which a person may still correct.

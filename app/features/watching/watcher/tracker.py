@@ -69,10 +69,10 @@ class Track:
 class Tracker:
     """Follows people in the frames of one camera. Not safe to share between threads."""
 
-    def __init__(self, same: float, other: float, gap_s: float = GAP_S) -> None:
+    def __init__(self, same: float, other: float) -> None:
         """``same``: cosine from which on two looks are of one person at any distance; ``other``: cosine below which
         they are of two people even in the same place."""
-        self._same, self._other, self._gap_s = same, other, gap_s
+        self._same, self._other = same, other
         self.tracks: list[Track] = []
 
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
@@ -85,18 +85,15 @@ class Tracker:
 
         A face that is not usable may continue a track, but doesn't begin one.
         """
-        pairs = sorted(
-            (
-                (fit, number, place)
-                for number, track in enumerate(self.tracks)
-                for place, look in enumerate(looks)
-                if (fit := self._fit(track, look)) is not None
-            ),
-            reverse=True,
-        )
+        pairs = [
+            (fit, number, place)
+            for number, track in enumerate(self.tracks)
+            for place, look in enumerate(looks)
+            if (fit := self._fit(track, look)) is not None
+        ]
         given: dict[int, Track] = {}
         taken: set[int] = set()
-        for _, number, place in pairs:
+        for _, number, place in sorted(pairs, reverse=True):
             if number not in taken and place not in given:
                 taken.add(number)
                 given[place] = self.tracks[number]
@@ -107,7 +104,7 @@ class Tracker:
                 given[place] = track = Track(look, began=look.at)
                 track.add(look)
                 self.tracks.append(track)
-        ended = [track for track in self.tracks if at - track.last.at > self._gap_s]
+        ended = [track for track in self.tracks if at - track.last.at > GAP_S]
         self.tracks = [track for track in self.tracks if track not in ended]
         return list(given.values()), ended
 
