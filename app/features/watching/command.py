@@ -53,7 +53,7 @@ def watch(
     roi: Annotated[str | None, typer.Option(help="Part to look at: left,top,right,bottom as shares, 0-1.")] = None,
     min_face: Annotated[int, typer.Option(min=10, max=1000, help="Narrowest face to look for, in pixels.")] = 24,
     rotate: Annotated[int, typer.Option(help="Degrees to turn pictures clockwise: 90, 180 or 270.")] = 0,
-    timeline: Annotated[Path | None, typer.Option(help="Write who is in the films: a file .json or .csv.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write who is in films: .json, .csv or .html.")] = None,
     frigate: Annotated[str | None, typer.Option(help="In place of sources: Frigate, such as http://host:5000.")] = None,
     mqtt: Annotated[str | None, typer.Option(help="Frigate's broker: mqtt://user:password@host:1883.")] = None,
     go2rtc: Annotated[str | None, typer.Option(help="Frigate's live frames, such as http://host:1984.")] = None,

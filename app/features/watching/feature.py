@@ -35,9 +35,8 @@ def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
         return int(watching().erase_like(change, subject_id)) if change.connection.execute(some).all() else 0
 
     def prune() -> None:
-        old = watching()
-        old.sightings.prune()
-        old.cameras.prune()
+        watching().sightings.prune()
+        watching().cameras.prune()
 
     left = sa.exists(sa.select(SIGHTINGS.c.key)) | sa.exists(sa.select(CAMERAS.c.name))
     tasks = [Task(expiry_seconds, "sightings of before", prune)] if database.column(sa.select(left))[0] else []

@@ -106,8 +106,7 @@ class Watching:
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
         """
-        seen = self.strangers.seen(gallery, stranger_id)
-        return self._enroll(gallery, subject, seen, also, stranger_id)
+        return self._enroll(gallery, subject, self.strangers.seen(gallery, stranger_id), also, stranger_id)
 
     def erase_like(self, change: Change, subject_id: str) -> int:
         """Delete the sightings of a subject that is being erased, and those of unknown people whose score with its

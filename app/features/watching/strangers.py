@@ -95,10 +95,7 @@ class Strangers:
             return [to_stored(row, self._store.blobs) for row in connection.execute(query)]
 
     def edit(self, gallery: Gallery, stranger_id: str, values: Mapping[str, object]) -> Stranger:
-        """Set whether the stranger is ``ignored``, and the ``note`` on who it may be, as far as they are given.
-
-        Raises NotFound ``stranger_not_found``.
-        """
+        """Set whether it is ``ignored``, and a ``note`` on who it may be. Raises NotFound ``stranger_not_found``."""
         with self._store.change(gallery) as change:
             key = find_key(change.connection, change.gallery, stranger_id)
             if values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -268,7 +269,7 @@ def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
         enrolled(api, "/v1/galleries/crew", "eileen", COLLINS)
         key = api.post("/v1/keys", json={"scopes": ["watch"], "galleries": ["crew"]}).json()["secret"]
         asked = ["watch", str(path), str(tiny), "--gallery", "crew", "--server", server.url, "--key", key]
-        for name in ("out %41?#.json", "out %41?#.csv"):
+        for name in ("out %41?#.json", "out %41?#.csv", "out %41?#.html"):
             done = run(tmp_path / "beside", *asked, "--timeline", str(tmp_path / name))
             assert done.returncode == 0, done.stderr
         kinds = api.get("/v1/events", params={"after": 0, "seconds": 0}).text
@@ -281,6 +282,10 @@ def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
     assert second["visits"] == []
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out %41?#.csv").read_text())))
     assert sorted(row["decision"] for row in rows) == ["known", "unknown"]
+    page = (tmp_path / "out %41?#.html").read_text()
+    assert re.findall(r"<td>film %41\?#.mp4<td>0:00:0\d<td>0:00:0[1-9]<td>(\w+)<td>(\w+)", page) == [
+        (visit["subject"] or "unknown", visit["decision"]) for visit in first["visits"]
+    ], page
     for kind in ("person_seen", "unknown_seen", "left"):
         assert f"event: {kind}" in kinds
     assert "name_changed" not in kinds

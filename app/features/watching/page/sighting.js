@@ -10,7 +10,6 @@ import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count, nameOf, oneIn, score, when } from "../words.js";
 
-/** How many of a person's sightings are on their page. */
 const SHOWN = 12;
 
 /**

@@ -34,11 +34,6 @@ export class Waiting {
     this.strangers = [];
   }
 
-  /** @param {string} stranger */
-  strangerPath(stranger) {
-    return `${this.home}/strangers/${stranger}`;
-  }
-
   load() {
     return showing(this.place, async () => {
       const asked = [
@@ -105,7 +100,7 @@ export class Waiting {
 
   /** @param {Api.Stranger} stranger */
   stranger(stranger) {
-    const where = this.strangerPath(stranger.id);
+    const where = `${this.home}/strangers/${stranger.id}`;
     const ignore = (/** @type {object} */ note) => async () => {
       await patch(where, { ignored: true, ...note });
       return "Nothing is said of this one any more.";
@@ -182,7 +177,7 @@ export class Waiting {
     const { sightings } = await get(`${this.home}/sightings`, { stranger: stranger.id, limit: MOST });
     const others = this.strangers.filter((one) => one.id !== stranger.id);
     const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
-    const join = (/** @type {string} */ id) => post(`${this.strangerPath(id)}/merge`, { into: stranger.id });
+    const join = (/** @type {string} */ id) => post(`${this.home}/strangers/${id}/merge`, { into: stranger.id });
     const place = problemPlace();
     const build = (/** @type {(done?: boolean) => void} */ close) => {
       const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work) =>
@@ -219,7 +214,7 @@ export class Waiting {
   /** @param {Api.Stranger[]} ignored */
   ignored(ignored) {
     const again = (/** @type {Api.Stranger} */ one) => async () => {
-      await patch(this.strangerPath(one.id), { ignored: false });
+      await patch(`${this.home}/strangers/${one.id}`, { ignored: false });
       return "This one is asked about again.";
     };
     const row = (/** @type {Api.Stranger} */ one) => {

@@ -143,8 +143,10 @@ class Frigate:
         try:
             document = json.loads(message.payload)
             if message.topic == STATS:
+                fps = {str(name)[:LENGTH]: each["camera_fps"] for name, each in document["cameras"].items()}
+                some = list(fps)[:MOST_CAMERAS]
                 with self._lock:
-                    self._problems = _problems(document)
+                    self._problems = {name: None if fps[name] else "no pictures in Frigate" for name in some}
                 return
             said = _read(message.topic, document)
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -224,9 +226,3 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
     at, zones = float(after.get("end_time") or now), after.get("current_zones") or after.get("entered_zones")
     zone, snapshot = str(zones[-1])[:LENGTH] if zones else None, bool(after.get("has_snapshot"))
     return _Said(str(after["id"]), str(after["camera"])[:LENGTH], began, at, snapshot, ended, zone)
-
-
-def _problems(stats: dict[str, Any]) -> dict[str, str | None]:
-    """Return why each camera has no pictures by Frigate's statistics, None if it has some. Raises what `_read` does."""
-    fps = {str(name)[:LENGTH]: camera["camera_fps"] for name, camera in stats["cameras"].items()}
-    return {name: None if fps[name] else "no pictures in Frigate" for name in list(fps)[:MOST_CAMERAS]}

@@ -1,10 +1,12 @@
-"""Who is in a film, from when to when: as JSON, and as CSV."""
+"""Who is in a film, from when to when: as JSON, as CSV, and as a page."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from datetime import timedelta
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,11 @@ from app.files import replacing
 
 COLUMNS: Final = ("film", "from_s", "to_s", "decision", "subject", "name", "stranger", "score", "frames", "sighting")
 """Columns of a visit; times are in seconds from the film's beginning."""
+PAGE: Final = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Who is in the film</title>
+<table cellpadding="6"><tr><th>Film<th>From<th>To<th>Who<th>Decision
+{}</table></html>
+"""
 
 
 class Timeline:
@@ -43,15 +50,23 @@ class Timeline:
         return sorted(self._visits.values(), key=lambda one: (films.index(one["film"]), one["from_s"], one["to_s"]))
 
     def write(self, path: Path) -> None:
-        """Write CSV to a file with that extension, JSON to any other."""
-        visits = self.visits()
-        text = io.StringIO()
-        if path.suffix.lower() == ".csv":
+        """Write CSV or a page to a file with the extension `.csv` or `.html`, JSON to any other."""
+        visits, text, kind = self.visits(), io.StringIO(), path.suffix.lower()
+        if kind == ".csv":
             writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(visits)
+        elif kind == ".html":
+            text.write(PAGE.format("\n".join(_row(visit) for visit in visits)))
         else:
             films = [{"film": name, "visits": [one for one in visits if one["film"] == name]} for name in self._began]
             text.write(json.dumps({"version": 1, "films": films}, ensure_ascii=False, indent=1) + "\n")
         with replacing(path) as file:
             file.write(text.getvalue().encode())
+
+
+def _row(visit: dict[str, Any]) -> str:
+    """Return a visit's row of the page, whose times are hours, minutes and seconds."""
+    times = (timedelta(seconds=int(visit[name])) for name in ("from_s", "to_s"))
+    who = visit["name"] or visit["subject"] or visit["stranger"] or "unknown"
+    return "<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in (visit["film"], *times, who, visit["decision"]))
