@@ -55,12 +55,12 @@ def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: Store
         subject = find_subject(change.connection, change.gallery, subject_id)
         now = utc_now()
         row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": expires_at}
-        rows = [
-            row | _probe(change, correction_id, made.package, to_bytes(made), probe.crop) for made in fitted.templates
-        ]
+        made = [template for template in (fitted.template, fitted.second) if template]
+        rows = [row | _probe(change, correction_id, each.package, to_bytes(each), probe.crop) for each in made]
         _insert(change, rows)
         _drop_oldest(change, subject.key)
-    return Correction(correction_id, subject.id, fitted.package, fitted.template, probe.crop, now, expires_at)
+    own = fitted.template
+    return Correction(correction_id, subject.id, own.package, to_bytes(own), probe.crop, now, expires_at)
 
 
 def corrections_of(store: Store, gallery: Gallery, subject_id: str) -> list[Correction]:

@@ -188,8 +188,8 @@ class StoredFace:
 
     subject: str
     """The subject's id."""
-    template: bytes
-    """Float32, little endian, by ``package``; empty if it was not read."""
+    template: Template
+    """Of length 0 if it was not read."""
     quality: Quality
     box: Box = NOWHERE
     crop: bytes | None = None
@@ -200,30 +200,7 @@ class StoredFace:
     origin: Origin | None = None
     second: Template | None = None
     """The template by the gallery's other package while it is being re-embedded; only of a face to be stored."""
-    package: str = ""
-    """Empty in an import, which names the package of all its templates once."""
     key: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        subject: str,
-        templates: Sequence[Template],
-        quality: Quality,
-        box: Box,
-        crop: bytes | None = None,
-        *,
-        origin: Origin | None = None,
-    ) -> StoredFace:
-        """Return a face to be stored, with one template or, while the gallery is being re-embedded, two."""
-        own, *others = templates
-        second, package = others[0] if others else None, own.package
-        return cls(subject, to_bytes(own), quality, box, crop, origin=origin, second=second, package=package)
-
-    @property
-    def templates(self) -> tuple[Template, ...]:
-        own = Template(from_bytes(self.template), self.package)
-        return (own,) if self.second is None else (own, self.second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,15 +259,15 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
 def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
     """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
     it lacks one, and what `unit_vectors` raises."""
-    made = {template.package: template for template in face.templates}
+    made = {template.package: template for template in (face.template, face.second) if template}
     packages = [spec.key.package for spec in written]
     if not made.keys() >= set(packages):
         message = f"The gallery takes templates of {' and of '.join(packages)} now."
-        raise PackageMismatch(message, expected=packages, given=face.package)
+        raise PackageMismatch(message, expected=packages, given=face.template.package)
     for spec in written:
         unit_vectors(spec, [made[spec.key.package]])
     own, *others = (made[package] for package in packages)
-    return replace(face, template=to_bytes(own), package=own.package, second=others[0] if others else None)
+    return replace(face, template=own, second=others[0] if others else None)
 
 
 def unit_vectors(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
@@ -535,16 +512,16 @@ def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> St
     if row.photo_image_id is not None:
         size = (row.photo_width, row.photo_height)
         origin = Origin(row.photo_image_id, *size, row.photo_score, row.photo_external_id)
+    template = blobs.unpack("template", row.face_id, bytes(row.template)) if blobs else b""
     return StoredFace(
         subject=row.subject,
-        template=blobs.unpack("template", row.face_id, bytes(row.template)) if blobs else b"",
+        template=Template(from_bytes(template), row.package),
         quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
         box=Box(row.x, row.y, row.width, row.height),
         crop=blobs.unpack("crop", row.face_id, bytes(crop)) if blobs and crop is not None else None,
         face_id=row.face_id,
         created_at=row.created_at,
         origin=origin,
-        package=row.package,
         key=row.key,
     )
 

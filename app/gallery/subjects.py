@@ -303,7 +303,7 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
                 "subject_key": subject_keys[face.subject],
                 "face_id": face_id,
                 "package": package,
-                "template": blobs.pack("template", face_id, face.template),
+                "template": blobs.pack("template", face_id, to_bytes(face.template)),
                 "quality": face.quality.score,
                 "reasons": json.dumps(face.quality.reasons) if face.quality.reasons else "[]",
                 "x": face.box.x,

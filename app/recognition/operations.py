@@ -687,7 +687,8 @@ def to_store(embedders: Embedders, home: Gallery, faces: Sequence[tuple[str, Fac
                 templates[package] = template
     stored = []
     for (subject, face, origin), by_package in zip(faces, made, strict=True):
-        whole = [by_package[package] for package in home.packages if package in by_package]
+        own, *others = [by_package[name] for name in home.packages if name in by_package] or [template_of(face)]
+        second = others[0] if others else None
         crop = encode_crop(face.crop) if home.store == "crop" and face.crop is not None else None
-        stored.append(StoredFace.of(subject, whole or [template_of(face)], face.quality, face.box, crop, origin=origin))
+        stored.append(StoredFace(subject, own, face.quality, face.box, crop, origin=origin, second=second))
     return stored

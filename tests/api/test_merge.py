@@ -16,7 +16,7 @@ from app.features.bulk.rows import write_many
 from app.gallery.records import StoredFace
 from app.gallery.store import Store
 from app.package.folders import find_packages, select
-from app.types import Quality
+from app.types import Quality, Template
 from tests.conftest import PROJECT
 from tests.support.changing import written
 from tests.support.live import serving
@@ -118,7 +118,7 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
         write_many,
         home.embedder,
         [],
-        [StoredFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)],
+        [StoredFace(owner, Template(vector, home.embedder), Quality(50.0, ())) for vector in units(faces, DIMENSION)],
     )
     store.close()
     chance = random.Random(5)

@@ -29,7 +29,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.packages import write_manifest
 from app.package.folders import Package, find_packages
-from app.types import Quality, Vectors
+from app.types import Quality, Template, Vectors
 from tests.support import packages
 from tests.support.changing import changed
 from tests.support.following import let_expire
@@ -100,7 +100,8 @@ class Server:
 
     def write(self, subjects: Sequence[str], vectors: Vectors) -> None:
         rows = [
-            StoredFace(one, vector.tobytes(), Quality(50.0, ())) for one, vector in zip(subjects, vectors, strict=True)
+            StoredFace(one, Template(vector, "tiny@1"), Quality(50.0, ()))
+            for one, vector in zip(subjects, vectors, strict=True)
         ]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 

@@ -129,7 +129,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(galleries:
     near = template(2).vector + 0.4 * template(3).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
     for vector in (template(2), like, template(3)):
-        add(galleries.store, "bob", StoredFace.of("", (vector,), Quality(50, ()), Box(0, 0, 1, 1)))
+        add(galleries.store, "bob", StoredFace("", vector, Quality(50, ()), Box(0, 0, 1, 1)))
     kept = corrected.corrections_of(galleries.store, staff(galleries), "bob")[2].id
     receipt = Erasures(galleries, Signer(bytes(32)), least=lambda _: 0.99).erase("staff", "ann")
     assert receipt["erased"]["corrections"] == 2

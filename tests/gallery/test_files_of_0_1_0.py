@@ -53,7 +53,7 @@ def probes(galleries: Galleries, gallery: str) -> list[Template]:
         for subject in ("collins", "hopper")
         for row in galleries.store.faces(galleries.store.gallery(gallery), subject).items
     ]
-    vectors = [np.frombuffer(row.template, "<f4") for row in rows]
+    vectors = [row.template.vector for row in rows]
     noise = np.random.default_rng(7).standard_normal(len(vectors[0])).astype(np.float32)
     noise /= np.linalg.norm(noise)
     mixed = (vectors[0] + 0.7 * noise).astype(np.float32)

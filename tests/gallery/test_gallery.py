@@ -60,7 +60,7 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
 def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries) -> None:
     near = template(1).vector + 0.3 * template(4).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
-    galleries.enroll(galleries.store.gallery("staff"), "ann", [replace(face(1), template=to_bytes(like))])
+    galleries.enroll(galleries.store.gallery("staff"), "ann", [replace(face(1), template=like)])
     for _ in range(40):
         galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
@@ -114,7 +114,7 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
         lambda: galleries.enroll(
             galleries.store.gallery("staff"),
             "ann",
-            [face(1), StoredFace.of("", (foreign,), Quality(1, ()), Box(0, 0, 1, 1))],
+            [face(1), StoredFace("", foreign, Quality(1, ()), Box(0, 0, 1, 1))],
         ),
         lambda: galleries.open_search(galleries.store.gallery("staff")).search([foreign], 1),
         lambda: galleries.open_search(galleries.store.gallery("staff")).verify("ann", foreign),
@@ -131,7 +131,7 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
     lengths = [2 * template(1).vector, template(1, dimension=DIMENSION + 1).vector, np.empty(0, np.float32)]
     calls: list[Callable[[Template], object]] = [
         lambda bad: galleries.enroll(
-            galleries.store.gallery("staff"), "ann", [StoredFace.of("", (bad,), Quality(1, ()), Box(0, 0, 1, 1))]
+            galleries.store.gallery("staff"), "ann", [StoredFace("", bad, Quality(1, ()), Box(0, 0, 1, 1))]
         ),
         lambda bad: galleries.open_search(galleries.store.gallery("staff")).search([bad], 1),
     ]
@@ -150,7 +150,7 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, d
     copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}
     change_sql(
         database_url,
-        sa.update(FACES).where(FACES.c.key == damaged.key).values(template=rows[2].template),
+        sa.update(FACES).where(FACES.c.key == damaged.key).values(template=to_bytes(rows[2].template)),
         sa.delete(FACES).where(FACES.c.key == gone.key),
         sa.insert(FACES).from_select(list(copy), sa.select(*copy.values()).where(FACES.c.key == added.key)),
     )

@@ -27,7 +27,7 @@ from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.transfers import rename_subject
-from app.gallery.records import Gallery, Metadata, StoredFace, to_bytes
+from app.gallery.records import Gallery, Metadata, StoredFace
 from app.gallery.store import Store, _count
 from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
@@ -133,15 +133,15 @@ def test_what_is_enrolled_comes_back_the_same(
     galleries = store.galleries().items
     gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
     vector = np.array(numbers, np.float32) / np.float32(np.linalg.norm(numbers))
-    new = StoredFace.of("", (Template(vector, PACKAGE),), quality, box)
+    new = StoredFace("", Template(vector, PACKAGE), quality, box)
     enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
     found = store.subject(gallery, subject_id)
     assert found.id == enrolled.subject
     assert (found.name or name) == found.name
     assert found.metadata == metadata
     row = store.face(gallery, enrolled.faces[0].face_id, subject_id)
-    assert (row.quality, row.box, row.crop, row.package) == (quality, box, crop, PACKAGE)
-    assert row.template == vector.astype("<f4").tobytes()
+    assert (row.quality, row.box, row.crop, row.template.package) == (quality, box, crop, PACKAGE)
+    assert np.array_equal(row.template.vector, vector.astype("<f4"))
     written(store, gallery, delete_subject, subject_id)
     assert store.counts(gallery).faces == 0
 
@@ -395,7 +395,7 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
 
 @pytest.mark.parametrize("covered", [0, 1])
 def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery: Gallery, covered: int) -> None:
-    faces = [StoredFace(one, to_bytes(face().templates[0]), Quality(50, ())) for one in ("a", "b")]
+    faces = [StoredFace(one, face().template, Quality(50, ())) for one in ("a", "b")]
     covers = [one.face_id if place == covered else None for place, one in enumerate(faces)]
     people = [BulkSubject(one.subject, cover=cover) for one, cover in zip(faces, covers, strict=True)]
     written(store, gallery, write_many, gallery.embedder, people, faces)
@@ -403,7 +403,7 @@ def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery:
 
 
 def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
-    faces = [StoredFace("Zoe\u0308", to_bytes(face().templates[0]), Quality(50, ()))]
+    faces = [StoredFace("Zoe\u0308", face().template, Quality(50, ()))]
     added = written(store, gallery, write_many, gallery.embedder, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
     assert (added.subjects, added.faces) == (1, 1)
     (subject,) = store.subjects(gallery).items
@@ -508,7 +508,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         expected[store.face(gallery, enrolled.faces[0].face_id, f"s{number % 3}").key] = (
             store.subject(gallery, enrolled.subject).key,
             number,
-            new.templates[0].vector,
+            new.template.vector,
         )
     with store.change_reader.read_all(gallery.index_spec) as (position, moment):
         enroll(store, gallery, "late", [face(9)])
@@ -584,7 +584,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
     gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
     faces = [face(number) for number in range(40)]
     crops = [f"crop-{number:04}-".encode() * 10 for number in range(40)]  # found in one page; stored over many
-    templates = [new.templates[0].vector.tobytes() for new in faces]
+    templates = [new.template.vector.tobytes() for new in faces]
     for number, (new, crop) in enumerate(zip(faces, crops, strict=True)):
         enroll(store, gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
     assert all(files_hold(tmp_path, *templates, *crops))

@@ -42,7 +42,7 @@ def galleries(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 
 def add(galleries: Galleries, subject: str, vector: Vector, quality: float = 50) -> str:
-    face = StoredFace.of("", (Template(vector, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
+    face = StoredFace("", Template(vector, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
     return galleries.enroll(galleries.store.gallery("staff"), subject, [face]).faces[0].face_id
 
 
@@ -107,7 +107,7 @@ def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Gal
             galleries.store.gallery("staff"),
             subject,
             [
-                StoredFace.of("", (Template(near(vector, 0.05, seed), PACKAGE),), Quality(50, ()), Box(0, 0, 1, 1))
+                StoredFace("", Template(near(vector, 0.05, seed), PACKAGE), Quality(50, ()), Box(0, 0, 1, 1))
                 for seed in range(200 if subject == "ann" else 100)
             ],
         )

@@ -27,8 +27,8 @@ def at(degrees: float) -> Template:
 
 
 def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> StoredFace:
-    return StoredFace.of(
-        "", (template(seed),), Quality(quality, ()), Box(0, 0, 1, 1), None if crop is None else encode_crop(crop)
+    return StoredFace(
+        "", template(seed), Quality(quality, ()), Box(0, 0, 1, 1), None if crop is None else encode_crop(crop)
     )
 
 

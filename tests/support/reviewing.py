@@ -58,7 +58,7 @@ def between(one: int, other: int, photo: int) -> Vector:
 
 
 def face(template: Vector, quality: float = GOOD) -> StoredFace:
-    return StoredFace.of("", (Template(template, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
+    return StoredFace("", Template(template, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
 
 
 class Reviewing:

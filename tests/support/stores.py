@@ -26,9 +26,9 @@ AT_ONCE = 10_000
 
 def face(seed: int = 0, quality: float = 80.0) -> StoredFace:
     vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
-    return StoredFace.of(
+    return StoredFace(
         "",
-        (Template(vector / np.linalg.norm(vector), PACKAGE),),
+        Template(vector / np.linalg.norm(vector), PACKAGE),
         Quality(quality, (Reason.SMALL_FACE,)),
         Box(1, 2.5, -3, 4),
     )
@@ -68,6 +68,6 @@ def fill(url: str, count: int) -> None:
             write_many,
             gallery.embedder,
             [],
-            [StoredFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)],
+            [StoredFace(f"s{start + n}", Template(vectors[n], PACKAGE), Quality(50.0, ())) for n in range(AT_ONCE)],
         )
     store.close()

@@ -74,4 +74,4 @@ def get_crop(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId
 
 
 def stored_face(face: StoredFace, gallery: Gallery) -> schemas.StoredFace:
-    return schemas.StoredFace.of(face, model=face.package, has_crop=gallery.store == "crop")
+    return schemas.StoredFace.of(face, model=face.template.package, has_crop=gallery.store == "crop")

@@ -35,12 +35,13 @@ from app.features.sealed_files import SealedWriter, read_sealed
 from app.features.signatures import Signer
 from app.features.stored import decode_crop, is_unit
 from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
-from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects
+from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, to_bytes
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.timestamps import utc_now
+from app.types import Template
 
 if TYPE_CHECKING:
     from app.api.components import Components
@@ -144,7 +145,7 @@ def _write_parts(
         job.progress(0, contents.counts.faces)
         for faces in _chunks(contents.faces, ROWS_AT_ONCE):
             parts[FACES].write(b"".join(json_lines.write(_face_line(face)) for face in faces))
-            parts[TEMPLATES].write(b"".join(face.template for face in faces))
+            parts[TEMPLATES].write(b"".join(to_bytes(face.template) for face in faces))
             if crops:
                 parts[CROPS].write(b"".join(face.crop or b"" for face in faces))
             job.progress(job.done + len(faces))
@@ -301,7 +302,7 @@ def _import_faces(run: Import) -> None:
             except InvalidInput as error:
                 run.refuse(item, name, error)
                 continue
-            batch.rows.append(Row(item, name, face_of(face, vector.astype("<f4").tobytes(), kept)))
+            batch.rows.append(Row(item, name, face_of(face, Template(vector, run.gallery.embedder), kept)))
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         run.write(batch, {**job.saved, "faces": at})

@@ -15,7 +15,7 @@ from app.features.bulk.npy import RowReader
 from app.features.bulk.rows import BulkSubject, subject_columns, write_many
 from app.features.sealed_files import read_sealed
 from app.features.tar_stream import PieceReader
-from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
+from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import check_visible
 from app.jobs.runner import Running
 from app.recognition.duplicates import Objections
@@ -91,7 +91,7 @@ class Import:
         """
         job, package = self.job, package or self.gallery.embedder
         gallery = self.core.store.gallery(self.gallery.id)  # an import may outlast a re-embedding
-        checked = self._check(gallery, batch, package)
+        checked = self._check(gallery, batch)
         refused = {row.face.subject for row, objections in checked if objections.refused}
         rows = [row for row, objections in checked if not objections.refused]
         left = {row.face.subject for row in rows}
@@ -109,9 +109,9 @@ class Import:
             self._report(checked)
             job.checkpoint(saved, change.connection)
 
-    def _check(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Objections]]:
+    def _check(self, gallery: Gallery, batch: Batch) -> list[tuple[Row, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
-        faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
+        faces = [(row.face.subject, row.face.template) for row in batch.rows]
         # Templates come in thousands; a review finds duplicates among them later.
         photos = self.job.params.get("content") == "photos"
         return list(
@@ -130,7 +130,7 @@ class Import:
                 self.job.refuse(row.item, row.name, "unlike", UNLIKE, enrolled=True)
 
 
-def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> StoredFace:
+def face_of(line: FaceLine, template: Template, crop: bytes | None = None) -> StoredFace:
     """Return the face that a line of `faces.jsonl` describes."""
     face = StoredFace(
         subject=line.subject,

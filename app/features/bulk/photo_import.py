@@ -103,7 +103,7 @@ def _write(run: Import, good: Sequence[Examined], last: int) -> None:
             if examined.poor and examined.photo.item in alone:
                 run.refuse(examined.photo.item, examined.photo.name, examined.poor)
                 continue
-            package = face.package
+            package = face.template.package
             batch.subjects.append(examined.subject)
             batch.rows.append(Row(examined.photo.item, examined.photo.name, face))
         run.write(batch, {"next": last}, package)
@@ -113,7 +113,7 @@ def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined,
     """Return the items of the turned heads that match no good face of their subject."""
     alone: set[int] = set()
     for subject in {examined.subject.id for examined, _ in faces if examined.poor}:
-        own = [(examined, face.templates[0]) for examined, face in faces if examined.subject.id == subject]
+        own = [(examined, face.template) for examined, face in faces if examined.subject.id == subject]
         turned = {examined.photo.item: template for examined, template in own if examined.poor}
         good = [template for examined, template in own if not examined.poor]
         matched = run.core.operations.beside_good(gallery, subject, list(turned.values()), good)

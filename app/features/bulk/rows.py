@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -25,7 +26,6 @@ from app.gallery.records import (
     Metadata,
     StoredFace,
     face_query,
-    from_bytes,
     is_current,
     join_templates,
     package_mismatch,
@@ -104,9 +104,9 @@ def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Seq
     own, *others = gallery.packages
     if package != own:
         raise package_mismatch(gallery.index_spec, package)
-    whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
-    numbers = from_bytes(b"".join(face.template for face in faces))
-    if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
+    vectors = [face.template.vector for face in faces]
+    whole = all(vector.shape == (gallery.dimension,) for vector in vectors)
+    if not whole or not is_unit(np.array(vectors, np.float32).reshape(len(faces), gallery.dimension)).all():
         message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
         raise InvalidInput(message, code="invalid_template")
     if not others:

@@ -16,7 +16,7 @@ from app.features.bulk.rows import BulkSubject
 from app.features.stored import is_unit
 from app.gallery.records import package_mismatch
 from app.jobs.runner import Running
-from app.types import Vector
+from app.types import Template, Vector
 
 if TYPE_CHECKING:
     from app.api.components import Components
@@ -70,7 +70,7 @@ def _add(
         return InvalidInput("The template is not a vector of length 1.", code="invalid_template")
     if line.name is not None or line.metadata is not None:
         batch.subjects.append(subject)
-    batch.rows.append(Row(item, line.subject, face_of(line, vector.astype("<f4").tobytes())))
+    batch.rows.append(Row(item, line.subject, face_of(line, Template(vector, run.gallery.embedder))))
     return None
 
 

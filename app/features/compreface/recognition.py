@@ -156,8 +156,8 @@ def verify_face(
     home.entry.target = wanted
     operations, gallery, params = home.operations, home.open(), sent.params
     row = home.store.face(gallery, wanted)
-    enrolled = row.templates[0]
-    similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
+    enrolled = row.template
+    similarity = _answered(operations, gallery, enrolled.package, exact=home.grant.sees_exact_scores)
     photo = embed_for(operations, gallery, sent.images[0])
     faces = compared_faces(photo, params)
     home.components.guard.count_faces(home.grant, len(faces))
@@ -192,7 +192,7 @@ def verify_face_embeddings(
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.open()
-    enrolled = home.store.face(gallery, wanted).templates[0]
+    enrolled = home.store.face(gallery, wanted).template
     similarity = _answered(home.operations, gallery, enrolled.package, exact=False)
     return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)
 

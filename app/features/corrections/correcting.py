@@ -51,8 +51,7 @@ class Correcting:
         points = self._core.embedders.thresholds(gallery.embedder).points
         if not points or not self._core.store.subject(gallery, subject).face_count:
             return
-        (template,) = probe.templates[:1]
-        searched = self._core.galleries.open_search(gallery, template.package)
-        if searched.verify(subject, template).score >= points[-1].threshold:
+        searched = self._core.galleries.open_search(gallery, probe.template.package)
+        if searched.verify(subject, probe.template).score >= points[-1].threshold:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
             raise Conflict(message, code="correction_unlikely", subject=subject)

@@ -63,7 +63,7 @@ def search(call: Call, wanted: requests.SearchFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     row = call.stored(gallery, face_id_from(wanted.FaceId))
     matches = match_faces(
-        call, gallery, row.templates[0], wanted.FaceMatchThreshold, wanted.MaxFaces, leave_out=row.face_id
+        call, gallery, row.template, wanted.FaceMatchThreshold, wanted.MaxFaces, leave_out=row.face_id
     )
     return {"SearchedFaceId": wanted.FaceId, "FaceMatches": matches, "FaceModelVersion": gallery.embedder}
 
@@ -171,7 +171,7 @@ def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidat
         except NotFound:  # deleted meanwhile
             return
         for row in page.items:
-            if row.package == probe.package:
-                yield cosine(probe, row.templates[0]), row.face_id
+            if row.template.package == probe.package:
+                yield cosine(probe, row.template), row.face_id
         if (cursor := page.next_cursor) is None:
             return

@@ -117,11 +117,11 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
         raise Refused(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
     searched: Shape
     if wanted.FaceId is not None:
-        probes = [call.stored(gallery, face_id_from(wanted.FaceId)).templates[0]]
+        probes = [call.stored(gallery, face_id_from(wanted.FaceId)).template]
         searched = {"SearchedFace": {"FaceId": wanted.FaceId}}
     else:
         user = wanted.UserId or ""
-        probes = [row.templates[0] for row in call.store.faces(gallery, user, None, PAGE).items]
+        probes = [row.template for row in call.store.faces(gallery, user, None, PAGE).items]
         searched = {"SearchedUser": {"UserId": user}}
     matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
     call.count_faces(len(probes))
@@ -207,7 +207,7 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    probe = call.stored(gallery, face).templates[0]
+    probe = call.stored(gallery, face).template
     thresholds = call.operations.thresholds_in(gallery, probe.package)
     (found,) = fused([call.galleries.open_search(gallery, probe.package).verify(wanted.UserId, probe)], thresholds)
     similarity = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1})

@@ -41,7 +41,7 @@ from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.models.packages import added, write_own
 from app.package.folders import OwnCalibrations, own_path
-from app.types import Quality
+from app.types import Quality, Template
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.changing import changed
@@ -69,7 +69,7 @@ def trusted(path: Path, folder: Path, *, replace: bool = False) -> Summary:
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
-    face = StoredFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
+    face = StoredFace(subject, Template(vector.astype("f4"), PACKAGE), Quality(50.0, ()), crop=crop)
     changed(galleries, "g", write_many, PACKAGE, [], [face])
 
 
@@ -112,7 +112,8 @@ def fill(galleries: Galleries) -> Job:
     """Put in something of many kinds; return a job with a secret."""
     vectors = units(60)
     faces = [
-        StoredFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
+        StoredFace(f"s{n}", Template(vectors[n], PACKAGE), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n]))
+        for n in range(60)
     ]
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
     changed(galleries, "g", write_many, PACKAGE, subjects, faces)

@@ -133,8 +133,9 @@ class Server:
         return template
 
     def new(self, number: int, *taken: str, keep_crop: bool = True) -> StoredFace:
-        templates = tuple(self.template(number, package) for package in taken or self.staff.packages)
-        face = StoredFace.of("", templates, Quality(50, ()), Box(0, 0, 9, 9), encode_crop(crop(number)))
+        own, *others = (self.template(number, package) for package in taken or self.staff.packages)
+        face = StoredFace("", own, Quality(50, ()), Box(0, 0, 9, 9), encode_crop(crop(number)))
+        face = replace(face, second=others[0]) if others else face
         return face if keep_crop else replace(face, crop=None)
 
     def enroll(self, *numbers: int, keep_crop: bool = True) -> None:
@@ -157,7 +158,7 @@ class Server:
         """Whether the subject is answered by the mean of its faces' templates, as the database has them."""
         gallery = self.staff
         probe = self.template(number, self.galleries.probed_by(gallery))
-        own = [np.frombuffer(face.template, "<f4") for face in self.store.faces(gallery, subject).items]
+        own = [face.template.vector for face in self.store.faces(gallery, subject).items]
         vector, length = fuse(np.stack(own))
         expected = (len(own), float(vector @ probe.vector), length)
         found = [
@@ -268,8 +269,8 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     until(lambda: other.answers_by(NEW))
     (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
-    assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
-    assert float(np.frombuffer(face.template, "<f4") @ expected) > 0.99
+    assert (face.template.package, len(face.template.vector)) == (NEW, NEW_DIMENSION)
+    assert float(face.template.vector @ expected) > 0.99
     job = one.ended()
     assert (job.done, job.total, job.counts) == (len(numbers), len(numbers), {"embedded": len(numbers)})
 
@@ -391,7 +392,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.staff.packages))
-        changed(server.galleries, "staff", write_many, face.package, [], [replace(face, subject="s1")])
+        changed(server.galleries, "staff", write_many, face.template.package, [], [replace(face, subject="s1")])
 
     again_if_overtaken(write)
     assert tried == [2, 2]
