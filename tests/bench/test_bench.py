@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from tests.support.cpu_gpu import CpuGpu
 from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
 from training.evaluation.speed import Speeds, Spread, contest
+from training.recipe import load_recipe
 
 pytestmark = pytest.mark.long
 
@@ -296,9 +298,12 @@ def test_a_part_on_a_card_that_fails_is_told_and_the_others_run(tmp_path: Path) 
     for part in ("servers", "search", "canvases"):
         assert asked[part][2] in PARTS
         assert {"--device", "cuda"} < set(asked[part])
-    assert not [
-        word for words in asked.values() for word in words if word.endswith(".toml") and not (PROJECT / word).is_file()
-    ]
+    for part in ("iresnet", "vit"):
+        *_, recipe = (PROJECT / word for word in asked[part] if word.endswith(".toml"))
+        changes = [word for before, word in pairwise(asked[part]) if before == "--set"]
+        read = load_recipe(recipe, changes)
+        assert read.data.source.startswith("procedural:")
+        assert not read.evaluate.packs, "the machine has no such files"
 
 
 def test_the_command_knows_every_part() -> None:
