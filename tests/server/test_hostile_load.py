@@ -29,7 +29,7 @@ from PIL import Image
 
 from app.machine import memory_in_use
 from tests.support.connections import begun, opened, unsigned
-from tests.support.live import LiveServer, family, serving
+from tests.support.live import LiveServer, children, family, serving
 from tests.support.load import PHOTOS
 
 pytestmark = pytest.mark.long
@@ -40,7 +40,7 @@ QUIET_S = 60.0
 CLIENTS, INTERVAL_S = 8, 2.0
 """Honest clients, and the seconds between the requests of each: four a second of 75 ms of a core each, so
 that two quiet cores are idle for six sevenths of the time and nobody waits for another."""
-WITHIN = 3.0
+WITHIN = 2.5
 """How much longer the honest ones' p99 may take beside the hostile ones; reported, as it depends on the machine."""
 GIB = 1024**3
 ERROR_TYPE = "x-amzn-errortype"
@@ -212,9 +212,11 @@ def test_honest_clients_are_answered_beside_hostile_ones(tmp_path: Path, memory:
     pytest.importorskip("boto3", reason="the dev extra brings boto3")
     workers = os.environ.get("LIKENESS_HOSTILE_WORKERS", "")  # by default as many as cores
     with serving(tmp_path / "data", {"MEMORY_BYTES": memory, "PHOTO_WORKERS": workers}) as server:
+        parents = children(server.process.pid)
         with watched(server.process.pid) as held:
             quiet, beside, honest = _played(server)
         assert server.process.poll() is None
+        assert parents == children(server.process.pid)  # nothing but workers may end
     peak = max(held)
     verdict = "within" if beside <= WITHIN * quiet else "NOT within"
     figures = f"p99 {quiet:.0f} ms quiet, {beside:.0f} ms beside hostile ones: {beside / quiet:.1f}x"

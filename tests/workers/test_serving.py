@@ -1,4 +1,8 @@
-"""A real server with photo workers, as `likeness serve` starts it."""
+"""A real server with photo workers, as `likeness serve` starts it.
+
+`python -m pytest tests/workers/test_serving.py --full -s` kills 100 workers under load, and prints the memory of a
+server that has just started.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.machine import cores
+from app.machine import cores, memory_in_use
 from tests.features.immich.test_immich import faces_of
-from tests.support.live import LiveServer, children, serving
+from tests.support.live import LiveServer, children, family, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.sighted import events_of, told
 from tests.support.waiting import until
@@ -25,7 +29,10 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux"),
 ]
-KILLED = 20
+KILLED, FULL_KILLED = 20, 100
+MIB = 1024 * 1024
+AT_REST = 350 * MIB
+"""Maximum memory of a server with two workers after its first start, in which it prepares the models."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,19 @@ def test_there_are_as_many_as_cores(server: LiveServer) -> None:
     assert "photo workers" in server.log.read_text()
 
 
-def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServer) -> None:
+def test_a_server_with_two_workers_starts_in_1_gib_and_takes_a_third_of_it(tmp_path: Path) -> None:
+    settings = {"PHOTO_WORKERS": 2, "MEMORY_BYTES": 1024 * MIB}
+    with serving(tmp_path / "data", settings, models=False) as server, server.client() as client:
+        until(lambda: len(workers_of(server)) == 2)
+        taken = sum(map(memory_in_use, family(server.process.pid)))
+        print(f"{taken / MIB:.0f} MiB at rest")  # noqa: T201 (what -s is for)
+        assert taken <= AT_REST
+        assert len(client.post("/v1/detect", files={"image": BOTH}).raise_for_status().json()["faces"]) == 2
+
+
+def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServer, full: bool) -> None:
+    kills = FULL_KILLED if full else KILLED
+    times = kills // KILLED
     with server.client() as client, ThreadPoolExecutor(6) as pool:
         client.post("/v1/galleries", json={"id": "killed"}).raise_for_status()
         client.post("/v1/galleries/killed/subjects/hopper/faces", files={"images": HOPPER}).raise_for_status()
@@ -86,9 +105,9 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
         tracks = [pool.submit(by_track, number) for number in range(10)]
         cameras = [pool.submit(by_deepstack, number) for number in range(10)]
         albums = [pool.submit(by_immich, number) for number in range(10)]
-        enrolled = [pool.submit(enroll, number) for number in range(30)]
-        found = [pool.submit(identify, number) for number in range(60)]
-        for number in range(KILLED):
+        enrolled = [pool.submit(enroll, number) for number in range(30 * times)]
+        found = [pool.submit(identify, number) for number in range(60 * times)]
+        for number in range(kills):
             until(lambda: workers_of(server))
             with suppress(ProcessLookupError, IndexError):  # it has just been replaced
                 os.kill(workers_of(server)[number % cores()], signal.SIGKILL)
@@ -100,8 +119,8 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
         assert {name for each in cameras for name in each.result()} == {"hopper"}
         assert {each.result() for each in albums} == {2}
         assert {each.result() for each in enrolled} == {201}
-        assert [name for each in found for name in each.result()] == ["hopper"] * 60
-        assert client.get("/v1/galleries/killed").json()["faces"] == 61
+        assert [name for each in found for name in each.result()] == ["hopper"] * len(found)
+        assert client.get("/v1/galleries/killed").json()["faces"] == 1 + 2 * len(enrolled)
     until(lambda: len(workers_of(server)) >= cores())
 
 
