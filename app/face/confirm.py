@@ -26,10 +26,9 @@ CONFIRMED = 0.85
 """Score that the upright look at a face has, either way, if its landmarks are not made up. Chosen on LFW View 1, turned
 (docs/explanation/quality.md)."""
 SURE_LOOK, SURE_LOOK_TURNED = 0.91, 0.92
-"""Score of the upright look from which no surer one is searched for: of a sight that seemed sure, and of others. In
-photos of LFW View 1 turned in their plane (972 views of 162 photos, and 192 of 8 that were read wrong before) made-up
-landmarks had at most 0.908 and 0.918 there; 2 % of the right ones have less than 0.92. Of 282 sure sights in upright
-photos 6 have less than 0.91, and no more less than 0.915."""
+"""Score of the upright look at a sight that seemed sure from which the whole photo is not searched again, and of any
+look from which no surer one is searched for. In LFW View 1, turned in its plane, made-up landmarks had at most 0.914
+and 0.918 there; 2 % of the right ones have less than 0.92, as have 16 of 1,058 sure sights in upright photos."""
 SPOT_THRESHOLD, LIKE_SIZE = 0.15, 2.0
 """Score from which a place is looked at for a turned face though there is a sure one in the photo, and factor by which
 a fainter place may be smaller or larger than a sure face. Of 24 photos of LFW View 1 turned every 15 degrees from 30
@@ -37,8 +36,7 @@ on, two sights of 528 have less than 0.15. Faces of 65 pixels in films, turned b
 in 25 of 77 photos, and seem 0.65 to 2.1 times as wide."""
 TURNS = (90, 180, 270)
 """Clockwise degrees by which a photo is turned, one after the other, until a face is surely confirmed in it. Faces are
-hardly seen further from upright than 45 degrees; one of the four looks is as near as that. Fainter places were looked
-at three times before the last, in eight directions."""
+hardly seen further from upright than 45 degrees; one of the four looks is as near as that."""
 SEEN_WITHIN, MOST_SEARCHES = 15.0, 5
 """Degrees by which a sure face may be turned until the photo is searched once more, held as that face is: YuNet is sure
 of faces turned by up to 30, and people's heads lean by 15 either way. And the most searches of a photo."""
@@ -50,9 +48,8 @@ up to which the upright look may find those of a sight that seemed sure elsewher
 directions: one sight of two overlapping faces had 0.31. Of 411 in upright photos of LFW View 1 none has more than
 0.24; of 230 in photos turned by 15 to 30 degrees three have more."""
 SURE_WITHIN = 10.0
-"""Degrees by which such a face may lean there: of 198 upright photos of LFW View 1 none leans by more than 9, and of
-500 none has less than 0.9 there. Sure sights with made-up landmarks in photos turned by 135 and 150 degrees had 0.87 to
-0.89, and leaned by 9 to 17: they were confirmed."""
+"""Degrees by which such a face may lean there: of 198 upright photos of LFW View 1 none leans by more than 9. Made-up
+landmarks of sure sights in photos turned by 135 and 150 degrees had 0.87 to 0.89, and leaned by 9 to 17."""
 QUARTERS: dict[float, int] = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 """Turns that need no interpolation, and a tenth of the time."""
 DARK, LIT = 40.0, 110.0
@@ -130,7 +127,10 @@ class _Faces:
             if first is not None and first.score >= SURE_LOOK and first.leans <= SURE_WITHIN:
                 alike = _reads_alike(sight, first, SURE_READING)
                 look = _upright(self._pixels, first, self._detector, SURE_LOOK) if alike else None
-            look = self._read_turned(sight, first) if look is None else look._replace(sure=True)
+            if look is None or not look.sure:
+                seemed_sure, looks = look is not None, (look, self._read_turned(sight, first))
+                look = max(filter(None, looks), key=_SCORE, default=None)
+                look = look and look._replace(sure=look.sure or seemed_sure)
             if look is not None:
                 self._add(look)
             elif sight.score >= unalignable_from and not _is_near(sight, self._others):

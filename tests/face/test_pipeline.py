@@ -17,7 +17,7 @@ from PIL import Image
 
 from app.errors import NoFace, Unalignable
 from app.face.align import similarity_transform
-from app.face.confirm import CONFIRMED, mapped, turn_pixels
+from app.face.confirm import CONFIRMED, SURE_LOOK, mapped, turn_pixels
 from app.face.detect import DIRECTIONS, SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.face.yunet import Rows, YuNet
@@ -237,15 +237,21 @@ class TestTurnedFaces:
         assert face.landmarks is not None
         assert len(looks) == bool(degrees or shift)
 
-    def test_the_surest_of_the_confirmed_readings_is_taken(self, yunet: Path, astronaut: Pixels) -> None:
-        """Made-up landmarks may be confirmed too, by a lower score than the face's own, and be the first ones tried."""
+    @pytest.mark.parametrize(("seemed", "confirmed"), [(0.89, CONFIRMED + 0.01), (0.95, SURE_LOOK + 0.004)])
+    def test_the_surest_of_the_confirmed_readings_is_taken(
+        self, yunet: Path, astronaut: Pixels, seemed: float, confirmed: float
+    ) -> None:
+        """Made-up landmarks may be confirmed too, by a lower score than the face's own, and be the first ones tried.
+
+        Two of 7,000 turned views of photos that nothing was chosen on seemed sure, and had 0.911 and 0.914.
+        """
         made_up: list[Landmarks] = []
 
         class Misled(Detector):
             def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
                 (sight,) = super().search(pixels, min_face=min_face)[:1]
                 made_up.append(sight.landmarks + np.float32(6))
-                return [replace(sight, landmarks=made_up[0], score=0.89)]
+                return [replace(sight, landmarks=made_up[0], score=seemed)]
 
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
                 return [replace(each, score=0.88) for each in super().turned(pixels, box, directions)[:1]]
@@ -257,7 +263,7 @@ class TestTurnedFaces:
                 looks.append(found)
                 if len(looks) > 2:  # the view and its mirror image
                     return found
-                return expected, CONFIRMED + 0.01
+                return expected, confirmed
 
         looks: list[object] = []
         (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
