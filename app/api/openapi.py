@@ -116,16 +116,8 @@ def document(
         contact={"name": "Likeness"},
     )
     components = document.setdefault("components", {})
-    models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None} | dict.fromkeys(webhooks)
-    models |= {model: None for operation in operations for model in (operation.body,) if model}
-    _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
-    known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
-    for each in operations:
-        if each.images and each.body and each.wire.forms:
-            known[each.body.__name__] = _form_schema(each.body, each.images)
-    for superfluous in ("HTTPValidationError", "ValidationError"):
-        known.pop(superfluous, None)
+    _add_bodies(known, operations, webhooks)
     document |= {"webhooks": {model.__name__.lower(): _webhook(model) for model in webhooks}} if webhooks else {}
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
@@ -139,14 +131,7 @@ def document(
     by_path = {(operation.method, operation.path): operation for operation in reversed(operations)}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            declared = by_path[method.upper(), path]
-            operation["operationId"] = _operation_id(operation["operationId"], method, path, declared)
-            operation.setdefault("description", f"{declared.wire.name}'s call. {declared.wire.description}")
-            _complete_example(operation["responses"], declared)
-            operation["security"] = [] if declared.public else [{name: []} for name in declared.wire.security]
-            if not declared.public and declared.wire.takes_keys:
-                operation.setdefault("x-scope", declared.scope or "any")
-                operation["x-unrestricted"] = declared.unrestricted
+            _complete(operation, by_path[method.upper(), path], method, path)
     known |= {name: {"type": "string", "enum": list(words)} for words, name in _NAMED_SETS.items()}
     known["Problem"]["properties"]["code"] |= {"enum": [kind.code for kind in KINDS]}
     _tidy(document["paths"])
@@ -158,6 +143,30 @@ def document(
     components["schemas"] = {name: schema for name, schema in sorted(known.items()) if name in named}
     components["examples"] = {code: {"value": _error_example(code)} for code in sorted(shown)}
     return document
+
+
+def _add_bodies(known: dict[str, Any], operations: Sequence[Operation], webhooks: Sequence[type[BaseModel]]) -> None:
+    """Add the schemas of bodies, webhooks and errors, which no handler's signature names; remove FastAPI's errors."""
+    models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None} | dict.fromkeys(webhooks)
+    models |= {operation.body: None for operation in operations if operation.body}
+    _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
+    for each in operations:
+        if each.images and each.body and each.wire.forms:
+            known[each.body.__name__] = _form_schema(each.body, each.images)
+    for superfluous in ("HTTPValidationError", "ValidationError"):
+        known.pop(superfluous, None)
+
+
+def _complete(operation: dict[str, Any], declared: Operation, method: str, path: str) -> None:
+    """Complete what FastAPI says of an operation: its id, example, and the keys and scope that it needs."""
+    operation["operationId"] = _operation_id(operation["operationId"], method, path, declared)
+    operation.setdefault("description", f"{declared.wire.name}'s call. {declared.wire.description}")
+    _complete_example(operation["responses"], declared)
+    operation["security"] = [] if declared.public else [{name: []} for name in declared.wire.security]
+    if not declared.public and declared.wire.takes_keys:
+        operation.setdefault("x-scope", declared.scope or "any")
+        operation["x-unrestricted"] = declared.unrestricted
 
 
 _NAMED_SETS: Mapping[tuple[str, ...], str] = {

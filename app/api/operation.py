@@ -115,20 +115,11 @@ class Operation:
         """Return all error codes, each once."""
         if self.public:
             return OPEN_CODES
-        codes = [*KEYED_CODES]
-        if not self.monitoring:
-            codes += CALL_CODES
-        if self.unrestricted:
-            codes.append("gallery_restricted")
-        if "{gallery}" in self.path:
-            codes += ("gallery_not_found", "invalid_id")
-        if self.images:
-            codes += IMAGE_CODES
-        elif self.body:
-            codes += JSON_CODES
-        elif self.upload:
-            codes += UPLOAD_CODES
-        return tuple(dict.fromkeys((*codes, *self.codes)))
+        of_call = () if self.monitoring else CALL_CODES
+        of_key = ("gallery_restricted",) if self.unrestricted else ()
+        of_path = ("gallery_not_found", "invalid_id") if "{gallery}" in self.path else ()
+        of_body = IMAGE_CODES if self.images else JSON_CODES if self.body else UPLOAD_CODES if self.upload else ()
+        return tuple(dict.fromkeys((*KEYED_CODES, *of_call, *of_key, *of_path, *of_body, *self.codes)))
 
     def fill(self, **ids: str) -> str:
         """Return the path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""
