@@ -243,7 +243,7 @@ class TestTurnedFaces:
     ) -> None:
         """Made-up landmarks may be confirmed too, by a lower score than the face's own, and be the first ones tried.
 
-        Two of 7,000 turned views of photos that nothing was chosen on seemed sure, and had 0.911 and 0.914.
+        Two of 13,000 turned views of photos that nothing was chosen on seemed sure, and had 0.911 and 0.914.
         """
         made_up: list[Landmarks] = []
 
