@@ -363,7 +363,7 @@ def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | Pho
 def _guard(settings: Settings, admin_key: str, keys: Keys) -> Guard:
     failures = _rate("failed_keys", settings.failed_keys)
     if failures is None:
-        raise InvalidSetting(f"{PREFIX}FAILED_KEYS: give a rate")
+        raise InvalidSetting(f"{PREFIX}FAILED_KEYS: Give a rate such as 10/m; this one can't be `unlimited`")
     admin = AdminKey(admin_key, settings.data_dir / ADMIN_KEY_FILE)
     return Guard(admin, keys, failures, vector_rate=_rate("vector_rate", settings.vector_rate))
 

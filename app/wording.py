@@ -31,6 +31,10 @@ _SAYS = {
     r"String should match pattern '\^\[0-9a-f\]\{(\d+)\}.*": r"Give \1 digits of 0-9 and a-f",
     r"String should match pattern '\^\[a-z0-9\]\(.*": "Use a-z, 0-9 and inner hyphens, such as front-door",
     r"String should match pattern '\^\[a-z0-9\]\[.*": "Use a-z and 0-9, behind the first also the signs . _ and -",
+    "Input should be greater than or equal to ": "Give at least ",
+    "Input should be less than or equal to ": "Give at most ",
+    "Input should be (?=')": "Give ",
+    "Field required$": "This is required",
     "Value should have (.*) item": r"Text should have \1 character",
     ", unable to .*| after validation, .*": "",
     "(appear to be an IPv4 or IPv6 network)": r"\1, such as 192.168.1.0/24",
@@ -57,13 +61,13 @@ def found_wrong(problem: Mapping[str, Any]) -> str:
 def unknown_name(name: str, known: Collection[str], what: str, image: str | None = None) -> str:
     """Return the message about a ``name`` that is not ``known``, with the one that is probably meant.
 
-    ``what``: "field" or "parameter". ``image``: the field of the photo, if a photo is required but missing.
+    ``what``: "field" or "parameter". ``image``: the fields of photos that are required but missing.
     """
     there_is_none = _NO_SUCH.format(what)
     if by_rate := meant_rate(name, known):
         return f"{there_is_none}: {by_rate}"
     if image is not None:
-        return f"{there_is_none}: the photo goes into {image}"
+        return f"{there_is_none}: the {'photos go' if ' and ' in image else 'photo goes'} into {image}"
     if nearest := near(name, known):
         return f"{there_is_none}. Did you mean {nearest}?"
     return f"{there_is_none}; there are {', '.join(known)}" if known else f"{there_is_none}: it takes none"

@@ -293,8 +293,8 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
         if name not in known and ignore:
             continue
         if name not in known:
-            missing = next((one for one in wanted.names if one not in parts.images), None)
-            message = unknown_name(name, known, "field", missing)
+            missing = " and ".join(one for one in wanted.names if one not in parts.images)
+            message = unknown_name(name, known, "field", missing or None)
             raise invalid_request([{"loc": (name,), "msg": message}], "body")
         if len(data) > MAX_TEXT_FIELD:
             raise InvalidInput(f"{name}: longer than {MAX_TEXT_FIELD} bytes.", code="payload_too_large")

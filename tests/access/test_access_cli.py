@@ -123,7 +123,7 @@ def test_neither_the_log_nor_the_database_holds_a_key(shared_server: LiveServer)
     ("settings", "words"),
     [
         ({"RATE_LIMIT": "often"}, "LIKENESS_RATE_LIMIT"),
-        ({"FAILED_KEYS": "unlimited"}, "LIKENESS_FAILED_KEYS"),
+        ({"FAILED_KEYS": "unlimited"}, "LIKENESS_FAILED_KEYS: Give a rate such as 10/m"),
         ({"KEYS_FILE": "/not/there.yaml"}, "/not/there.yaml"),
     ],
 )

@@ -361,6 +361,8 @@ MEANT: dict[str, tuple[dict[str, Any], str]] = {
     "a rate in quotes": ({"json": {"image": BASE64, "fmr": "0.001"}}, "between 0 and 1"),
     "a count": ({"files": {"image": COLLINS}, "params": {"limit": "1e3"}}, "limit: Give a whole number, such as 10"),
     "a count in quotes": ({"json": {"image": BASE64, "limit": "5"}}, "limit: Give a whole number without quotes"),
+    "a count of none": ({"files": {"image": COLLINS}, "params": {"limit": "0"}}, "limit: Give at least 1"),
+    "a choice": ({"files": {"image": COLLINS}, "params": {"quality": "maybe"}}, "quality: Give 'none', 'low'"),
     "a yes": ({"files": {"image": COLLINS}, "params": {"explain": "ja"}}, "explain: Give true or false"),
     "a parameter that is none": ({"files": {"image": COLLINS}, "params": {"q": "1"}}, "there are track, quality, "),
     "an address": ({"files": {"image": b"https://example.org/a.jpg"}}, "send the photo itself"),
@@ -381,9 +383,14 @@ def test_messages_say_what_to_do(api: httpx.Client, people: str, what: str) -> N
     assert "unable to" not in message
 
 
+def test_a_message_names_both_photos_of_a_pair(api: httpx.Client) -> None:
+    answer = api.post("/v1/verify", files={"photo": COLLINS})
+    assert "the photos go into image1 and image2" in answer.json()["error"]["message"]
+
+
 LIBRARIES = re.compile(
     "Value error|unable to|instance of|dictionary|after validation|Extra inputs|Traceback|pydantic"
-    "|Input should be a valid|should match pattern"
+    "|Input should be (?:a valid|'|\\w+ than or)|Field required|should match pattern"
 )
 """Words of pydantic and of Python, which say nothing to whoever sent the request."""
 WRONG = ("abc", "", "-1", "1e999", "\0")

@@ -129,10 +129,6 @@ def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
     writer = csv.writer(file)
     for refusal in some:
         cells = (refusal.name, refusal.code, refusal.message, " ".join(refusal.reasons))
-        writer.writerow([refusal.item, *(_harmless(cell) for cell in cells), str(refusal.enrolled).lower()])
+        texts = ("'" + cell if cell.startswith(FORMULA_SIGNS) else cell for cell in cells)  # no spreadsheet's formulas
+        writer.writerow([refusal.item, *texts, str(refusal.enrolled).lower()])
     return file.getvalue().encode()
-
-
-def _harmless(cell: str) -> str:
-    """Return the cell, changed so that no spreadsheet takes it for a formula."""
-    return "'" + cell if cell.startswith(FORMULA_SIGNS) else cell
