@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 from tests.support import ready
 from tests.support.postgres import cluster, empty, new_database
 
-OFF_BY_DEFAULT: dict[str, Any] = dict.fromkeys(("deepstack", "immich", "watching"), "on")
 PROJECT = Path(__file__).resolve().parent.parent
+OFF_BY_DEFAULT: dict[str, Any] = {
+    name: "on" for name in ("deepstack", "immich", "watching") if (PROJECT / "app" / "features" / name).is_dir()
+}
+"""What switches such features on, but for those that `tests/test_features.py` has taken out."""
 MODULES = ("app", "training", "bench", "clients", "tests")
 """Folders of the modules that the workers compile."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
