@@ -12,6 +12,8 @@ from app.api.body import FORM_TYPE, MAX_TEXT_FIELD, Body, form_parts
 from app.errors import InvalidInput
 
 URLENCODED_TYPE = "application/x-www-form-urlencoded"
+BYTES = "latin-1"
+"""An encoding in which each byte is one character."""
 MAX_PARTS = 64
 """Maximum parts of a form, including images."""
 
@@ -47,8 +49,9 @@ def _pieces(body: Body) -> list[tuple[str, bytes]]:
     if body.media_type == URLENCODED_TYPE:
         if body.data.count(b"&") >= MAX_PARTS:
             raise InvalidInput(f"A form has at most {MAX_PARTS} parts here.", code="payload_too_large")
-        listed = parse_qsl(body.data, keep_blank_values=True)
-        return [(name.decode("utf-8", "replace"), value) for name, value in listed]
+        # It takes bytes too, but then refuses everything beyond ASCII, escaped or not.
+        listed = parse_qsl(body.data.decode(BYTES), keep_blank_values=True, encoding=BYTES)
+        return [(name.encode(BYTES).decode("utf-8", "replace"), value.encode(BYTES)) for name, value in listed]
     if body.media_type != FORM_TYPE:
         return []
     return form_parts(body, MAX_PARTS)

@@ -114,6 +114,9 @@ def test_viseron(service: httpx.Client, key: str) -> None:
     earlier call come along.
     """
     urlencoded = {"content-type": "application/x-www-form-urlencoded"}
+    for sent, code in (("userid=Zo%C3%AB", 200), ("userid=Zo\u00eb", 200), ("userid=Zo%FF", 400)):
+        status, body = answered(service, DELETE, f"{sent}&api_key={key}".encode(), urlencoded)
+        assert status == code, (sent, body)
     status, body = answered(service, DELETE, f"userid=Tom+Cruise&api_key={key}".encode(), urlencoded)
     assert (status, body) == (200, {"success": True}), "though there is nobody"
     photo = ("image", COLLINS, "image")
