@@ -48,6 +48,7 @@ from app.features.listing import face_ids, find_faces, subject_ids
 from app.features.photos import embed_for, enroll_face
 from app.gallery import subjects
 from app.gallery.records import subject_not_found
+from app.gallery.text import to_nfc
 from app.pipeline import crop_of
 
 router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
@@ -67,7 +68,7 @@ def checked_name(name: str | None) -> str:
     """Return the name if CompreFace would accept it for a new subject. Raises Refused."""
     if name is None or not name.strip():
         raise Refused(VALIDATION, "Subject name cannot be empty")
-    if len(name) > MAX_NAME:
+    if len(to_nfc(name)) > MAX_NAME:  # a Mac's file names have each accent as a letter of its own
         raise Refused(VALIDATION, f"Subject name size must be between 1 and {MAX_NAME}")
     if not _NAME.fullmatch(name):
         message = "The name cannot contain the following special characters: ';', '/', '\\'"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -241,6 +242,13 @@ def test_names_that_compreface_refuses(bound: httpx.Client, name: str | None, nu
     refused(bound.post(SUBJECTS, json={"subject": name}), 400, number)
     bound.post(SUBJECTS, json={"subject": "Ann"})
     refused(bound.put(f"{SUBJECTS}/Ann", json={"subject": name}), 400, number)
+
+
+def test_a_name_is_as_long_as_it_is_composed(bound: httpx.Client) -> None:
+    composed = "\u00e9" * 50
+    sent = {"subject": unicodedata.normalize("NFD", composed)}
+    assert bound.post(SUBJECTS, json=sent).raise_for_status().json() == {"subject": composed}
+    assert bound.get(SUBJECTS).json() == {"subjects": [composed]}
 
 
 def test_faces_page_by_page(bound: httpx.Client) -> None:
