@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.access.audit import AuditEntry, AuditStore
+from app.db.clock import ClockGuard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
@@ -377,6 +379,32 @@ def test_a_browser_stays_signed_in_by_a_cookie_that_other_sites_cannot_use(tmp_p
         error_of(client.get("/v1/key", headers=header), 401, "revoked_key")
         text = client.get("/v1/audit?limit=1000", headers={"x-api-key": admin}).text
         assert not any(secret in text for secret in (session[-20:], door[-20:], code[-20:]))
+
+
+def test_a_leaping_clock_signs_nobody_out_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if others sign in meanwhile; and what was begun at a false time ends with it."""
+    clock = Clock()
+    monkeypatch.setattr("app.main.ClockGuard", partial(ClockGuard, now=clock))
+    monkeypatch.setattr("app.features.sign_in.codes.CACHE_S", 0.0)
+    with running(tmp_path / "data") as client:
+        key = {"x-api-key": client.headers.pop("x-api-key")}
+
+        def begun() -> dict[str, str]:
+            cookie = client.post("/v1/session", headers=key).raise_for_status().headers["set-cookie"]
+            client.cookies.clear()
+            return {SESSION_HEADER: "page", "cookie": cookie.partition(";")[0]}
+
+        first = begun()
+        for leap in (-600, -7200, 0, 43200, 0):
+            clock.now = NOW + leap
+            client.get("/v1/key", headers=first).raise_for_status()
+            client.get("/v1/key", headers=begun()).raise_for_status()
+        clock.now = NOW + 100 * DAY_S
+        error_of(client.get("/v1/key", headers=first), 401, "session_ended")
+        false = begun()
+        clock.now = NOW
+        client.get("/v1/key", headers=first).raise_for_status()
+        error_of(client.get("/v1/key", headers=false), 401, "session_ended")
 
 
 def test_a_server_may_keep_nobody_signed_in(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from app.access.audit import AuditEntry
 from app.access.keys import digest_of
+from app.db.clock import STEP_S
 from app.db.encryption import Sealer
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
@@ -48,12 +49,16 @@ class SignIn:
 class SignIns:
     """Makes texts that stand for keys, and finds the key of a text. Safe to share between threads.
 
+    Only `prune` deletes the expired ones, since it does nothing while the clock may be wrong.
+
     Every call may raise what `Database` raises. `sealer` seals with the server's secrets, which all servers of the
     database share. `clock` returns seconds since 1970.
     """
 
     kind: ClassVar[str]
     prefix: ClassVar[str]
+    early_s: ClassVar[float] = SKEW_S
+    """How many seconds the clock may be behind the one by which a text was made."""
 
     def __init__(
         self, database: Database, sealer: Sealer, valid_s: float, clock: Callable[[], float] = time.time
@@ -70,7 +75,6 @@ class SignIns:
         sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
         values = {"id": name, "kind": self.kind, "digest": digest_of(secret), "sealed": sealed, "made_at": now}
         with self._database.write(cached=False) as connection:
-            connection.execute(sa.delete(SIGN_INS).where(self._mine(), ~self._valid()))
             connection.execute(sa.insert(SIGN_INS).values(values))
             row = entry.insert(CREATED, connection) if entry else None
         _written(entry, row, CREATED)
@@ -114,9 +118,9 @@ class SignIns:
         return SIGN_INS.c.kind == self.kind
 
     def _valid(self) -> sa.ColumnElement[bool]:
-        """Return SQL for the rows that are still valid; setting the clock back does not extend them."""
+        """Return SQL for the rows that are still valid; setting the clock back by more than `early_s` ends them."""
         now = self._clock()
-        return SIGN_INS.c.made_at.between(now - self.valid_s, now + SKEW_S)
+        return SIGN_INS.c.made_at.between(now - self.valid_s, now + self.early_s)
 
     def _purpose(self, name: str) -> bytes:
         return f"{self.kind}\0{name}".encode()
@@ -163,6 +167,7 @@ class Sessions(SignIns):
 
     kind = "session"
     prefix = "ls_"
+    early_s = STEP_S + SKEW_S  # after a start with a late clock, the trusted time may be late by STEP_S
 
     def __init__(
         self,

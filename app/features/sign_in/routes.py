@@ -183,9 +183,10 @@ def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
 
 
 def _start(core: Components, session_days: float) -> Part:
-    database, sealer = core.store.database, core.sealer
-    codes, invitations = SignInCodes(database, sealer), Invitations(database, sealer)
-    sessions = Sessions(database, sealer, session_days)
+    # Those who are signed in stay so if the clock is set back, and no code lives longer.
+    database, sealer, now = core.store.database, core.sealer, core.clock.now
+    codes, invitations = SignInCodes(database, sealer, now), Invitations(database, sealer, now)
+    sessions = Sessions(database, sealer, session_days, now)
 
     def link(url: str, key: str) -> str:
         return SIGN_IN_LINK.format(url=url, code=codes.make(key).text)
