@@ -4,13 +4,15 @@ import { h } from "./dom.js";
 import { table } from "./parts.js";
 import { sentence } from "./words.js";
 
+const PARTS = "By sex and ethnic group";
 const SHOWN = [1e-2, 1e-3, 1e-4];
 
 /**
  * The card as a section; the groups within groups are folded.
  * @param {Api.BiasCard} card
+ * @param {string} title the model's
  */
-export function biasCard(card) {
+export function biasCard(card, title) {
   if (!card) return h("p.small", {}, "How its error rates differ between groups of people was not measured.");
   const rates = SHOWN.filter((fmr) => card.groups.some((group) => rateOf(group, fmr)));
   const main = card.groups.filter((group) => !group.name.includes("/"));
@@ -27,7 +29,12 @@ export function biasCard(card) {
     ),
     ratesOf("Groups", main, rates),
     parts.length
-      ? h("details", {}, h("summary", {}, "By sex and ethnic group"), ratesOf("Parts of groups", parts, rates))
+      ? h(
+          "details",
+          {},
+          h("summary", { "aria-label": `${PARTS}: ${title}` }, PARTS),
+          ratesOf("Parts of groups", parts, rates),
+        )
       : null,
     h("p.small", {}, `People who appear twice: ${card.repeats}.`),
   );

@@ -83,7 +83,7 @@ export async function takePhoto() {
   let video = null;
   let left = false;
   const photo = await openDialog("Take a photo", (close) => {
-    const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
+    const place = h("div.viewfinder", { "aria-live": "polite" }, h("p.hint", {}, "Waiting for the camera …"));
     const shoot = h(
       "button.primary",
       { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) },

@@ -31,7 +31,7 @@ export async function challenge(gallery) {
   let video = null;
   let left = false;
   const found = await openDialog("Identify with a challenge", (close) => {
-    const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
+    const place = h("div.viewfinder", { "aria-live": "polite" }, h("p.hint", {}, "Waiting for the camera …"));
     const told = h(
       "p.step",
       { role: "status" },

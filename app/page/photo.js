@@ -7,6 +7,8 @@ import { icon } from "./icons.js";
 import { keep, recall } from "./memory.js";
 import { blank, decoded, fitted } from "./picture.js";
 
+/** The label of a view's only place. */
+const ONLY = "Photo";
 const places = new Set();
 /** The shape of a photo that the browser can't decode, until the server says how large it is. */
 const UNKNOWN = { width: 4, height: 3 };
@@ -42,7 +44,12 @@ export class PhotoPlace {
     this.onphoto = onphoto;
     this.label = label;
     this.name = name;
+    // Where a view has several places, the names of their buttons say which is which.
+    const named = (/** @type {string} */ words) => ({
+      "aria-label": label === ONLY ? null : `${words}: ${label.toLowerCase()}`,
+    });
     this.input = h("input.hidden", {
+      ...named("Choose a photo"),
       type: "file",
       accept: "image/*",
       id: newId("photo"),
@@ -51,12 +58,13 @@ export class PhotoPlace {
     this.stage = h("div.stage", { onclick: () => this.stage.querySelector(".invitation") && this.input.click() });
     const camera = h(
       "button",
-      { type: "button", onclick: async () => this.take(await takePhoto()) },
+      { ...named("Camera"), type: "button", onclick: async () => this.take(await takePhoto()) },
       icon("camera"),
       "Camera",
     );
     const choose = h("label.button", { for: this.input.id }, icon("photo"), "Choose a photo");
-    this.removal = h("button.quiet", { type: "button", hidden: true, onclick: () => this.remove() }, "Remove");
+    const remove = { ...named("Remove"), type: "button", hidden: true, onclick: () => this.remove() };
+    this.removal = h("button.quiet", remove, "Remove");
     this.element = h(
       "section.photo",
       {

@@ -96,7 +96,7 @@ def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client
     rows = page.locator("table.audit tbody tr")
     expect(rows.filter(has_text="enroll").first).to_contain_text("done")
     expect(rows.filter(has_text=re.compile("show_gallery|read_audit"))).to_have_count(0)
-    page.get_by_label("What only reads, too").check()
+    page.get_by_label("Also what only reads").check()
     page.get_by_role("button", name="Show").click()
     expect(rows).to_have_count(100)
     expect(rows.filter(has_text="read_audit").first).to_be_attached()

@@ -60,7 +60,7 @@ export function audit(_, asked) {
       "form.filter",
       { onsubmit: () => busy(button, read), "aria-label": "Filter" },
       inputs.map(([, words, input]) => field(words, input)),
-      h("label.choice", {}, all, h("span", {}, "What only reads, too")),
+      h("label.choice", {}, all, h("span", {}, "Also what only reads")),
       button,
     ),
     place.element,

@@ -44,7 +44,8 @@ async function load(own) {
  * @param {Api.FacePage} page
  */
 function add(own, page) {
-  own.cards.append(...page.faces.map((face) => card(own, face)));
+  const before = own.cards.childElementCount;
+  own.cards.append(...page.faces.map((face, index) => card(own, face, before + index + 1)));
   own.bar?.update();
   const next = h("button", { type: "button", onclick: () => busy(next, () => showing(own.place, more)) }, "More faces");
   const more = async () => add(own, await get(`${own.where}/faces`, { limit: FACES, cursor: page.next_cursor }));
@@ -89,10 +90,11 @@ const looks = (face) => (face.quality.reasons.length ? sentence(list(face.qualit
 /**
  * @param {any} own
  * @param {Api.StoredFace} face
+ * @param {number} number
  */
-function card(own, face) {
+function card(own, face, number) {
   const quality = Math.round(face.quality.score);
-  const box = h("input", { type: "checkbox", "aria-label": `Select the face of quality ${quality}` });
+  const box = h("input", { type: "checkbox", "aria-label": `Select face ${number} of quality ${quality}` });
   const heard = () => {
     if (box.checked) own.chosen.set(face.face_id, face);
     else own.chosen.delete(face.face_id);
@@ -105,7 +107,11 @@ function card(own, face) {
     {},
     h(
       "button.enlarge",
-      { type: "button", "aria-label": `Enlarge the face of quality ${quality}`, onclick: () => enlarge(own, face) },
+      {
+        type: "button",
+        "aria-label": `Enlarge face ${number} of quality ${quality}`,
+        onclick: () => enlarge(own, face),
+      },
       picture,
     ),
     h(

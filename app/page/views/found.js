@@ -109,7 +109,15 @@ function actions(state, shot, face, best) {
     return h(
       "div.row",
       {},
-      h("button.small", { type: "button", onclick: () => deny(state, shot, face, best) }, "Not this person"),
+      h(
+        "button.small",
+        {
+          type: "button",
+          "aria-label": `Not this person: ${nameOf(best)}`,
+          onclick: () => deny(state, shot, face, best),
+        },
+        "Not this person",
+      ),
       place.element,
     );
   return h(
@@ -151,12 +159,14 @@ function confirming(state, shot, face, best, place) {
  * @param {any} [done]
  */
 function naming(state, shot, face, place, done = () => {}) {
+  const { faces } = shot.answer;
+  const which = faces.length > 1 ? ` Face ${faces.indexOf(face) + 1}` : "";
   const who = new PersonField(() => state.gallery, {
     required: true,
     placeholder: "Who is it?",
-    "aria-label": "Who is it?",
+    "aria-label": `Who is it?${which}`,
   });
-  const button = h("button", { type: "submit" }, "Enroll");
+  const button = h("button", { type: "submit", "aria-label": `Enroll${which}` }, "Enroll");
   const submit = () =>
     enrolling(state, shot, place, button, async () => add(state, shot, face, await who.meant()), done);
   return h("form.row.naming", { onsubmit: submit }, who.element, button);

@@ -121,7 +121,7 @@ async function identifyShot(state) {
     state.photo.show(marked(answer), answer.image, words(answer), pointing(state));
     show(state, { ...shot, answer });
   } catch (error) {
-    if (error.name !== "AbortError") put(state.cards, problem(error));
+    if (error.name !== "AbortError") put(state.cards, h("div", { role: "alert" }, problem(error)));
   }
 }
 

@@ -57,16 +57,13 @@ function card(job, again, place) {
     const word = name.replaceAll("_", " ");
     return `${whole(number)} ${number === 1 ? word.replace(PLURAL, "$1") : word}`;
   });
+  const title = `${job.kind.replaceAll("_", " ")}${job.gallery ? `: ${job.gallery}` : ""}`;
+  const named = (/** @type {string} */ words) => `${words}, ${title}, ${when(job.created_at, true)}`;
   return h(
     "li.card",
     {},
-    h(
-      "div.row.apart",
-      {},
-      h("h2", {}, job.kind.replaceAll("_", " "), job.gallery && `: ${job.gallery}`),
-      h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state),
-    ),
-    isOpen(job) && progress(`${job.kind} progress`, job),
+    h("div.row.apart", {}, h("h2", {}, title), h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state)),
+    isOpen(job) && progress(named("Progress"), job),
     h("p", {}, [far, ...counts].join(", ")),
     job.error && h("p.problem", {}, job.error.message),
     h(
@@ -78,10 +75,20 @@ function card(job, again, place) {
     h(
       "div.row",
       {},
-      job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
-      job.has_result && job.kind === "export" && session.may("admin") ? fetching(job, place) : null,
+      job.counts.refused
+        ? h(
+            "button.small",
+            { type: "button", "aria-label": named("What was refused"), onclick: () => report(job) },
+            "What was refused",
+          )
+        : null,
+      job.has_result && job.kind === "export" && session.may("admin") ? fetching(job, named, place) : null,
       isOpen(job) && session.may("admin")
-        ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel")
+        ? h(
+            "button.danger.small",
+            { type: "button", "aria-label": named("Cancel"), onclick: () => cancel(job, again) },
+            "Cancel",
+          )
         : null,
     ),
   );
@@ -89,14 +96,16 @@ function card(job, again, place) {
 
 /**
  * @param {Api.Job} job
+ * @param {(words: string) => string} named
  * @param {Page.Place} place
  */
-function fetching(job, place) {
+function fetching(job, named, place) {
   const fetched = () => call("GET", `${path("jobs", job.id)}/result`, { as: "blob" });
   const button = h(
     "button.small",
     {
       type: "button",
+      "aria-label": named("Save its file"),
       onclick: () =>
         showing(place, () =>
           busy(button, async () => save(await fetched(), `${job.gallery}-${job.id.slice(0, 8)}.tar`)),

@@ -112,8 +112,12 @@ function usage(model, galleries) {
   const users = galleries.filter((gallery) => gallery.embedder === model.id);
   const others = galleries.filter((gallery) => gallery.embedder !== model.id);
   const names = others.map((gallery) => [gallery.id, gallery.id]);
-  const wanted = select([["", "Choose a gallery"], ...names], "", () => {}, { "aria-label": "Gallery to move" });
-  const move = h("button", { type: "button", onclick: () => showing(place, () => busy(move, begin)) }, "Move it here");
+  const wanted = select([["", "Choose a gallery"], ...names], "", () => {}, {
+    "aria-label": `Gallery to move to ${model.title}`,
+  });
+  const named = (/** @type {string} */ words) => ({ type: "button", "aria-label": `${words}: ${model.title}` });
+  const onmove = () => showing(place, () => busy(move, begin));
+  const move = h("button", { ...named("Move it here"), onclick: onmove }, "Move it here");
   const begin = async () => {
     const gallery = others.find((one) => one.id === wanted.value);
     if (gallery && (await moveGallery(gallery, model))) go("galleries", gallery.id, "settings");
@@ -125,7 +129,7 @@ function usage(model, galleries) {
     h(
       "div.row",
       {},
-      h("button", { type: "button", onclick: () => newGallery(model) }, "New gallery with it"),
+      h("button", { ...named("New gallery with it"), onclick: () => newGallery(model) }, "New gallery with it"),
       others.length > 0 && [wanted, move],
     ),
     place.element,
@@ -154,7 +158,7 @@ function measured(model) {
     "div.stack",
     {},
     det(model),
-    biasCard(model.bias_card),
+    biasCard(model.bias_card, model.title),
     [...model.calibrations].sort((a, b) => b.default - a.default).map(points),
   );
 }

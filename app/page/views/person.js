@@ -96,7 +96,12 @@ function showWrong(state, corrections) {
       "li.row",
       {},
       h("span", {}, `Said ${when(one.created_at)}, kept until ${when(one.expires_at)}`),
-      session.may("enroll") && h("button.small", { type: "button", onclick: forget(one) }, "Forget"),
+      session.may("enroll") &&
+        h(
+          "button.small",
+          { type: "button", "aria-label": `Forget what was said ${when(one.created_at)}`, onclick: forget(one) },
+          "Forget",
+        ),
     );
   state.wrong.hidden = !corrections.length;
   put(

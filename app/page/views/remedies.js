@@ -48,7 +48,7 @@ async function choose(photo, query, again) {
   const face = await openDialog(
     "Which face is it?",
     (close) => {
-      const place = h("div.picking", {}, h("p.waiting", {}, "Looking …"));
+      const place = h("div.picking", { "aria-live": "polite" }, h("p.waiting", {}, "Looking …"));
       void shown(photo.file, close).then(
         (element) => place.replaceChildren(element),
         (error) => place.replaceChildren(problem(error)),

@@ -157,7 +157,10 @@ function last(state) {
         "Reviewed",
         `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`,
       ],
-      ["Own faces missed", `${rate(summary.fnmr)} at 1 in ${whole(Math.round(1 / summary.fmr))} false matches`],
+      [
+        "Own faces missed",
+        `${rate(summary.fnmr)}${summary.fnmr ? ` at 1 in ${whole(Math.round(1 / summary.fmr))} false matches` : ""}`,
+      ],
       ["Strangers taken for somebody", `${rate(summary.fpir)}; ${percent(summary.fpir_expected)} expected`],
     ]),
     h("label.choice", {}, h("span", {}, "Show"), select(kinds, state.kind, chosen, {})),

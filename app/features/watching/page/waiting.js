@@ -86,13 +86,19 @@ export class Waiting {
   }
 
   /**
-   * @param {{picture: Node, title: string, words: string, acts: Page.Child}} shown
+   * @param {{picture: Node, title: string, words: string, acts: any[]}} shown
    * @param {(subject: string) => Promise<string | null>} name
    */
   card({ picture, title, words, acts }, name) {
     const submit = () => (who.id ? this.doing(save, () => name(who.id)) : who.input.focus());
-    const who = new PersonField(() => this.gallery, { "aria-label": "Who is it?", placeholder: "Who is it?" }, submit);
+    const who = new PersonField(
+      () => this.gallery,
+      { "aria-label": `Who is it? ${title}, ${words}`, placeholder: "Who is it?" },
+      submit,
+    );
     const save = h("button.small", { type: "submit" }, "Name");
+    for (const button of [save, ...acts])
+      if (button) button.setAttribute("aria-label", `${button.textContent}: ${title}, ${words}`);
     const naming = [h("form.row", { onsubmit: submit }, who.element, save), h("div.row", {}, acts)];
     const about = h("div", {}, h("h3", {}, title), h("p.small", {}, words));
     return h("li.card", {}, h("div.who", {}, picture, about), session.may("enroll") && naming);

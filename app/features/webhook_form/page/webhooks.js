@@ -102,7 +102,8 @@ function card(one, names, act) {
     h(
       "div.row",
       {},
-      one.state === "set_aside" && h("button.small", { type: "button", onclick: onresume }, "Resume"),
+      one.state === "set_aside" &&
+        h("button.small", { type: "button", "aria-label": `Resume ${one.url}`, onclick: onresume }, "Resume"),
       h("button.danger.small", { type: "button", "aria-label": `Delete ${one.url}`, onclick: ondrop }, "Delete"),
     ),
   );
