@@ -53,13 +53,60 @@ export function svg(tag, props = {}, ...children) {
 }
 
 /**
- * Puts `children` in place of whatever `element` holds.
+ * Puts `children` in place of whatever `element` holds. What had the focus there has it again, as `holdFocus` says.
  * @param {Element} element
  * @param {...Page.Child} children
  */
 export function put(element, ...children) {
+  const restore = element.contains(document.activeElement) ? holdFocus() : null;
   element.replaceChildren();
-  return fill(element, children);
+  fill(element, children);
+  restore?.();
+  return element;
+}
+
+/**
+ * Remember what has the focus, and return what gives it back, unless a person has moved it by then: to the same
+ * element, to the one that has its place and name now, or to the heading of the view or dialog.
+ */
+export function holdFocus() {
+  const held = /** @type {HTMLElement} */ (document.activeElement);
+  const within = held.closest("dialog, main");
+  const at = within ? alike(within, held, nameOf(held)).indexOf(held) : 0;
+  const name = nameOf(held);
+  return () => {
+    const now = document.activeElement;
+    if (now !== document.body && !(held.isConnected && now?.matches("h1, h2"))) return; // nobody chooses a heading
+    const home = within?.isConnected ? within : document.getElementById("main");
+    if (held.isConnected) held.focus({ preventScroll: true });
+    else if (home) alike(home, held, name).at(at)?.focus({ preventScroll: true });
+    if (document.activeElement === document.body) focusHeading(home);
+  };
+}
+
+/**
+ * The elements of that kind and name.
+ * @param {Element} home
+ * @param {Element} one
+ * @param {string} name
+ * @returns {HTMLElement[]}
+ */
+const alike = (home, one, name) =>
+  /** @type {any[]} */ ([...home.querySelectorAll(one.tagName)]).filter((each) => nameOf(each) === name);
+
+/** @param {any} element */
+const nameOf = (element) =>
+  element.getAttribute("aria-label") ?? element.labels?.[0]?.textContent ?? element.textContent;
+
+/**
+ * Focuses the title of a view or dialog, so that it is read out and Tab goes on from there.
+ * @param {Element | null} home
+ */
+export function focusHeading(home) {
+  const heading = home?.querySelector("h1") ?? home?.querySelector("h2");
+  if (!heading) return;
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
 }
 
 /**
@@ -177,15 +224,18 @@ export function openDialog(title, build, { held = false, wide = false } = {}) {
       done = true;
       dialog.close();
     };
+    const restore = holdFocus();
     const dialog = h(`dialog${wide ? ".wide" : ""}`, { "aria-labelledby": heading.id }, heading, build(close));
     dialog.addEventListener("cancel", (/** @type {any} */ event) => done || event.preventDefault());
     dialog.addEventListener("close", () => {
       if (!done) return dialog.showModal(); // a browser may close one against its will
       dialog.remove();
+      restore();
       resolve(answer);
     });
     document.body.append(dialog);
     dialog.showModal();
+    if (document.activeElement?.matches(".danger")) focusHeading(dialog); // Enter would do what can't be undone
   });
 }
 

@@ -3,7 +3,7 @@
 import { call, path, post, remove } from "./api.js";
 import { expectGalleries, firstGalleries } from "./choosing.js";
 import * as crops from "./crops.js";
-import { byId, confirm, field, h, leaveDialogs, put, select, toast, whenDrawn } from "./dom.js";
+import { byId, confirm, field, focusHeading, h, leaveDialogs, put, select, toast, whenDrawn } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import * as memory from "./memory.js";
 import { head } from "./parts.js";
@@ -19,6 +19,15 @@ const UNAUTHORIZED = 401;
 const shell = byId("shell");
 let leave = () => {};
 let shown = 0;
+/**
+ * What a session that the server ended has left, out of sight: whose it was, and the page with all that was typed.
+ * @type {{own: Api.OwnKey, hash: string, nodes: Node[], dialogs: HTMLDialogElement[]} | null}
+ */
+let suspended = null;
+/** The fields that a person has typed or chosen something in. */
+const touched = new WeakSet();
+
+addEventListener("input", ({ target }) => target && touched.add(target));
 
 addEventListener("hashchange", (event) => {
   const code = session.fromLink();
@@ -27,7 +36,7 @@ addEventListener("hashchange", (event) => {
 });
 addEventListener(
   "signed-out",
-  (event) => session.who() && event instanceof CustomEvent && end(event.detail), // the first of several says why
+  (event) => session.who() && event instanceof CustomEvent && suspend(event.detail), // the first of several says why
 );
 void begin();
 // The server has been asked by now: the browser's storage takes a while.
@@ -97,6 +106,7 @@ async function enter(secret, stay = false) {
  * @param {any} [galleries] the first page of galleries, if it is there already
  */
 async function open(galleries = null) {
+  if (goesOn()) return;
   expectGalleries(galleries);
   frame();
   await show();
@@ -142,7 +152,7 @@ async function follow(exchanged) {
     const found = await exchanged;
     const before = session.who();
     if (before && !(await agrees(before, found))) return;
-    forget();
+    if (!suspended) forget();
     session.begin(found.secret, found);
     await open(before ? null : found.gallery_page); // to agree may have taken a while
   } catch (error) {
@@ -176,7 +186,7 @@ const named = ({ id, scopes, galleries }) =>
 
 /** @param {{code: string} | null} error what was wrong with the last key */
 function showSignIn(error = null) {
-  leaveView();
+  if (!suspended) leaveView();
   document.title = "Sign in · Likeness";
   put(shell, signIn(enter, error));
 }
@@ -187,6 +197,52 @@ function end(code = null) {
   forget();
   showSignIn(code === null ? null : { code });
 }
+
+/**
+ * Asks for the key anew where the server has ended the session. Where something was typed, the page waits with it out
+ * of sight: the same key goes on, and for another it is forgotten.
+ * @param {string} code
+ */
+function suspend(code) {
+  const dialogs = /** @type {HTMLDialogElement[]} */ ([...document.querySelectorAll("dialog[open]")]);
+  if (![shell, ...dialogs].some(isTyped)) return end(code);
+  suspended = { own: session.signedIn(), hash: location.hash, nodes: [...shell.childNodes], dialogs };
+  session.end();
+  document.title = "Sign in · Likeness";
+  shell.replaceChildren(signIn(enter, { code }));
+  for (const dialog of dialogs) dialog.remove();
+}
+
+/** Goes on with the suspended page if it is the key's that is signed in now; whether it was. Else it is forgotten. */
+function goesOn() {
+  if (!suspended) return false;
+  const { own, hash, nodes, dialogs } = suspended;
+  suspended = null;
+  const now = session.signedIn();
+  const said = (/** @type {any} */ { id, scopes, galleries }) => JSON.stringify([id, scopes, galleries]);
+  if (said(own) !== said(now) || hash !== location.hash) {
+    forget();
+    return false;
+  }
+  shell.replaceChildren(...nodes);
+  for (const dialog of dialogs) {
+    dialog.open = false;
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+  for (const place of document.querySelectorAll(".problems")) place.replaceChildren(); // the session is there again
+  document.title = `${document.querySelector("main h1")?.textContent} · Likeness`;
+  if (!dialogs.length) focusHeading(byId("main"));
+  return true;
+}
+
+/**
+ * Whether something was typed there, or photos were chosen, that is not sent.
+ * @param {Element} node
+ */
+const isTyped = (node) =>
+  node.querySelector(".plan form, .enroll progress") !== null ||
+  [...node.querySelectorAll("form :is(input, select, textarea)")].some((one) => touched.has(one));
 
 /** Forgets all that the last key has shown: the next one may see less. */
 function forget() {
@@ -240,13 +296,19 @@ function frame() {
     "click",
     (/** @type {any} */ event) => event.target.closest("a") && toggle(menu, button, false),
   );
+  const header = h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu);
+  header.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Escape" || !menu.classList.contains("open")) return;
+    toggle(menu, button, false);
+    button.focus();
+  });
   put(
     shell,
     h(
       "div.frame",
       {},
       h("a.skip", { href: "#main", onclick: skip }, "Skip to the content"),
-      h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu),
+      header,
       h("main", { id: "main", tabindex: "-1" }),
       underWay(),
     ),
@@ -316,7 +378,7 @@ async function show() {
   /** @type {Page.View} */
   const view = section.view(segments.slice(1), query);
   leave = view.leave ?? leave;
-  put(main, view.element);
+  main.replaceChildren(view.element); // the focus goes to its heading, once it is complete
   showUnderWay();
   await view.ready;
   showUnderWay(); // a view that had to be loaded may be the one that shows it
@@ -332,9 +394,9 @@ function settle(main, top) {
   const heading = main.querySelector("h1");
   if (!heading) return;
   document.title = `${heading.textContent} · Likeness`;
-  if (main.contains(document.activeElement) && document.activeElement !== main) return;
-  heading.tabIndex = -1;
-  heading.focus({ preventScroll: true });
+  const focused = document.activeElement;
+  if (main.contains(focused) && focused !== main && focused !== heading) return;
+  focusHeading(main);
   scrollBack(main, top);
 }
 

@@ -1,7 +1,7 @@
 /** An error where it happened, in words. */
 
 import { ABOUT } from "./codes.js";
-import { h, put } from "./dom.js";
+import { h, holdFocus, put } from "./dom.js";
 import { explain } from "./words.js";
 
 /** What an error is about if the same request would meet it again. */
@@ -67,11 +67,12 @@ export async function filling(place, body, load) {
 }
 
 /**
- * Disables `button` while `work` runs, so that nothing is asked twice.
+ * Disables `button` while `work` runs, so that nothing is asked twice; then it has the focus again, if it had it.
  * @param {HTMLButtonElement} button
  * @param {() => any} work
  */
 export async function busy(button, work) {
+  const restore = button === document.activeElement ? holdFocus() : null;
   button.disabled = true;
   button.setAttribute("aria-busy", "true");
   try {
@@ -79,5 +80,6 @@ export async function busy(button, work) {
   } finally {
     button.disabled = false;
     button.removeAttribute("aria-busy");
+    restore?.();
   }
 }

@@ -67,7 +67,7 @@ export function arrive() {
  * @param {Record<string, string>} query
  */
 export function remember(query) {
-  const [where] = location.hash.split("?");
+  const [where] = (location.hash || link()).split("?"); // a query before the # would be sent to the server
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   history.replaceState(history.state, "", asked.size ? `${where}?${asked}` : where);
   if (current) current.hash = location.hash;

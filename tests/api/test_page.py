@@ -208,6 +208,22 @@ def test_the_files_that_others_name_are_those_that_are_there_and_none_is_of_anot
     assert used == set(FILES)
 
 
+def test_a_features_styles_are_not_those_of_the_pages_own_classes() -> None:
+    """Both sheets are loaded where the feature is on: a rule for such a class would change the page's own views."""
+    modules = [path.read_text() for path in FOLDER.rglob("*.js")]
+    used = {
+        name
+        for text in modules
+        for names in re.findall(r'"[a-z]\w*((?:\.[a-z-]+)+)"', text)
+        for name in names.split(".")
+    }
+    assert {"seen", "card"} <= used
+    for sheet in (PROJECT / "app" / "features").glob("*/page/style.css"):
+        selectors = {each.strip() for rule in re.findall(r"([^{}]+)\{", sheet.read_text()) for each in rule.split(",")}
+        bare = {each[1:] for each in selectors if re.fullmatch(r"\.[a-z-]+", each)}
+        assert not bare & used, sheet
+
+
 def test_the_wheel_takes_every_file() -> None:
     taken = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["app.page"]
     assert {str(path.relative_to(FOLDER)) for glob in taken for path in FOLDER.glob(glob)} == set(FILES)

@@ -1,6 +1,6 @@
 /** API keys: made for people and programs, handed over by a link or as they are, revoked. */
 
-import { call, every, get, path, post, remove } from "../api.js";
+import { call, every, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { confirm, field, h, newId, put, toast } from "../dom.js";
 import { icon } from "../icons.js";
@@ -8,8 +8,7 @@ import { copied, facts, galleryTicks, head, nothing, request, showOnce, ticks } 
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
-/** What each scope allows, in the order of the form; one that only a newer server knows comes last, by its name. */
-/** @type {Record<string, any>} */
+/** What each scope allows, in the order of the form. */
 const SCOPES = {
   recognize: "Compare photos, and identify people in them",
   read: "See galleries, people and their faces",
@@ -120,16 +119,6 @@ function standing(key) {
   return key.expires_at && new Date(key.expires_at) < new Date() ? ["expired", "bad"] : ["valid", "known"];
 }
 
-/** Return every scope that the server's document has, those that the page has words for first. */
-async function scopesOfServer() {
-  const { components } = await get("/openapi.json");
-  const scopes = components.schemas.KeyCreate.properties.scopes.items.enum;
-  return [
-    ...Object.keys(SCOPES).filter((scope) => scopes.includes(scope)),
-    ...scopes.filter((/** @type {any} */ scope) => !(scope in SCOPES)),
-  ];
-}
-
 /** @param {any} state */
 async function make(state) {
   const id = h("input", {
@@ -142,14 +131,11 @@ async function make(state) {
   const name = h("input", { type: "text", maxlength: 255, autocomplete: "off" });
   const rate = h("input", { type: "text", maxlength: 32, autocomplete: "off", placeholder: "10/s" });
   const expires = h("input", { type: "datetime-local" });
-  const known = await showing(state.place, () => Promise.all([scopesOfServer(), everyGallery()]));
+  const known = await showing(state.place, everyGallery);
   if (!known) return;
   let role = 0;
-  const scopes = ticks(
-    "It may",
-    known[0].map((/** @type {string} */ scope) => [scope, SCOPES[scope] ?? scope]),
-  );
-  const galleries = galleryTicks(known[1].map((/** @type {any} */ gallery) => gallery.id));
+  const scopes = ticks("It may", Object.entries(SCOPES));
+  const galleries = galleryTicks(known.map((/** @type {any} */ gallery) => gallery.id));
   const asked = () => ({
     scopes: ROLES[role][1] ?? scopes.chosen(),
     ...(id.value && { id: id.value }),
@@ -167,7 +153,7 @@ async function make(state) {
     field("Whose is it?", name, "A person's name, or a program's. Each gets a key of their own."),
     roles(choose),
     scopes.element,
-    known[1].length > 0 && galleries.element,
+    known.length > 0 && galleries.element,
     h(
       "details.stack",
       {},
