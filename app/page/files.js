@@ -25,32 +25,42 @@ export const isPhoto = ({ file, name }) =>
   !name.split("/").at(-1)?.startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
 
 /**
- * A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their
- * folders.
- * @param {boolean} whole
+ * Ways to choose files: the words, the icon, and what the browser is told of it.
+ * @typedef {{words: string, sign: "photo" | "galleries" | "camera", multiple?: boolean, accept?: string,
+ *   webkitdirectory?: boolean, capture?: string}} Way
+ * @type {Record<"photos" | "folder" | "camera", Way>}
+ */
+const WAYS = {
+  photos: { words: "Choose photos", sign: "photo", multiple: true, accept: "image/*" },
+  folder: { words: "Choose a folder", sign: "galleries", multiple: true, webkitdirectory: true },
+  // A telephone's own camera: it needs no HTTPS, as the page's does.
+  camera: { words: "Take a photo", sign: "camera", capture: "environment", accept: "image/*" },
+};
+
+/**
+ * The ways that there are here: a folder only where `folders` are of use, a camera only on telephones and tablets.
+ * @param {boolean} folders
+ * @returns {(keyof typeof WAYS)[]}
+ */
+export const ways = (folders) => [
+  ...(matchMedia("(pointer: coarse)").matches ? [/** @type {"camera"} */ ("camera")] : []),
+  "photos",
+  ...(folders ? [/** @type {"folder"} */ ("folder")] : []),
+];
+
+/**
+ * A button that lets files be chosen in one of the `WAYS`; `onchosen` hears [{file, name}], names with their folders.
+ * @param {keyof typeof WAYS} way
  * @param {(chosen: Page.Chosen[]) => void} onchosen
  */
-export function picker(whole, onchosen) {
-  const input = h("input.hidden", {
-    type: "file",
-    multiple: true,
-    id: newId("photos"),
-    webkitdirectory: whole,
-    accept: whole ? null : "image/*",
-  });
+export function picker(way, onchosen) {
+  const { words, sign, ...told } = WAYS[way];
+  const input = h("input.hidden", { type: "file", id: newId("photos"), ...told });
   input.addEventListener("change", () => {
     onchosen([...input.files].map((file) => ({ file, name: file.webkitRelativePath || file.name })));
     input.value = "";
   });
-  return [
-    input,
-    h(
-      "label.button",
-      { for: input.id },
-      icon(whole ? "galleries" : "photo"),
-      whole ? "Choose a folder" : "Choose photos",
-    ),
-  ];
+  return [input, h("label.button", { for: input.id }, icon(sign), words)];
 }
 
 /**

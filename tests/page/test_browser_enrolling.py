@@ -303,7 +303,7 @@ def test_photos_without_names_are_grouped_named_merged_and_skipped(visitor: Visi
     page = visitor.page
     names = ("collins", "collins_again", "hopper", "both")
     page.locator("input[multiple]").first.set_input_files([SAMPLES / f"{name}.jpg" for name in names])
-    page.get_by_label("Nobody said").check()
+    page.get_by_label("Several people, unsorted").check()
     page.get_by_role("button", name="Group 4 photos").click()
     groups = page.get_by_role("region", name="Faces by person")
     expect(groups.get_by_role("status")).to_contain_text("5 faces of 2 people")
@@ -320,7 +320,7 @@ def test_photos_without_names_are_grouped_named_merged_and_skipped(visitor: Visi
     (made,) = api.get("/galleries/roll/subjects").json()["subjects"]
     assert (made["name"], made["face_count"]) == ("Eileen Collins", 2)
     page.locator("input[multiple]").first.set_input_files([SAMPLES / f"{name}.jpg" for name in ("collins", "hopper")])
-    page.get_by_label("Nobody said").check()
+    page.get_by_label("Several people, unsorted").check()
     page.get_by_role("button", name="Group 2 photos").click()
     groups.get_by_label("Person 1 is").select_option(label="Person 2")
     expect(groups.get_by_role("heading", name="Person 2: 2 faces")).to_be_visible()

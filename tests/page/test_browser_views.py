@@ -60,7 +60,7 @@ def planned(visitor: Visitor) -> None:
 
 def grouped(visitor: Visitor) -> None:
     planned(visitor)
-    visitor.page.get_by_label("Nobody said").check()
+    visitor.page.get_by_label("Several people, unsorted").check()
     visitor.page.get_by_role("button", name="Group 2 photos").click()
     expect(visitor.page.get_by_label("Name of person 2")).to_be_visible()
     expect(visitor.page.locator(".grouped canvas")).to_have_count(2)

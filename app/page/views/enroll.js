@@ -2,7 +2,8 @@
 
 import { galleryControl } from "../choosing.js";
 import { field, h, newId, put, select } from "../dom.js";
-import { dropped, isPhoto, picker, takeHanded } from "../files.js";
+import { dropped, isPhoto, picker, takeHanded, ways } from "../files.js";
+import { keep, recall } from "../memory.js";
 import { adviceLink, backTo, head } from "../parts.js";
 import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -16,14 +17,15 @@ import { discard } from "./underway.js";
 const PEOPLE_SHOWN = 60;
 const PHOTOS_SHOWN = 3;
 /** Names that cameras and messengers give; they say nothing of who is shown. */
-const CAMERAS = /^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|whatsapp image)[ _-]*\d|^p?\d{6,}/i;
+const CAMERAS =
+  /^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|whatsapp image)[ _-]*\d|^p?\d{6,}|^(?:image|photo)[ _-]*\d*(?:\.|$)/i;
 const NUMBER = /[ _.-]*\(?\d+\)?$/;
 
 const MODES = [
-  ["folder", "Each folder is one person, and its name is their id"],
+  ["folder", "Each folder is one person: its name says who"],
   ["file", "The file names say who: anna_1.jpg and anna_2.jpg are anna"],
   ["one", "All of them show one person"],
-  ["group", "Nobody said: group them by face, and I name the people"],
+  ["group", "Several people, unsorted: group them by face, then I name each person"],
 ];
 const GATES = [
   ["high", "high"],
@@ -76,12 +78,22 @@ export function enrollAnywhere() {
  */
 export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) {
   /** @type {any} */
-  const state = { gallery, subject, onenrolled, photos: [], mode: "file", who: "", gate: "medium", urls: [] };
+  const state = {
+    gallery,
+    subject,
+    onenrolled,
+    photos: [],
+    mode: "file",
+    who: "",
+    other: "",
+    gate: "medium",
+    urls: [],
+  };
   state.plan = h("div.plan", {});
   state.results = h("div.results", {});
-  const pickers = subject
-    ? [picker(false, (found) => chosen(state, found))]
-    : [false, true].map((whole) => picker(whole, (found) => chosen(state, found)));
+  const pickers = ways(!subject).map((way) =>
+    picker(way, (found) => (way === "camera" ? took(state, found) : chosen(state, found))),
+  );
   const zone = h(
     "div.zone",
     {
@@ -96,22 +108,53 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
         chosen(state, await dropped(event.dataTransfer));
       },
     },
-    h("p", {}, subject ? "Drop photos here" : "Drop photos or folders here"),
+    h("p", {}, drops(subject)),
     h("div.row", {}, pickers),
   );
   const element = h("section.enroll", { "aria-label": "Photos to enroll" }, zone, state.plan, state.results);
   const earlier = runOf(gallery, subject);
   if (earlier) show(state, earlier);
-  chosen(state, takeHanded());
+  const handed = takeHanded();
+  const kept = recall(placeOf(state));
+  if (handed.length) chosen(state, handed);
+  else if (kept && !earlier) showPlan(Object.assign(state, kept));
   return { element, leave: () => leave(state) };
 }
 
+/**
+ * What to do with the place for photos: fingers drop nothing.
+ * @param {string | null} subject
+ */
+const drops = (subject) =>
+  ways(false).includes("camera") ? "Add photos" : subject ? "Drop photos here" : "Drop photos or folders here";
+
+/**
+ * What the photos of a gallery or person are kept under, until they are sent.
+ * @param {any} state
+ */
+const placeOf = ({ gallery, subject }) => `enroll ${gallery} ${subject ?? ""}`;
+
+addEventListener("beforeunload", (event) => document.querySelector(".plan form") && event.preventDefault());
+
 /** @param {any} state */
 function leave(state) {
+  const { photos, left, mode, who, other, gate } = state;
+  keep(placeOf(state), state.plan.firstChild ? { photos, left, mode, who, other, gate } : null);
   state.grouping?.leave();
   for (const url of state.urls) URL.revokeObjectURL(url);
   const run = runOf(state.gallery, state.subject);
-  if (run?.ended) discard(run);
+  if (run?.ended && !run.queue.length) discard(run);
+}
+
+/**
+ * Takes photos of a telephone's camera: each beside those before, of one person, since its name says nothing.
+ * @param {any} state
+ * @param {Page.Chosen[]} found
+ */
+function took(state, found) {
+  if (!state.plan.firstChild) return chosen(state, found.length ? [{ ...found[0], name: "image.jpg" }] : []);
+  state.photos = [...state.photos, ...found];
+  showPlan(state);
 }
 
 /**
@@ -235,9 +278,16 @@ function whoseFields(state, onchange) {
     state.who = who.input.value.trim();
     onchange();
   };
-  const who = new PersonField(() => state.gallery, {}, heard);
+  const who = new PersonField(() => state.gallery, { value: state.who }, heard);
   who.input.addEventListener("input", heard);
-  const other = h("input", { type: "text", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+  const other = h("input", {
+    type: "text",
+    maxlength: 255,
+    autocomplete: "off",
+    spellcheck: "false",
+    value: state.other,
+    oninput: () => (state.other = other.value),
+  });
   const reads = session.may("read");
   state.meant = () => {
     const text = other.value.trim();

@@ -52,9 +52,10 @@ export function begin({ gallery, subject, photos, names, gate }) {
 
 /** @param {any} run */
 async function work(run) {
+  run.ended = false;
+  run.view.begin();
   const worker = async () => {
-    for (let photo = run.queue.shift(); photo && !run.stop.signal.aborted; photo = run.queue.shift())
-      await enroll(run, photo);
+    while (run.queue.length && !run.stop.signal.aborted) await enroll(run, run.queue.shift());
   };
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
   run.ended = true;
@@ -69,6 +70,16 @@ async function work(run) {
 }
 
 /**
+ * Sends the photos of a stopped run that were not sent.
+ * @param {any} run
+ */
+function goOn(run) {
+  run.stop = new AbortController();
+  run.view.heading.focus();
+  void work(run);
+}
+
+/**
  * @param {any} run
  * @param {Page.Photo} photo
  */
@@ -77,10 +88,13 @@ async function enroll(run, photo) {
     const found = await sent(run, photo, {});
     if (finding(found)) run.view.doubt(photo, found);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    if (error.code === "unreachable" || isLasting(error)) {
+    const lost = error.code === "unreachable" || isLasting(error);
+    if (lost && !run.stop.signal.aborted) {
       run.stop.abort();
       run.view.fail(error);
+    }
+    if (lost || error.name === "AbortError") {
+      run.queue.push(photo); // for whoever goes on
       return;
     }
     run.tally.refused++;
@@ -128,13 +142,14 @@ function viewOf(run) {
   const told = h("p", { role: "status" });
   const failed = problemPlace();
   const halt = h("button", { type: "button", onclick: () => run.stop.abort() }, "Stop");
+  const on = h("button.primary", { type: "button", hidden: true, onclick: () => goOn(run) }, "Go on");
   const doubts = h("ul.refusals", { "aria-label": "Faces that resemble enrolled ones" });
   const rows = h("ul.refusals", { "aria-label": "Refused photos" });
   const more = h("p.small", {});
   const element = h(
     "div.card",
     {},
-    h("div.row.apart", {}, heading, halt),
+    h("div.row.apart", {}, heading, halt, on),
     bar,
     told,
     failed.element,
@@ -169,9 +184,17 @@ function viewOf(run) {
       if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(run, photo, error));
       else put(more, `${count(tally.refused - REFUSED_SHOWN, "more refusal")}, not shown.`);
     },
+    begin: () => {
+      halt.hidden = false;
+      on.hidden = true;
+      failed.clear();
+      put(heading, "Enrolling …");
+    },
     finish: () => {
-      halt.remove();
-      put(heading, run.stop.signal.aborted ? "Stopped" : "Done");
+      const stopped = run.stop.signal.aborted && run.queue.length > 0;
+      halt.hidden = true;
+      on.hidden = !stopped;
+      put(heading, stopped ? "Stopped" : "Done");
       update();
     },
   };

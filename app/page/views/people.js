@@ -194,7 +194,7 @@ function empty(gallery, state) {
   state.panel = enrollPanel({ gallery: gallery.id });
   return [
     h("h2", {}, "Nobody is enrolled yet"),
-    h("p.lead", {}, "Drop photos of people, or a folder with one folder a person."),
+    h("p.lead", {}, "Add photos of people, or a folder that has one folder for each person."),
     state.panel.element,
   ];
 }

@@ -9,7 +9,10 @@ export const runs = new Set();
 
 const strip = h("aside.underway", { "aria-label": "Enrolling", hidden: true });
 
-addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) && event.preventDefault());
+addEventListener(
+  "beforeunload",
+  (event) => [...runs].some((run) => !run.ended || run.queue.length) && event.preventDefault(),
+);
 
 /** @param {any} run */
 export function discard(run) {
@@ -44,7 +47,12 @@ function line(run) {
   return h(
     "div",
     {},
-    h("p.small", {}, h("a", { href: where }, run.ended ? "Enrolled" : "Enrolling"), ` ${words}`),
+    h(
+      "p.small",
+      {},
+      h("a", { href: where }, run.ended ? (run.queue.length ? "Stopped" : "Enrolled") : "Enrolling"),
+      ` ${words}`,
+    ),
     run.ended
       ? null
       : h("progress", { max: String(run.tally.all), value: run.tally.done, "aria-label": "Photos done" }),
