@@ -368,7 +368,7 @@ def test_the_menu_of_a_narrow_window_opens_and_closes_by_keyboard(chromium: Brow
     with visiting(chromium, peopled, viewport=PHONE) as visitor:
         page = visitor.page
         page.goto(visitor.link())
-        visitor.heading("Today").wait_for()
+        expect(visitor.heading("Today")).to_be_focused()  # which the page does once the view is complete
         menu = page.get_by_role("button", name="Menu")
         press(menu)
         expect(menu).to_have_attribute("aria-expanded", "true")
