@@ -228,7 +228,7 @@ def test_frozen_statistics_stay_and_weights_move(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ("smal = 0.5", "smal: There is no such field.*Known are small"),
-        ("small = 2", "small: .*less than or equal to 1"),
+        ("small = 2", "small: Give at most 1"),
         ("small = true", "small: Give a number"),
         ("side = 12", "side: .*valid tuple"),
         ("side = [40, 12]", "side: .*must rise"),
