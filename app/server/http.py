@@ -233,8 +233,8 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class _Answers(asyncio.Transport):
-    """What answers are written to. An answer's head leaves together with the first of its body: AWS's second SDK for Go
-    ends the connection at the head if it is still sending."""
+    """Sends answers over a connection, each head together with the first of its body: AWS's second SDK for Go ends the
+    connection at the head if it is still sending."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
