@@ -184,17 +184,17 @@ class GallerySearch:
         """
         vectors = unit_vectors(self.spec, probes)
 
-        def nearest(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
+        def nearest(places: Sequence[int], wanted: int) -> list[list[Candidate] | None]:
             rows = self._shared.run(self._index, vectors[places], wanted, enrolling=enrolling)
             near = [[match for match in row if match.score >= least] for row in rows]
-            return list(zip(map(len, near), self._name(near), strict=True))
+            named = self._name(near)
+            counted = [sum(not (enrolling and is_unnamed(each.subject)) for each in row) for row in named]
+            return [
+                None if len(matches) == wanted and count < limit else candidates
+                for matches, count, candidates in zip(near, counted, named, strict=True)
+            ]
 
-        def is_short(found: tuple[int, list[Candidate]], wanted: int) -> bool:
-            near, candidates = found
-            counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
-            return near == wanted and counted < limit
-
-        found = [candidates for _, candidates in widened(nearest, is_short, len(vectors), limit)]
+        found = widened(nearest, len(vectors), limit)
         return found if enrolling else [candidates[:limit] for candidates in found]
 
     def verify(self, subject_id: str, probe: Template) -> Candidate:

@@ -55,20 +55,18 @@ Best = list[tuple[int, float]]
 R = TypeVar("R")
 
 
-def widened(
-    search: Callable[[Sequence[int], int], Sequence[R]], is_short: Callable[[R, int], bool], count: int, wanted: int
-) -> list[R]:
-    """Search for `count` probes, and again for those whose result is short: for WIDEN times as many rows each time.
+def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: int, wanted: int) -> list[R]:
+    """Search for `count` probes, and again for those with too short a result: for WIDEN times as many rows each time.
 
-    `search` takes the probes' indexes and the number of rows, and returns a result for each; `is_short` takes a result
-    and that number.
+    `search` takes the probes' indexes and the number of rows, and returns for each its result, or None if more rows
+    may lead to a better one.
     """
-    found = list(search(range(count), wanted)) if count else []
-    while short := [place for place, result in enumerate(found) if is_short(result, wanted)]:
+    found: dict[int, R] = {}
+    while short := [place for place in range(count) if place not in found]:
+        results = zip(short, search(short, wanted), strict=True)
+        found |= {place: result for place, result in results if result is not None}
         wanted *= WIDEN
-        for place, result in zip(short, search(short, wanted), strict=True):
-            found[place] = result
-    return found
+    return [found[place] for place in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,19 +144,15 @@ def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
 def _users(
     call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
 ) -> list[AnsweredCandidate]:
-    def search(_places: Sequence[int], wanted: int) -> list[list[AnsweredCandidate]]:
-        return rank(call.operations, gallery, [probe], wanted, similarity.scores)
-
-    def users_of(ranking: Sequence[AnsweredCandidate]) -> list[AnsweredCandidate]:
+    def search(_places: Sequence[int], wanted: int) -> list[list[AnsweredCandidate] | None]:
+        (ranking,) = rank(call.operations, gallery, [probe], wanted, similarity.scores)
         near = (candidate for candidate in ranking if candidate.exact >= similarity.threshold)
-        return [candidate for candidate in near if user_of(candidate.subject)]
-
-    def is_short(ranking: Sequence[AnsweredCandidate], wanted: int) -> bool:
+        users = [candidate for candidate in near if user_of(candidate.subject)]
         full = len(ranking) == wanted and ranking[-1].exact >= similarity.threshold
-        return full and len(users_of(ranking)) < limit
+        return [None if full and len(users) < limit else users]
 
-    (ranking,) = widened(search, is_short, 1, max(FIRST_LOOK, limit))
-    return users_of(ranking)[:limit]
+    (users,) = widened(search, 1, max(FIRST_LOOK, limit))
+    return users[:limit]
 
 
 def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:

@@ -149,16 +149,16 @@ class Reviewer:
         """Return each probe's best matches that score `least` or more: enough to include its own subject and OTHERS
         that are reviewed, since unnamed faces may rank higher."""
 
-        def search(places: Sequence[int], wanted: int) -> list[tuple[list[Match], int]]:
+        def search(places: Sequence[int], wanted: int) -> list[list[Match] | None]:
             rows = index.search(probes[places], wanted)
             there = self.reviews.reviewed({match.subject for row in rows for match in row})
-            return [(row, sum(match.subject in there for match in row)) for row in rows]
+            reviewed = [sum(match.subject in there for match in row) for row in rows]
+            return [
+                None if len(row) == wanted and row[-1].score >= least and count <= OTHERS else row
+                for row, count in zip(rows, reviewed, strict=True)
+            ]
 
-        def is_short(found: tuple[list[Match], int], wanted: int) -> bool:
-            row, reviewed = found
-            return len(row) == wanted and row[-1].score >= least and reviewed <= OTHERS
-
-        return [row for row, _ in widened(search, is_short, len(probes), OTHERS + 1)]
+        return widened(search, len(probes), OTHERS + 1)
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects, by the subject's key; subjects without faces are left out."""
