@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import binascii
 import io
-import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
@@ -118,16 +116,13 @@ class BodyLimits:
     upload_bytes: int
     """Maximum bytes of an upload for a job, both packed and unpacked."""
 
-    def count(self, wanted: ImageFields) -> int:
-        """Return the maximum number of images in all fields of a body."""
-        return self.images if wanted.many else len(wanted.names)
-
     def most(self, wanted: ImageFields | None) -> int:
         """Return the maximum bytes of a body with these images, which base64 may lengthen by a third; without images,
         `json_bytes`."""
         if wanted is None:
             return self.json_bytes
-        return min(self.request_bytes, self.count(wanted) * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
+        images = self.images if wanted.many else len(wanted.names)
+        return min(self.request_bytes, images * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +182,6 @@ def unsupported(supported: Sequence[str]) -> InvalidInput:
     return InvalidInput(message, code="unsupported_media_type", supported=list(supported))
 
 
-def is_quick(body: Body) -> bool:
-    """Return whether parsing the body takes less time than handing it to a thread."""
-    return len(body.data) <= QUICK_BYTES or body.media_type not in {FORM_TYPE, JSON_TYPE}
-
-
 def parse_images(
     body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = (), *, ignore: bool = False
 ) -> Parts:
@@ -213,7 +203,16 @@ def parse_images(
     else:
         kinds = [FORM_TYPE, JSON_TYPE] + ([RAW_TYPE, "image/*"] if wanted.raw else [])
         raise unsupported(kinds)
-    _check_images(parts.images, wanted, limits)
+    for name in wanted.names:
+        if not (given := parts.images.get(name)):
+            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
+        if len(given) > (limits.images if wanted.many else 1):
+            _too_many(wanted, limits)
+    images = [image for given in parts.images.values() for image in given]
+    if wanted.many and len(images) > limits.images:
+        _too_many(wanted, limits)
+    if max(map(len, images)) > limits.image_bytes:
+        _too_large(limits.image_bytes)
     return parts
 
 
@@ -285,8 +284,8 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 
 
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str], *, ignore: bool) -> Parts:
-    parts = Parts()
-    for name, data in form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
+    parts, images = Parts(), limits.images if wanted.many else len(wanted.names)
+    for name, data in form_parts(body, images + MAX_TEXT_FIELDS):
         if (field_name := wanted.field_of(name)) is not None:
             parts.images.setdefault(field_name, []).append(data)
             continue
@@ -307,109 +306,57 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
     return parts
 
 
-class _Place(Enum):
-    """The part of a form that is read next."""
+def form_parts(body: Body, most: int) -> list[tuple[str, bytes]]:
+    """Return the name and content of each part of a multipart form (RFC 2046, section 5.1), at most ``most``.
 
-    PREAMBLE = auto()
-    """Before the first boundary: text that is ignored (RFC 2046, section 5.1.1)."""
-    HEAD = auto()
-    """After a boundary."""
-    CONTENT = auto()
-    END = auto()
-    """After the last boundary."""
-
-
-class FormReader:
-    """Splits a multipart form (RFC 2046, section 5.1) into its parts while its bytes arrive."""
-
-    def __init__(self, boundary: bytes, max_parts: float = math.inf) -> None:
-        if not boundary:
-            raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
-        self._first = re.compile(rb"(?:\A|\n)--" + re.escape(boundary))
-        self._delimiter = b"\r\n--" + boundary
-        self._max_parts = max_parts
-        self._place = _Place.PREAMBLE
-        self._held = b""
-        """Bytes that were not parsed yet, since the next ones may complete them."""
-        self._count = 0
-        self._name = ""
-
-    def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
-        """Return the pieces of parts in ``data``: each with its part's index and field name.
-
-        Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
-        """
-        data, at = self._held + data if self._held else data, 0
-        pieces: list[tuple[int, str, bytes]] = []
-        while self._place is not _Place.END:
-            if self._place is _Place.CONTENT:
-                end = data.find(self._delimiter, at)
-                whole = end if end >= 0 else max(at, len(data) - len(self._delimiter) + 1)
-                pieces.append((self._count - 1, self._name, data[at:whole]))
-                at = whole
-                if end < 0:
-                    break
-                at, self._place = end + len(self._delimiter), _Place.HEAD
-            elif self._place is _Place.PREAMBLE:
-                found = self._first.search(data, 0, MAX_PART_HEADER)
-                if found is None and len(data) > MAX_PART_HEADER:
-                    raise _malformed()
-                if found is None:
-                    break
-                at, self._place = found.end(), _Place.HEAD
-            elif (begin := self._begin_part(data, at)) is None:
-                break
-            else:
-                at = begin
-        self._held = data[at:] if self._place is not _Place.END else b""
-        return pieces
-
-    def _begin_part(self, data: bytes, at: int) -> int | None:
-        """Read what follows a boundary: the head of a part, or the end of the form. Return its end; None if it is
-        incomplete."""
-        if data.startswith(b"--", at):
-            self._place = _Place.END
-            return at
-        end = data.find(HEAD_END, at, at + MAX_PART_HEADER)
+    Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
+    """
+    if not body.boundary:
+        raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
+    data, first, delimiter = body.data, b"\n--" + body.boundary, b"\r\n--" + body.boundary
+    found = (b"\n" + data[:MAX_PART_HEADER]).find(first)  # it begins a line, and text before it is ignored
+    if found < 0:
+        raise malformed() if len(data) > MAX_PART_HEADER else cut_short()
+    at, parts = found + len(first) - 1, list[tuple[str, bytes]]()
+    while not data.startswith(b"--", at):  # as after the last boundary
+        if len(parts) == most:
+            raise InvalidInput(f"A form has at most {most} parts here.", code="payload_too_large")
+        name, begin = read_part_head(data, at) or ("", len(data))
+        end = data.find(delimiter, begin)
         if end < 0:
-            if len(data) - at >= MAX_PART_HEADER:
-                raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
-            return None
-        self._count += 1
-        if self._count > self._max_parts:
-            message = f"A form has at most {self._max_parts} parts here."
-            raise InvalidInput(message, code="payload_too_large")
-        self._name, self._place = _field_of(data[at:end]), _Place.CONTENT
-        return end + len(HEAD_END)
-
-    def finish(self) -> None:
-        """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
-        if self._place is not _Place.END:
-            raise InvalidInput("The form is cut short.", code="invalid_multipart")
+            raise cut_short()
+        parts.append((name, data[begin:end]))
+        at = end + len(delimiter)
+    return parts
 
 
-def _field_of(head: bytes) -> str:
-    """Return the field named in a part's head, which is the rest of the boundary's line and a line per header."""
-    padding, *lines = head.split(b"\r\n")
+def read_part_head(data: bytes, at: int) -> tuple[str, int] | None:
+    """Return the field that a part's head names, and where the part's content begins; None if the head is incomplete.
+
+    The head is the rest of the boundary's line, which ends before ``at``, and a line per header.
+    Raises InvalidInput (``invalid_multipart``).
+    """
+    end = data.find(HEAD_END, at, at + MAX_PART_HEADER)
+    if end < 0 and len(data) - at < MAX_PART_HEADER:
+        return None
+    if end < 0:
+        raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
+    padding, *lines = data[at:end].split(b"\r\n")
     if padding.strip(b" \t") or not all(map(_HEADER.match, lines)):
-        raise _malformed()
+        raise malformed()
     headers = {name.lower(): value for name, _, value in (line.partition(b":") for line in lines)}
     _, options = parse_options_header(headers.get(b"content-disposition", b"").strip())
     if b"name" not in options:
         raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
-    return options[b"name"].decode("utf-8", "replace")
+    return options[b"name"].decode("utf-8", "replace"), end + len(HEAD_END)
 
 
-def _malformed() -> InvalidInput:
+def malformed() -> InvalidInput:
     return InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
 
 
-def form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
-    """Return the name and content of each part of a form, at most ``limit``. Raises what `FormReader` raises."""
-    reader = FormReader(body.boundary, limit)
-    parts = [(name, data) for _, name, data in reader.feed(body.data)]  # fed whole, each part is in one piece
-    reader.finish()
-    return parts
+def cut_short() -> InvalidInput:
+    return InvalidInput("The form is cut short.", code="invalid_multipart")
 
 
 # ---------------------------------------------------------------- JSON
@@ -482,19 +429,6 @@ def _object(value: object) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- limits
-
-
-def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits: BodyLimits) -> None:
-    for name in wanted.names:
-        given = images.get(name, [])
-        if not given:
-            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
-        if len(given) > (limits.images if wanted.many else 1):
-            _too_many(wanted, limits)
-    if sum(map(len, images.values())) > limits.count(wanted):
-        _too_many(wanted, limits)
-    if any(len(image) > limits.image_bytes for given in images.values() for image in given):
-        _too_large(limits.image_bytes)
 
 
 def _too_many(wanted: ImageFields, limits: BodyLimits) -> NoReturn:

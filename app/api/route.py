@@ -28,11 +28,12 @@ from app.access.grants import Scope as KeyScope
 from app.api import openapi
 from app.api.body import (
     COSTLY_BYTES,
+    FORM_TYPE,
     JSON_TYPE,
+    QUICK_BYTES,
     ImageFields,
     Sent,
     invalid_request,
-    is_quick,
     parse_json,
     read_body,
     validate,
@@ -438,8 +439,10 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
 
         def work() -> Response:
             if parameters.body:
-                costly = len(raw.data) >= COSTLY_BYTES
-                given[parameters.body] = parse() if is_quick(raw) else components.parsing.run(parse, costly=costly)
+                size = len(raw.data)
+                is_quick = size <= QUICK_BYTES or raw.media_type not in {FORM_TYPE, JSON_TYPE}
+                parsed = parse() if is_quick else components.parsing.run(parse, costly=size >= COSTLY_BYTES)
+                given[parameters.body] = parsed
             return respond(again_if_overtaken(call), operation.status)
 
         def call() -> object:

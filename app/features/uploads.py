@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from enum import Enum, auto
 
 from starlette.requests import Request
 
 from app.api.body import (
     FORM_TYPE,
     GZIP_TYPES,
+    MAX_PART_HEADER,
     TAR_TYPE,
     BodyLimits,
     File,
-    FormReader,
     content_type,
+    cut_short,
     invalid_request,
+    malformed,
+    read_part_head,
     unsupported,
 )
 from app.concurrency.admission import Admission
@@ -87,3 +92,68 @@ def _content_of(upload: File, index: int, name: str | None, data: bytes) -> byte
         message = f"There is no such field: the file goes into {upload.field}"
         raise invalid_request([{"loc": (name,), "msg": message}], "body")
     return data
+
+
+class _Place(Enum):
+    """The part of a form that is read next."""
+
+    PREAMBLE = auto()
+    """Before the first boundary: text that is ignored (RFC 2046, section 5.1.1)."""
+    HEAD = auto()
+    """After a boundary."""
+    CONTENT = auto()
+    END = auto()
+    """After the last boundary."""
+
+
+class FormReader:
+    """Splits a multipart form while its bytes arrive, as `app.api.body.form_parts` splits a whole one."""
+
+    def __init__(self, boundary: bytes) -> None:
+        if not boundary:
+            raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
+        self._first = re.compile(rb"(?:\A|\n)--" + re.escape(boundary))
+        self._delimiter = b"\r\n--" + boundary
+        self._place = _Place.PREAMBLE
+        self._held = b""
+        """Bytes that were not parsed yet, since the next ones may complete them."""
+        self._index = -1
+        self._name = ""
+
+    def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
+        """Return the pieces of parts in ``data``: each with its part's index and field name.
+
+        Raises InvalidInput (``invalid_multipart``).
+        """
+        data, at = self._held + data, 0
+        pieces: list[tuple[int, str, bytes]] = []
+        while self._place is not _Place.END:
+            if self._place is _Place.CONTENT:
+                end = data.find(self._delimiter, at)
+                whole = end if end >= 0 else max(at, len(data) - len(self._delimiter) + 1)
+                pieces.append((self._index, self._name, data[at:whole]))
+                at = whole
+                if end < 0:
+                    break
+                at, self._place = end + len(self._delimiter), _Place.HEAD
+            elif self._place is _Place.PREAMBLE:
+                found = self._first.search(data, 0, MAX_PART_HEADER)
+                if found is None and len(data) > MAX_PART_HEADER:
+                    raise malformed()
+                if found is None:
+                    break
+                at, self._place = found.end(), _Place.HEAD
+            elif data.startswith(b"--", at):
+                self._place = _Place.END
+            elif (head := read_part_head(data, at)) is None:
+                break
+            else:
+                (self._name, at), self._place = head, _Place.CONTENT
+                self._index += 1
+        self._held = data[at:] if self._place is not _Place.END else b""
+        return pieces
+
+    def finish(self) -> None:
+        """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
+        if self._place is not _Place.END:
+            raise cut_short()

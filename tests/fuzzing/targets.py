@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from app.api import body, json_reader
-from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
+from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits
 from app.api.routes.galleries import GalleryCreate
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
@@ -40,6 +40,7 @@ from app.features.one_time import SeenSignatures
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
 from app.features.tar_stream import PieceReader
+from app.features.uploads import FormReader
 from app.models import graph_facts, presets
 from app.package.manifest import Manifest
 from tests.conftest import PROJECT
@@ -109,18 +110,35 @@ def read_lines(data: bytes) -> None:
 
 
 def read_form(data: bytes) -> None:
-    """A multipart form: the same parts in whatever pieces it arrives."""
-    found = [b"".join(piece for _, _, piece in _parts(pieces)) for pieces in ([data], [data[:77], data[77:]])]
-    assert found[0] == found[1]
-    parts = body.parse_images(Body(data, body.FORM_TYPE, BOUNDARY), MANY_IMAGES, BODIES, {"quality"})
+    """A multipart form: the same parts, or the same refusal, whole and in whatever pieces it arrives."""
+    sent = Body(data, body.FORM_TYPE, BOUNDARY)
+    whole, *others = (
+        _parts_or_refusal(read)
+        for read in (
+            lambda: body.form_parts(sent, len(data)),
+            lambda: _parts([data]),
+            lambda: _parts([data[:77], data[77:]]),
+        )
+    )
+    assert others == [whole, whole]
+    parts = body.parse_images(sent, MANY_IMAGES, BODIES, {"quality"})
     assert sum(map(len, parts.images.values())) <= BODIES.images
 
 
-def _parts(pieces: list[bytes]) -> list[tuple[int, str, bytes]]:
-    reader = FormReader(BOUNDARY, 20)
-    found = [part for piece in pieces for part in reader.feed(piece)]
+def _parts(pieces: list[bytes]) -> list[tuple[str, bytes]]:
+    reader, parts = FormReader(BOUNDARY), list[tuple[str, bytes]]()
+    for piece in pieces:
+        for index, name, data in reader.feed(piece):
+            parts[index:] = [(name, (parts[index][1] if index < len(parts) else b"") + data)]
     reader.finish()
-    return found
+    return parts
+
+
+def _parts_or_refusal(read: Callable[[], list[tuple[str, bytes]]]) -> list[tuple[str, bytes]] | str:
+    try:
+        return read()
+    except LikenessError as error:
+        return f"{error.code}: {error}"
 
 
 def read_json(data: bytes) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
-from app.api.body import Body, is_quick, read_body
+from app.api.body import QUICK_BYTES, Body, read_body
 from app.api.components import Components
 from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, answer_problem, callers_of, given_key
@@ -73,7 +73,7 @@ class DeepStack(WireFormat):
                 seconds = min(limits.seconds, UNPROVEN_S)
                 body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, take)
             receive = read_again(body)
-            key = _form_key(body) if is_quick(body) else await asyncio.to_thread(_form_key, body)
+            key = _form_key(body) if len(body.data) <= QUICK_BYTES else await asyncio.to_thread(_form_key, body)
         if key is None:
             raise InvalidInput("Send the key as the field `api_key`.", code="missing_key")
         return await components.guard.check(key, address), receive
