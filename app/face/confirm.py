@@ -78,114 +78,25 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
     that this face is upright.
     """
     found = _Faces(pixels, detector)
-    found.confirm(sight for sight in sights if sight.score >= SPOT_THRESHOLD)
-    found.confirm(sight for sight in sights if sight.score < SPOT_THRESHOLD and found.is_likely(sight))
+    found.confirm([sight for sight in sights if sight.score >= SPOT_THRESHOLD])
+    faint = [sight for sight in sights if sight.score < SPOT_THRESHOLD]
+    if found.sure:
+        sizes = [face.box.width for face in found.sure]
+        faint = [each for each in faint if any(1 / LIKE_SIZE <= each.box.width / size <= LIKE_SIZE for size in sizes)]
+    found.confirm(faint)
     searched = [0.0]
-    while len(searched) < MOST_SEARCHES and (degrees := found.next_turn(searched)) is not None:
-        searched.append(degrees)
-        turned, back = turn_pixels(pixels, degrees)
-        look = detector.detect if degrees == TURNS[-1] else detector.search
+    while len(searched) < MOST_SEARCHES:
+        turns = [upright_at(face.landmarks) for face in found.sure] or TURNS
+        new = [turn for turn in turns if all(abs((turn - each + 180) % 360 - 180) > SEEN_WITHIN for each in searched)]
+        if not new:
+            break
+        searched.append(new[0])
+        turned, back = turn_pixels(pixels, new[0])
+        look = detector.detect if new[0] == TURNS[-1] else detector.search
         seen = look(turned, min_face=min_face / scale_of(back))
-        found.confirm((mapped(sight, back) for sight in seen), unalignable_from=SURE_SCORE)
-    return found.all()
-
-
-class _Faces:
-    """The faces that have been confirmed in a photo, and the sights that have not."""
-
-    def __init__(self, pixels: Pixels, detector: Detector) -> None:
-        self._pixels, self._detector = pixels, detector
-        self._looks: list[_Look] = []
-        self._sure: list[Detection] = []
-        """The faces that were confirmed as made-up landmarks never are."""
-        self._others: list[Detection] = []
-
-    def is_likely(self, sight: Detection) -> bool:
-        """Return whether a faint place is worth a look: any is until a face is sure, then only those of its size."""
-        sure = self._sure
-        return not sure or any(1 / LIKE_SIZE <= sight.box.width / face.box.width <= LIKE_SIZE for face in sure)
-
-    def next_turn(self, searched: Sequence[float]) -> float | None:
-        """Return the clockwise degrees by which to turn the photo and search it next; None if that is done."""
-        turns = [upright_at(face.landmarks) for face in self._sure] or TURNS
-        apart = [[abs((turn - each + 180) % 360 - 180) for each in searched] for turn in turns]
-        return next((turn for turn, degrees in zip(turns, apart, strict=True) if min(degrees) > SEEN_WITHIN), None)
-
-    def all(self) -> Found:
-        """Return the faces, and the unconfirmed sights that may be faces."""
-        faces = sorted((look.face for look in self._looks), key=_SCORE, reverse=True)
-        return Found(faces, [sight for sight in self._others if not _is_near(sight, faces)])
-
-    def confirm(self, sights: Iterable[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
-        """Look at the sights. Unconfirmed ones count as faces from the score ``unalignable_from`` on."""
-        for sight in sorted(sights, key=_SCORE, reverse=True):
-            check_deadline()
-            if any(look.sure for look in self._looks_at(sight, sure=sight.score >= SURE_SCORE)):
-                continue
-            first = _look(self._pixels, sight, self._detector, one_way=True) if sight.score >= SURE_SCORE else None
-            look = None
-            if first is not None and first.score >= SURE_LOOK and first.leans <= SURE_WITHIN:
-                alike = _reads_alike(sight, first, SURE_READING)
-                look = _upright(self._pixels, first, self._detector, SURE_LOOK) if alike else None
-            if look is None or not look.sure:
-                seemed_sure, looks = look is not None, (look, self._read_turned(sight, first))
-                look = max(filter(None, looks), key=_SCORE, default=None)
-                look = look and look._replace(sure=look.sure or seemed_sure)
-            if look is not None:
-                self._add(look)
-            elif sight.score >= unalignable_from and not _is_near(sight, self._others):
-                self._others.append(sight)
-
-    def _read_turned(self, sight: Detection, first: _Look | None) -> _Look | None:
-        """Return the surest look that confirms a face at a sight, turned by any angle, or None. ``first`` is the look
-        at the sight itself, if it seemed sure.
-
-        A face that was already confirmed nearly surely was the surest of eight directions, so then only the sight
-        itself is read.
-        """
-        seen = [sight]
-        if not _is_near(sight, [look.face for look in self._looks if look.score >= SURE_LOOK]):
-            directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
-            if sight.score >= SCORE_THRESHOLD:  # also look closely at a sight that was seen upright
-                directions = sorted({0, *directions}) if directions else DIRECTIONS
-            elif not directions:
-                return None
-            seen += self._detector.turned(self._pixels, sight.box, directions)
-        seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self._sure)]
-        looks: list[_Look] = []
-        for each in sorted(seen, key=_SCORE, reverse=True):
-            if self._sure and any(_reads_alike(each, look) for look in looks):
-                continue  # a second try may be surer, which matters until a face is sure
-            known = each is sight and sight.score >= SURE_SCORE
-            look = first if known else _look(self._pixels, each, self._detector)
-            look = look and _upright(self._pixels, look, self._detector)
-            if look is not None:
-                looks.append(look)
-                if look.sure:
-                    break
-        return max(looks, key=_SCORE, default=None)
-
-    def _looks_at(self, face: Detection, *, sure: bool) -> list[_Look]:
-        """Return the looks at the face. Of two sure ones whose middles lie further apart than the eyes of either, each
-        is of its own: the box around a turned face may hold a neighbour."""
-        near = [look for look in self._looks if _is_near(face, [look.face])]
-        return [look for look in near if not (sure and look.sure and _are_two(face, look.face))]
-
-    def _add(self, look: _Look) -> None:
-        """Keep the look; of several looks at the same face, keep the surest."""
-        near = self._looks_at(look.face, sure=look.sure)
-        if not any(each.sure or each.score >= look.score for each in near):
-            self._looks = [*(each for each in self._looks if each not in near), look]
-            self._sure = [each.face for each in self._looks if each.sure]
-
-
-def _upright(pixels: Pixels, look: _Look, detector: Detector, least: float = CONFIRMED) -> _Look | None:
-    """Return the look, or a second one if the face leans in the first; None if that scores less than ``least``.
-
-    The first sight's landmarks show the face's angle, but those of a turned face are too close to upright.
-    """
-    second = _look(pixels, look.face, detector, least) if look.leans >= UPRIGHT_WITHIN else look
-    return second and second._replace(sure=second.score >= SURE_LOOK_TURNED)
+        found.confirm([mapped(sight, back) for sight in seen], unalignable_from=SURE_SCORE)
+    faces = sorted((look.face for look in found.looks), key=_SCORE, reverse=True)
+    return Found(faces, [sight for sight in found.others if not _is_near(sight, faces)])
 
 
 class _Look(NamedTuple):
@@ -200,29 +111,113 @@ class _Look(NamedTuple):
     """No surer look needs to be searched for."""
 
 
-def _look(
-    pixels: Pixels, sight: Detection, detector: Detector, least: float = CONFIRMED, *, one_way: bool = False
-) -> _Look | None:
-    """Measure a face's landmarks again in a large, upright view and in its mirror image; None if either scores less
-    than ``least``.
+class _Faces:
+    """The faces that have been confirmed in a photo, and the sights that have not."""
 
-    YuNet's landmarks are biased to one side, more so if the face leans; the mean of the two looks is not. With
-    ``one_way``, a face that is sure and upright in the view itself needs no second look.
-    """
-    seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
-    shown = _lit(seen.pixels)
-    one = detector.landmarks(shown, seen.landmarks)
-    if one is None or one[1] < least:
-        return None
-    landmarks, score = one
-    leans = _leans(landmarks, seen.landmarks)
-    if not (one_way and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN):
-        other = detector.landmarks(np.asarray(cv2.flip(shown, 1), np.uint8), mirrored(seen.landmarks, VIEW_SIDE))
-        if other is None or other[1] < least:
-            return None
-        landmarks, score = (landmarks + mirrored(other[0], VIEW_SIDE)) / 2, min(score, other[1])
-        leans = _leans(landmarks, seen.landmarks)
-    return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
+    def __init__(self, pixels: Pixels, detector: Detector) -> None:
+        self._pixels, self._detector = pixels, detector
+        self.looks: list[_Look] = []
+        """The surest look at each face."""
+        self.sure: list[Detection] = []
+        """The faces that were confirmed as made-up landmarks never are."""
+        self.others: list[Detection] = []
+        """The sights that were not confirmed but score enough to be faces."""
+
+    def confirm(self, sights: Iterable[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
+        """Look at the sights. Unconfirmed ones count as faces from the score ``unalignable_from`` on."""
+        for sight in sorted(sights, key=_SCORE, reverse=True):
+            check_deadline()
+            if _is_near(sight, self.sure, sure=sight.score >= SURE_SCORE):
+                continue
+            look = self._confirmed(sight)
+            if look is not None:
+                near = [each for each in self.looks if _is_near(look.face, [each.face], sure=look.sure and each.sure)]
+                if not any(each.sure or each.score >= look.score for each in near):
+                    self.looks = [*(each for each in self.looks if each not in near), look]
+                    self.sure = [each.face for each in self.looks if each.sure]
+            elif sight.score >= unalignable_from and not _is_near(sight, self.others):
+                self.others.append(sight)
+
+    def _confirmed(self, sight: Detection) -> _Look | None:
+        """Return the surest look that confirms a face at a sight, or None.
+
+        A sight that seems sure is first looked at as it is. If that look seems sure too, other directions are tried
+        only to find a surer one, and the best of them is sure.
+        """
+        first = self._look(sight, one_way=True) if sight.score >= SURE_SCORE else None
+        look = None
+        if first is not None and first.score >= SURE_LOOK and first.leans <= SURE_WITHIN:
+            look = self._upright(first) if _reads_alike(sight, first, SURE_READING) else None
+        if look is None or look.score < SURE_LOOK:
+            return self._read_turned(sight, first)
+        if look.sure:
+            return look
+        return max(look, self._read_turned(sight, first) or look, key=_SCORE)._replace(sure=True)
+
+    def _read_turned(self, sight: Detection, first: _Look | None) -> _Look | None:
+        """Return the surest look that confirms a face at a sight, turned by any angle, or None. ``first`` is the look
+        at the sight itself, if it seemed sure.
+
+        A face that was already confirmed nearly surely was the surest of eight directions, so then only the sight
+        itself is read.
+        """
+        seen = [sight]
+        if not _is_near(sight, [look.face for look in self.looks if look.score >= SURE_LOOK]):
+            directions: Sequence[int] = self._detector.promising(self._pixels, sight.box)
+            if sight.score >= SCORE_THRESHOLD:  # also look closely at a sight that was seen upright
+                directions = sorted({0, *directions}) if directions else DIRECTIONS
+            elif not directions:
+                return None
+            seen += self._detector.turned(self._pixels, sight.box, directions)
+        seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self.sure)]
+        looks: list[_Look] = []
+        for each in sorted(seen, key=_SCORE, reverse=True):
+            if self.sure and any(_reads_alike(each, look) for look in looks):
+                continue  # a second try may be surer, which matters until a face is sure
+            known = each is sight and sight.score >= SURE_SCORE
+            look = first if known else self._look(each)
+            look = look and self._upright(look)
+            if look is not None:
+                looks.append(look)
+                if look.sure:
+                    break
+        return max(looks, key=_SCORE, default=None)
+
+    def _upright(self, look: _Look) -> _Look | None:
+        """Return the look, or a second one if the face leans in the first; None if that confirms no face.
+
+        The first sight's landmarks show the face's angle, but those of a turned face are too close to upright.
+        """
+        second = self._look(look.face) if look.leans >= UPRIGHT_WITHIN else look
+        return second and second._replace(sure=second.score >= SURE_LOOK_TURNED)
+
+    def _look(self, sight: Detection, *, one_way: bool = False) -> _Look | None:
+        """Measure a face's landmarks again in a large, upright view and in its mirror image; None if either scores less
+        than CONFIRMED.
+
+        YuNet's landmarks are biased to one side, more so if the face leans; the mean of the two readings is not. With
+        ``one_way``, a face that is sure and upright in the view itself is not read in its mirror image.
+        """
+        seen = view(self._pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
+        middle = seen.pixels[VIEW_SIDE // 4 : -VIEW_SIDE // 4, VIEW_SIDE // 4 : -VIEW_SIDE // 4]
+        grey, shown = sum(cv2.mean(middle)[:3]) / 3, seen.pixels
+        if grey < DARK:
+            shown = np.asarray(cv2.convertScaleAbs(shown, alpha=LIT / max(grey, 1.0)), np.uint8)
+        readings, score = [], 1.0
+        for mirror in (False, True):
+            read = self._detector.landmarks(
+                np.asarray(cv2.flip(shown, 1), np.uint8) if mirror else shown,
+                mirrored(seen.landmarks, VIEW_SIDE) if mirror else seen.landmarks,
+            )
+            if read is None or read[1] < CONFIRMED:
+                return None
+            readings.append(mirrored(read[0], VIEW_SIDE) if mirror else read[0])
+            score, landmarks = min(score, read[1]), np.mean(readings, axis=0)
+            turn = similarity_transform(landmarks, seen.landmarks)
+            leans = abs(math.degrees(math.atan2(turn[1, 0], turn[0, 0])))
+            if one_way and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN:
+                break
+        return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
 
 
 def _reads_alike(sight: Detection, look: _Look, within: float = SAME_READING) -> bool:
@@ -232,37 +227,25 @@ def _reads_alike(sight: Detection, look: _Look, within: float = SAME_READING) ->
     return bool(apart <= within * np.linalg.norm(found[1] - found[0]))
 
 
-def _leans(landmarks: NDArray[np.float64], upright: NDArray[np.float64]) -> float:
-    """Return by how many degrees a face with these (5, 2) landmarks leans, 0-180."""
-    matrix = similarity_transform(landmarks, upright)
-    return abs(math.degrees(math.atan2(matrix[1, 0], matrix[0, 0])))
-
-
-def _lit(seen: Pixels) -> Pixels:
-    """Return a view of a face, brightened if the face is dark, so that YuNet recognises it."""
-    quarter = len(seen) // 4
-    mean = sum(cv2.mean(seen[quarter:-quarter, quarter:-quarter])[:3]) / 3
-    return seen if mean >= DARK else np.asarray(cv2.convertScaleAbs(seen, alpha=LIT / max(mean, 1.0)), np.uint8)
-
-
-def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:
+def _is_near(sight: Detection, faces: Iterable[Detection], *, sure: bool = False) -> bool:
     """Return whether the sight is of one of the faces: the centre of one is in the ellipse in the other's box.
 
-    The box around a turned face is larger than the face, and a neighbour may be in its corners.
+    The box around a turned face is larger than the face, and a neighbour may be in its corners, or even in that
+    ellipse. So where both are ``sure``, two whose middles lie further apart than the eyes of either are two faces.
     """
-    return any(_holds(sight.box, face.box.centre) or _holds(face.box, sight.box.centre) for face in faces)
+    x, y = sight.box.centre
+    for face in faces:
+        right, down = face.box.centre[0] - x, face.box.centre[1] - y
+        near = any(math.hypot(right / box.width, down / box.height) <= 1 / 2 for box in (sight.box, face.box))
+        if near and not (sure and _are_two(sight, face)):
+            return True
+    return False
 
 
 def _are_two(*faces: Detection) -> bool:
     """Return whether two faces' middles lie further apart than the eyes of either."""
     middles, eyes = zip(*((each.landmarks.mean(axis=0), math.dist(*each.landmarks[:2])) for each in faces), strict=True)
     return bool(math.dist(*middles) > max(eyes))
-
-
-def _holds(box: Box, point: tuple[float, float]) -> bool:
-    """Return whether the point is in the ellipse in the box."""
-    x, y = box.centre
-    return math.hypot((point[0] - x) / box.width, (point[1] - y) / box.height) <= 1 / 2
 
 
 def quarter_of(landmarks: Landmarks) -> int:
