@@ -33,7 +33,7 @@ R = TypeVar("R")
 Columns = TypeVarTuple("Columns")
 
 KEPT = 256
-"""Maximum entries of a cache; a full cache is emptied."""
+"""Number of entries above which a cache is emptied."""
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 SCRUB_BUSY_MS = 100
@@ -163,7 +163,8 @@ class Database:
         """
         try:
             with _pooled(), self._write_lock, self._engine.begin() as connection:
-                begin(connection, write=True)
+                if self.is_sqlite:  # lock now: if another wrote between this one's first read and write, it would fail
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
                 if cached and self._version is not None:
                     mark = secrets.randbits(MARK_BITS)  # so that the commit counts at once (`_Version`)
                     connection.exec_driver_sql(f"PRAGMA user_version = {mark}")
@@ -327,33 +328,24 @@ class _Version:
 
 
 class Cache(Generic[K, V]):
-    """Keeps up to ``most`` values until the database changes. Safe to share between threads. ``version`` returns None
-    if nothing may be cached."""
+    """Keeps values until the database changes. Safe to share between threads. With more than ``most`` it is emptied.
+    ``version`` returns None if nothing may be cached."""
 
     def __init__(self, version: Callable[[], int | None], most: int = KEPT) -> None:
         self._version, self._most = version, most
         self._kept: tuple[int, dict[K, V]] = 0, {}
         """A version and its values."""
 
-    def get(self, key: K, query: Callable[[], V]) -> V:
-        """Return the result of ``query``, cached or not; errors aren't cached."""
-        return self.get_all([key], lambda _missing: {key: query()})[key]
+    def values(self) -> dict[K, V]:
+        """Return the values cached since the last commit, to look up and to add to; an empty dict if none may be.
 
-    def get_all(self, keys: Sequence[K], query: Callable[[Sequence[K]], Mapping[K, V]]) -> dict[K, V]:
-        """Return the values of the keys; ``query`` returns those that aren't cached. A key may have none."""
-        version = self._version()  # before the query, so that a commit in between is noticed next time
+        Call it before the query for missing ones, so that the next call notices a commit in between.
+        """
+        version = self._version()
         if version is None:
-            return dict(query(keys))
+            return {}
         of, kept = self._kept
-        if of != version:
-            kept = {}
+        if of != version or len(kept) > self._most:
+            kept = {}  # not cleared: another thread may be reading it
             self._kept = version, kept
-        known = {key: kept[key] for key in keys if key in kept}
-        if missing := [key for key in keys if key not in known]:
-            found = query(missing)
-            if len(kept) + len(found) > self._most:
-                kept = {}  # not cleared: another thread may be reading it
-                self._kept = version, kept
-            kept.update(found)
-            known |= found
-        return known
+        return kept

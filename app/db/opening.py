@@ -155,14 +155,13 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _recor
         connection.execute(f"PRAGMA {pragma}")
 
 
-def begin(connection: Connection, *, write: bool = False) -> None:
-    """Begin a transaction on SQLite; PostgreSQL's driver does that itself.
+def begin(connection: Connection) -> None:
+    """Begin a transaction for reading on SQLite; PostgreSQL's driver does that itself.
 
-    A writer locks at once: if it read first, another's write in between would make it fail. A listener to the engine's
-    `begin` event would also work, but then SQLAlchemy looks for listeners at each statement.
+    A listener to the engine's `begin` event would also work, but then SQLAlchemy looks for listeners at each statement.
     """
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        connection.exec_driver_sql("BEGIN")
 
 
 def _open_postgresql(url: URL) -> Engine:

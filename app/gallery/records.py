@@ -74,6 +74,10 @@ class Gallery:
     key: int
     """Internal key; never reused for another gallery."""
     id: str
+    embedder: str
+    """The id of the package whose templates are the gallery's own."""
+    packages: tuple[str, ...]
+    """The ids of the packages of which each new face needs a template, those of `written`."""
     index_specs: tuple[IndexSpec, ...]
     """The template sets that answer searches, first its own. They cover all faces, except those without a crop."""
     written: tuple[IndexSpec, ...]
@@ -103,26 +107,17 @@ class Gallery:
         return self.index_specs[0]
 
     @property
-    def embedder(self) -> str:
-        """Return the id of the package whose templates are the gallery's own."""
-        return self.index_specs[0].key.package
-
-    @property
     def dimension(self) -> int:
         """Return the length of its own templates."""
         return self.index_specs[0].dimension
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Return the ids of the packages of which each new face needs a template, first the gallery's own."""
-        return tuple(spec.key.package for spec in self.written)
 
     def view(self, package: str) -> Gallery:
         """Return the gallery with only this package's templates. Raises Conflict ``package_mismatch``."""
         both = {spec.key.package: spec for spec in (*self.written, *self.index_specs)}
         if package not in both:
             raise package_mismatch(self.index_spec, package)
-        return replace(self, index_specs=(both[package],), written=(both[package],))
+        only = (both[package],)
+        return replace(self, embedder=package, packages=(package,), index_specs=only, written=only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +308,8 @@ def to_gallery(row: Row[Any]) -> Gallery:
     return Gallery(
         key=row.key,
         id=row.id,
+        embedder=row.embedder,
+        packages=tuple(spec.key.package for spec in written),
         index_specs=answering,
         written=written,
         store=row.store,
@@ -346,20 +343,18 @@ def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec
     return (own,) if row.state == "embedding" else both, both
 
 
-def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
-    """Return the gallery with this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
-    cleaned = clean_id(gallery_id, "gallery")
-    row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
-    if row is None:
-        raise GalleryNotFound.of(cleaned)
-    return to_gallery(row)
+def find_gallery(connection: Connection, wanted: str | Gallery) -> Gallery:
+    """Return the gallery with this id, or the given one as this transaction sees it.
 
-
-def reread(connection: Connection, gallery: Gallery) -> Gallery:
-    """Return the gallery as this transaction sees it. Raises NotFound ``gallery_not_found``."""
-    row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
+    Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``.
+    """
+    if isinstance(wanted, Gallery):
+        gallery_id, row = wanted.id, connection.execute(_GALLERY_BY_KEY, {"wanted": wanted.key}).one_or_none()
+    else:
+        gallery_id = clean_id(wanted, "gallery")
+        row = connection.execute(_GALLERY_BY_ID, {"wanted": gallery_id}).one_or_none()
     if row is None:
-        raise GalleryNotFound.of(gallery.id)
+        raise GalleryNotFound.of(gallery_id)
     return to_gallery(row)
 
 
@@ -372,7 +367,7 @@ def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
     if connection.dialect.name != "sqlite":  # SQLite's write transactions never overlap
         # A separate statement, since one that waits for the row sees other tables as they were before the wait.
         connection.execute(_LOCK_GALLERY, {"wanted": gallery.key})
-    return reread(connection, gallery)
+    return find_gallery(connection, gallery)
 
 
 # Subjects
@@ -413,14 +408,10 @@ def to_subject(row: Row[Any]) -> Subject:
         created_at=row.created_at,
         updated_at=row.updated_at,
         expires_at=row.expires_at,
-        consent=to_consent(row.consent),
+        consent=None if row.consent is None else Consent(**json.loads(row.consent)),
         cover=row.cover_face,
         portrait=row.portrait,
     )
-
-
-def to_consent(column: str | None) -> Consent | None:
-    return None if column is None else Consent(**json.loads(column))
 
 
 def is_current(subjects: sa.FromClause = SUBJECTS) -> sa.ColumnElement[bool]:

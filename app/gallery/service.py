@@ -37,9 +37,9 @@ from app.gallery.store import Store
 from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
-from app.search.index import widened
+from app.search.index import WIDEN
 from app.search.registry import IndexBackend, IndexRegistry, Searchable, SharedSearches
-from app.search.types import IndexSpec, Match
+from app.search.types import IndexSpec
 from app.types import Sizes, Template
 
 FOLLOW_S = 0.2
@@ -183,19 +183,19 @@ class GallerySearch:
         but don't take others' places. Raises Overloaded if too many searches wait.
         """
         vectors = unit_vectors(self.spec, probes)
-
-        def nearest(places: Sequence[int], wanted: int) -> list[list[Candidate] | None]:
-            rows = self._shared.run(self._index, vectors[places], wanted, enrolling=enrolling)
-            near = [[match for match in row if match.score >= least] for row in rows]
-            named = self._name(near)
-            counted = [sum(not (enrolling and is_unnamed(each.subject)) for each in row) for row in named]
-            return [
-                None if len(matches) == wanted and count < limit else candidates
-                for matches, count, candidates in zip(near, counted, named, strict=True)
-            ]
-
-        found = widened(nearest, len(vectors), limit)
-        return found if enrolling else [candidates[:limit] for candidates in found]
+        found: list[list[Candidate]] = [[] for _ in probes]
+        places, wanted = list(range(len(probes))), limit
+        while places:
+            rankings = self._shared.run(self._index, vectors[places], wanted, enrolling=enrolling)
+            near = [[match for match in ranking if match.score >= least] for ranking in rankings]
+            short = []
+            for place, matches, candidates in zip(places, near, self._store.candidates(near), strict=True):
+                counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
+                if counted < limit and len(matches) == wanted:
+                    short.append(place)  # the index may have more
+                found[place] = candidates if enrolling else candidates[:limit]
+            places, wanted = short, WIDEN * wanted
+        return found
 
     def verify(self, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject. Raises SubjectNotFound; Conflict ``subject_without_faces``."""
@@ -209,18 +209,5 @@ class GallerySearch:
         """Compare each probe with one subject; None if that has no faces. Raises SubjectNotFound."""
         vectors, subject = unit_vectors(self.spec, probes), self._store.subject(self.gallery, subject_id)
         matches = self._index.verify(vectors, subject.key)
-        named = self._name([[match] if match else [] for match in matches])
+        named = self._store.candidates([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
-
-    def _name(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
-        """Look up the matches' ids; leave out deleted faces and expired subjects."""
-        labels = self._store.labels([match.face for row in rankings for match in row], current=True)
-        return [
-            [
-                Candidate(subject, name, face_id, match.score, match.mean_score, match.faces, match.length)
-                for match in row
-                if match.face in labels
-                for face_id, subject, name in [labels[match.face]]
-            ]
-            for row in rankings
-        ]

@@ -6,15 +6,15 @@ Every public call is one transaction: when it returns, its changes are on disk; 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Unpack
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Cache, Database, in_parts
 from app.db.opening import BUSY_TIMEOUT_S
@@ -26,6 +26,7 @@ from app.gallery.change import STAMP_BITS, Change, ChangeReader, begin_log, prun
 from app.gallery.records import (
     GALLERY_ROWS,
     SUBJECT_ROWS,
+    Candidate,
     Counts,
     Gallery,
     GalleryChanges,
@@ -41,23 +42,20 @@ from app.gallery.records import (
     lock_gallery,
     population_column,
     read_crop,
-    reread,
     subject_not_found,
     to_face,
     to_gallery,
     to_subject,
 )
-from app.gallery.subjects import has_expired
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.package.folders import Package
+from app.search.types import Match
 from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)
 """Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""
 LABELS_KEPT = 16_384
-"""Maximum faces whose ids and names are cached until the database changes: about 5 MB."""
-P = ParamSpec("P")
-T = TypeVar("T")
+"""Number of faces whose ids and names are cached until the database changes: about 5 MB."""
 
 
 class Store:
@@ -84,7 +82,7 @@ class Store:
         self._known_galleries = Cache[str, Gallery](self.database.version)
         self._known_counts = Cache[int, _Counted](self.database.version)
         self._known_subjects = Cache[tuple[int, str], Subject](self.database.version)
-        self._known_labels = Cache[int, tuple[str, str, str | None, str | None]](self.database.version, LABELS_KEPT)
+        self._known_labels = Cache[int, Row[Any]](self.database.version, LABELS_KEPT)
         try:
             with self.database.read() as connection:
                 self.blobs.check(connection)
@@ -142,7 +140,11 @@ class Store:
         All other calls, here and of `Galleries`, take the gallery that this returned. If its packages have changed
         since, they raise Conflict ``package_mismatch``: read it again (`app.db.engine.again_if_overtaken`).
         """
-        return self._known_galleries.get(gallery_id, partial(self._read, find_gallery, gallery_id))
+        known = self._known_galleries.values()
+        if gallery_id not in known:
+            with self.database.read_once() as connection:
+                known[gallery_id] = find_gallery(connection, gallery_id)
+        return known[gallery_id]
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -162,7 +164,7 @@ class Store:
             columns["population"] = population_column(changes["population"])
         with self.change(gallery) as change:
             change.connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
-            return reread(change.connection, gallery)
+            return find_gallery(change.connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """Delete the gallery; return the counts of what it held. Raises NotFound ``gallery_not_found``."""
@@ -180,18 +182,22 @@ class Store:
 
         With `expired`, those that have expired but are not erased yet are counted, too.
         """
-        counted = self._known_counts.get(gallery.key, lambda: self._read(_count, gallery))
-        if not expired and counted.until is not None and counted.until <= utc_now():
-            counted = self._read(_count, gallery)
+        known = self._known_counts.values()
+        counted = known.get(gallery.key)
+        if counted is None or (not expired and counted.until is not None and counted.until <= utc_now()):
+            with self.database.read_once() as connection:
+                counted = known[gallery.key] = _count(connection, gallery)
         return counted.stored if expired else counted.current
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject with this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
         ``subject_not_found``."""
-        subject = self._known_subjects.get(
-            (gallery.key, subject_id), partial(self._read, find_subject, gallery, subject_id)
-        )
-        if has_expired(subject, utc_now()):
+        known, key = self._known_subjects.values(), (gallery.key, subject_id)
+        if key not in known:
+            with self.database.read_once() as connection:
+                known[key] = find_subject(connection, gallery, subject_id)
+        subject = known[key]
+        if subject.expires_at is not None and subject.expires_at <= utc_now():
             raise subject_not_found(gallery, subject.id)
         return subject
 
@@ -249,27 +255,25 @@ class Store:
         with self.database.write() as connection:
             return prune_log(connection, utc_now(-older_than))
 
-    def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
-        """Return the id, the subject's id and the subject's name of these faces, as far as they exist, by key.
+    def candidates(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
+        """Return the matches with the ids and names that their keys stand for.
 
-        With `current`, faces of expired subjects are left out.
+        Faces that were deleted meanwhile are left out, and subjects that have expired.
         """
-        if not face_keys:
-            return {}
-        now, labels = utc_now(), self._known_labels.get_all(face_keys, self._labels)
-        return {
-            key: (face_id, subject_id, name)
-            for key, (face_id, subject_id, name, expires_at) in labels.items()
-            if not current or expires_at is None or expires_at > now
-        }
-
-    def _labels(self, face_keys: Sequence[int]) -> dict[int, tuple[str, str, str | None, str | None]]:
-        rows = [row for some in in_parts(face_keys) for row in self.database.rows(_LABELS, {"keys": some})]
-        return {key: (face_id, subject_id, name, expires_at) for key, face_id, subject_id, name, expires_at in rows}
-
-    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.database.read_once() as connection:
-            return query(connection, *args, **kwargs)
+        labels, now = self._known_labels.values(), utc_now()
+        unknown = {match.face for ranking in rankings for match in ranking if match.face not in labels}
+        for some in in_parts(sorted(unknown)):
+            labels |= {row.key: row for row in self.database.rows(_LABELS, {"keys": some})}
+        return [
+            [
+                Candidate(
+                    label.subject, label.name, label.face_id, match.score, match.mean_score, match.faces, match.length
+                )
+                for match in ranking
+                if (label := labels.get(match.face)) and (label.expires_at is None or label.expires_at > now)
+            ]
+            for ranking in rankings
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +314,7 @@ def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
 
 # Built once: that takes longer than SQLite takes to run them.
 _LABELS = (
-    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name, SUBJECTS.c.expires_at)
+    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name, SUBJECTS.c.expires_at)
     .join(SUBJECTS)
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )

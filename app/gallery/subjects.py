@@ -125,10 +125,6 @@ def terms_columns(terms: Terms) -> dict[str, object]:
     return columns
 
 
-def has_expired(subject: Subject, at: str) -> bool:
-    return subject.expires_at is not None and subject.expires_at <= at
-
-
 def create_subject(
     change: Change,
     subject_id: str | None = None,

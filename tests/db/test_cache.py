@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from app.db.engine import Cache, Database
 
 
-def test_a_cache_asks_for_what_it_lacks_alone() -> None:
-    version, asked = [1], list[list[int]]()
-
-    def query(keys: Sequence[int]) -> dict[int, str]:
-        asked.append(list(keys))
-        return {key: f"{key} of {version[0]}" for key in keys if key != 13}
-
+def test_a_cache_keeps_values_until_the_database_changes_or_it_has_too_many() -> None:
+    version: list[int | None] = [1]
     cache = Cache[int, str](lambda: version[0], most=3)
-    assert cache.get_all([1, 2], query) == {1: "1 of 1", 2: "2 of 1"}
-    assert cache.get_all([2, 3, 13], query) == {2: "2 of 1", 3: "3 of 1"}
-    assert cache.get(3, lambda: "not asked") == "3 of 1"
+    cache.values().update({1: "one", 2: "two"})
+    cache.values()[3] = "three"
+    assert cache.values() == {1: "one", 2: "two", 3: "three"}
     version[0] = 2
-    assert cache.get_all([3], query) == {3: "3 of 2"}
-    assert cache.get_all([4, 5, 6], query) == {4: "4 of 2", 5: "5 of 2", 6: "6 of 2"}, "more than it keeps"
-    assert asked == [[1, 2], [3, 13], [3], [4, 5, 6]]
+    assert cache.values() == {}
+    cache.values().update(dict.fromkeys((4, 5, 6, 7), "more than it keeps"))
+    assert cache.values() == {}
+    version[0] = None
+    cache.values()[8] = "not known whether it is true yet"
+    assert cache.values() == {}
 
 
 def test_whoever_waits_for_a_check_shares_one_that_began_later(tmp_path: Path) -> None:
@@ -67,18 +64,14 @@ def test_whoever_waits_for_a_check_shares_one_that_began_later(tmp_path: Path) -
 
 
 def test_values_may_be_read_while_the_cache_makes_room() -> None:
-    cache = Cache[str, str](lambda: 1, most=2)
-
-    class Key(str):
-        """A key that another thread might look up: the cache is filled anew before it is looked up a second time."""
-
-        looks = 0
-
-        def __hash__(self) -> int:
-            self.looks += 1
-            if self.looks == 2:
-                cache.get_all(["b", "c"], lambda keys: {key: key.upper() for key in keys})
-            return hash(str(self))
-
-    cache.get("a", lambda: "A")
-    assert cache.get_all([Key("a")], lambda keys: dict.fromkeys(keys, "again")) == {"a": "A"}
+    version = [1]
+    cache = Cache[str, str](lambda: version[0], most=2)
+    of_this_thread = cache.values()
+    of_this_thread["a"] = "A"
+    cache.values().update(b="B", c="C")  # by another thread
+    assert cache.values() == {}
+    version[0] = 2
+    cache.values()
+    of_this_thread["d"] = "D"  # read before the commit
+    assert of_this_thread["a"] == "A"
+    assert cache.values() == {}

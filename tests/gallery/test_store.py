@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from itertools import product
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,10 +27,11 @@ from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.transfers import rename_subject
-from app.gallery.records import Gallery, Metadata, StoredFace
+from app.gallery.records import Candidate, Gallery, Metadata, StoredFace
 from app.gallery.store import Store, _count
 from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
+from app.search.types import Match
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written
 from tests.support.following import engine_of
@@ -524,11 +525,37 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
             np.testing.assert_array_equal(vector, expected[key][2])
 
 
-def test_labels_name_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
+def test_matches_are_named_of_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
     enrolled = enroll(store, gallery, "a", [face(1), face(2)], name="Ann")
     gone, left = (store.face(gallery, one.face_id, "a") for one in enrolled.faces)
     written(store, gallery, delete_face, "a", gone.face_id)
-    assert store.labels([gone.key, left.key]) == {left.key: (left.face_id, "a", "Ann")}
+    subject = store.subject(gallery, "a").key
+    matches = [Match(subject, one.key, 0.9, 0.8) for one in (gone, left)]
+    assert store.candidates([matches, []]) == [[Candidate("a", "Ann", left.face_id, 0.9, 0.8)], []]
+
+
+def test_only_the_names_that_are_not_cached_are_read(store: Store, gallery: Gallery) -> None:
+    enrolled = enroll(store, gallery, "a", [face(1), face(2), face(3)])
+    keys = [store.face(gallery, one.face_id).key for one in enrolled.faces]
+    matches = [Match(store.subject(gallery, "a").key, key, 0.9, 0.8) for key in keys]
+    read: list[list[int]] = []
+
+    def statement(_connection: object, _cursor: object, text: str, values: Any, *_: object) -> None:
+        if "faces" in text:
+            given = values.values() if isinstance(values, dict) else values
+            read.append(sorted(value for value in given if isinstance(value, int)))
+
+    store.candidates([matches[:2]])
+    sa.event.listen(sa.Engine, "before_cursor_execute", statement)
+    try:
+        named = store.candidates([matches[1:], matches])
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", statement)
+    assert [[one.face_id for one in row] for row in named] == [
+        [one.face_id for one in enrolled.faces[1:]],
+        [one.face_id for one in enrolled.faces],
+    ]
+    assert read == [keys[2:] if store.database.is_sqlite else sorted(keys)]
 
 
 def test_a_database_held_by_another_process_is_busy_not_broken(tmp_path: Path) -> None:

@@ -26,12 +26,11 @@ from app.gallery.records import (
     Metadata,
     StoredFace,
     face_query,
+    find_gallery,
     is_current,
     join_templates,
     package_mismatch,
-    reread,
     template_column,
-    to_consent,
     to_face,
 )
 from app.gallery.store import Store
@@ -165,7 +164,7 @@ def everything(store: Store, gallery: Gallery, *, crops: bool) -> Iterator[Every
     Raises NotFound ``gallery_not_found``.
     """
     with store.database.read(one_moment=True) as connection:
-        now = reread(connection, gallery)
+        now = find_gallery(connection, gallery)
         subjects = read_subjects(connection, now)
         faces = read_faces(connection, now, store.blobs, crops=crops)
         query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, is_current())
@@ -179,7 +178,8 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
     query = sa.select(SUBJECTS).where(mine).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         times = (row.created_at, row.updated_at, row.expires_at)
-        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent), row.cover)
+        consent = None if row.consent is None else Consent(**json.loads(row.consent))
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, consent, row.cover)
 
 
 def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:

@@ -96,8 +96,11 @@ class Calibrations:
 
     def find(self, gallery: Gallery) -> Measured | None:
         """Return the gallery's calibration, or None if it has none yet. Cached like the gallery itself."""
-        rows = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
-        return self._known.get(gallery.key, lambda: next(map(_measured, self._database.rows(rows)), None))
+        known = self._known.values()
+        if gallery.key not in known:
+            query = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
+            known[gallery.key] = next(map(_measured, self._database.rows(query)), None)
+        return known[gallery.key]
 
     def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
         """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
+from app.db.schema import FACES
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 
@@ -47,7 +50,7 @@ def check_index(galleries: Galleries, gallery: Gallery) -> CheckReport:
     with galleries.indexes.inspecting(gallery.index_specs) as index:
         difference, indexed = index.compare()
     counts = galleries.store.counts(gallery, expired=True)
-    examples = galleries.store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
+    examples = FACES.c.key.in_([*difference.missing, *difference.different][:CHECK_EXAMPLES])
     return CheckReport(
         gallery=gallery.id,
         subjects=counts.subjects,
@@ -56,5 +59,5 @@ def check_index(galleries: Galleries, gallery: Gallery) -> CheckReport:
         missing=len(difference.missing),
         different=len(difference.different),
         extra=difference.extra,
-        examples=tuple(face_id for face_id, _, _ in examples.values()),
+        examples=tuple(galleries.store.database.column(sa.select(FACES.c.face_id).where(examples))),
     )

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
 from app.db.migrations import revision_of, revisions
-from app.db.opening import begin, connected, parse_url, sqlite_file
+from app.db.opening import connected, parse_url, sqlite_file
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 from app.errors import DatabaseBusy, DatabaseUnavailable
 
@@ -118,8 +118,8 @@ def _needs(connection: Connection) -> list[Need]:
 def _takes_writes(connection: Connection) -> bool:
     """Try a write and roll it back."""
     try:
-        begin(connection, write=True)
         if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             connection.exec_driver_sql("PRAGMA user_version = 0")
         else:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE likeness_doctor (one integer) ON COMMIT DROP")

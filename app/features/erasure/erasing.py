@@ -48,7 +48,6 @@ from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
 from app.gallery.records import find_subject, from_bytes, subject_not_found
 from app.gallery.service import Galleries
-from app.gallery.subjects import has_expired
 from app.timestamps import utc_now
 
 ErasureReason: TypeAlias = Literal["asked", "expired"]
@@ -327,7 +326,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
     """
     gallery, connection = change.gallery, change.connection
     subject = find_subject(connection, gallery, subject_id, expired=True)
-    if expired_by is not None and not has_expired(subject, expired_by):
+    if expired_by is not None and (subject.expires_at is None or subject.expires_at > expired_by):
         raise subject_not_found(gallery, subject.id)
     mine = FACES.c.subject_key == subject.key
     crops, second = (
