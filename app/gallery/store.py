@@ -262,7 +262,7 @@ class Store:
         """
         labels, now = self._known_labels.values(), utc_now()
         unknown = {match.face for ranking in rankings for match in ranking if match.face not in labels}
-        for some in in_parts(sorted(unknown)):
+        for some in in_parts(sorted(unknown)) if unknown else ():
             labels |= {row.key: row for row in self.database.rows(_LABELS, {"keys": some})}
         return [
             [
