@@ -26,7 +26,7 @@ from app.api.feature import Feature
 from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
-from app.concurrency.admission import Admission, Bytes
+from app.concurrency.admission import Admission
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.threads import Lanes, WorkerPool
 from app.config import PREFIX, Settings
@@ -227,8 +227,8 @@ def _build(
     models = opening.result() if opening else open_models(settings)
     settings = models.settings
     stack.callback(models.detector.close)
-    kept = Bytes()
-    reader = _reader(models, kept, stack)
+    admission = Admission(settings.queue_limit)
+    reader = _reader(models, admission.take, stack)
     embedders = _embedders(models, reader, partial(bind_package, storage.database))
     stack.callback(embedders.close)
     open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
@@ -247,7 +247,6 @@ def _build(
         own_thresholds=open_thresholds and open_thresholds(galleries.store),
         observe=counted.stages,
     )
-    admission = Admission(kept, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
     _open_embedders(embedders, galleries, settings.max_embedders)
@@ -261,8 +260,8 @@ def _build(
 
     size = _for_requests(settings.memory_bytes or memory_limit(), reader)
     reader.start(PHOTOS_SHARE * size)
-    kept.size = BODIES_SHARE * size
-    largest = int(min(kept.most, PARSING_SHARE * size / PARSED_COPIES))
+    admission.byte_limit = BODIES_SHARE * size
+    largest = int(min(admission.caller_bytes, PARSING_SHARE * size / PARSED_COPIES))
     core = Components(
         operations=operations,
         embedders=embedders,
@@ -348,14 +347,14 @@ def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:
     return size
 
 
-def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | PhotoWorkers:
+def _reader(models: Models, keep: Callable[[int], None], stack: ExitStack) -> PhotoThreads | PhotoWorkers:
     """Return the reader of photos, which finds faces in this process or in photo workers."""
     settings = models.settings
     if isinstance(models.detector, Detector):
         models.detector.detect(GREY)
-        return PhotoThreads(models.detector, image_limits(settings), cores(), kept.keep)
+        return PhotoThreads(models.detector, image_limits(settings), cores(), keep)
     seconds = PHOTO_SHARE * settings.request_timeout
-    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, kept.keep)
+    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, keep)
     stack.callback(reader.close)
     return reader
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from app.choices import Stage
-from app.concurrency.tasks import check_deadline, current_task
+from app.concurrency.threads import TASK, check_deadline
 from app.errors import NoFace, Unalignable
 from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
 from app.face.confirm import Found, find_faces, quarter_of
@@ -149,14 +149,11 @@ class Pipeline:
         return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
 
 
-def keep_crops(photo: Photo, keep: Callable[[str, int], None]) -> None:
-    """Count the bytes of a photo's crops for the current request, until its work ends. Raises what ``keep`` raises."""
-    task = current_task()
-    if task.caller:
+def keep_crops(photo: Photo, keep: Callable[[int], None]) -> None:
+    """Count the bytes of a photo's crops for the current request, until it ends. Raises what ``keep`` raises."""
+    if TASK.get().caller:
         kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
-        size = sum(pixels.nbytes for pixels in kept)
-        keep(task.caller, size)
-        task.count(size)
+        keep(sum(pixels.nbytes for pixels in kept))
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:

@@ -1,4 +1,4 @@
-"""Admit requests: limit how many there are at once, per caller and in total, and the bytes of their bodies."""
+"""Admit requests: limit how many there are at once, per caller and in total, and the bytes that they hold."""
 
 from __future__ import annotations
 
@@ -28,40 +28,6 @@ REFUSAL_S, PATIENCE_S = 0.2, 2.0
 PATIENCE_S, by at most PATIENCE_S."""
 MOST_REFUSED = 10_000
 """Maximum callers whose debt is remembered."""
-
-
-class Bytes:
-    """Counts the bytes of bodies and crops, which live as long as their requests: at most ``size`` in total. Safe to
-    share between threads."""
-
-    def __init__(self, size: float = math.inf) -> None:
-        self.size = size
-        self._lock = threading.Lock()
-        self._kept: Counter[str] = Counter()
-
-    @property
-    def kept(self) -> int:
-        """Return how many bytes are taken now."""
-        return self._kept.total()
-
-    @property
-    def most(self) -> float:
-        """Return how many bytes one caller may take."""
-        return self.size * CALLER_SHARE
-
-    def keep(self, caller: str, size: int) -> None:
-        """Take bytes until `give_back`. Raises Overloaded if not enough are left, in total or for this caller."""
-        with self._lock:
-            if self._kept.total() + size > self.size or self._kept[caller] + size > self.size * CALLER_SHARE:
-                raise Why.BYTES.error()
-            self._kept[caller] += size
-
-    def give_back(self, caller: str, size: int) -> None:
-        """Give back bytes that `keep` took."""
-        with self._lock:
-            self._kept[caller] -= size
-            if not self._kept[caller]:
-                del self._kept[caller]
 
 
 class Shares:
@@ -101,24 +67,36 @@ class Visit:
     place: Shares
     uses: int = 1
     held: int = 0
-    """Bytes of its body."""
+    """Bytes of its body and of the crops from which its answer is made."""
 
 
 class Admission:
-    """The places and bodies of requests; for one event loop.
+    """The places of requests, and the bytes that they hold; for one event loop.
 
     A request holds one of ``queue_limit`` slots from its first work on. While its body arrives, perhaps slowly, it
-    holds none, but one of RECEIVING times as many places.
+    holds none, but one of RECEIVING times as many places. All together hold at most ``byte_limit`` bytes.
     """
 
-    def __init__(self, kept: Bytes, queue_limit: int) -> None:
-        self.bytes = kept
-        self.limit = queue_limit
+    def __init__(self, queue_limit: int, byte_limit: float = math.inf) -> None:
+        self.limit, self.byte_limit = queue_limit, byte_limit
         self._slots = Shares(queue_limit)
         self._receiving = Shares(queue_limit * RECEIVING)
+        self._lock = threading.Lock()
+        self._bytes: Counter[str] = Counter()
+        """The bytes that each caller's requests hold; threads add to them."""
         self._visit: ContextVar[Visit | None] = ContextVar("visit", default=None)
         self._refused: dict[str, float] = {}
         """When each refused caller's debt is over, in monotonic seconds; in the order of the last refusals."""
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes requests hold now."""
+        return self._bytes.total()
+
+    @property
+    def caller_bytes(self) -> float:
+        """Return how many bytes one caller's requests may hold."""
+        return self.byte_limit * CALLER_SHARE
 
     @property
     def admitted(self) -> int:
@@ -148,12 +126,19 @@ class Admission:
             self.leave(visit)
 
     def take(self, size: int) -> None:
-        """Count bytes of the admitted request's body. Raises Overloaded if there are too many."""
+        """Count bytes of the admitted request, until it ends. Its threads may call this, too.
+
+        Raises Overloaded if there are too many, of all callers or of this one.
+        """
         visit = self._visit.get()
         if visit is None:
             raise RuntimeError("Bytes are counted for an admitted request only.")
-        self.bytes.keep(visit.callers[0], size)
-        visit.held += size
+        caller = visit.callers[0]
+        with self._lock:
+            if self._bytes.total() + size > self.byte_limit or self._bytes[caller] + size > self.caller_bytes:
+                raise Why.BYTES.error()
+            self._bytes[caller] += size
+            visit.held += size
 
     def receive(self) -> None:
         """Give the request's slot back until its next work, to receive a long body. Raises Overloaded."""
@@ -173,7 +158,11 @@ class Admission:
         visit.uses -= 1
         if not visit.uses:
             visit.place.leave(visit.callers)
-            self.bytes.give_back(visit.callers[0], visit.held)
+            caller = visit.callers[0]
+            with self._lock:
+                self._bytes[caller] -= visit.held
+                if not self._bytes[caller]:
+                    del self._bytes[caller]
 
     async def pause(self, caller: str) -> None:
         """Wait before a refusal is answered if the caller was refused repeatedly.

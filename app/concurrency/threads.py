@@ -1,4 +1,7 @@
-"""Threads that work on requests: each request has a deadline, callers take turns, and costly work has low priority."""
+"""Threads that work on requests: each request has a deadline, callers take turns, and costly work has low priority.
+
+The current `Task` says for whom a thread works, and until when.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from app.concurrency.admission import Admission, Visit
 from app.concurrency.overload import Why
-from app.concurrency.tasks import Task, current_task, timed_out, working
+from app.errors import LikenessError
 
 T = TypeVar("T")
 
@@ -27,6 +30,32 @@ NICENESS = 10
 """Niceness of costly work: it gets a tenth of a core that others want."""
 COSTLY_WAIT_S = 10.0
 """Seconds that costly work waits for its turn before its request is answered with 429."""
+
+
+GIVEN_UP = -math.inf
+"""The deadline of work whose client no longer waits."""
+
+
+@dataclass(slots=True)
+class Task:
+    """The work of a request: its caller, and the time until which it must end, in monotonic seconds."""
+
+    caller: str = ""
+    until: float = math.inf
+
+
+TASK: ContextVar[Task] = ContextVar("task", default=Task())  # noqa: B039 (nothing changes it)
+"""What this thread works on; work without a request has neither caller nor deadline."""
+
+
+def check_deadline() -> None:
+    """Raise LikenessError (``request_timeout``) if the current work is too late; call it between its stages."""
+    if TASK.get().until <= time.monotonic():
+        raise timed_out()
+
+
+def timed_out() -> LikenessError:
+    return LikenessError("The request took too long.", code="request_timeout")
 
 
 @dataclass(slots=True, eq=False)
@@ -65,19 +94,19 @@ class Turns:
         Raises LikenessError (``request_timeout``) if the task's deadline passes first, and Overloaded after
         ``patience_s`` seconds if the task has a deadline.
         """
-        task = current_task()
+        task = TASK.get()
         mine = _Waiter(task.caller)
         mine.turn.acquire()
         with self._lock:
             self._waiting.append(mine)
             self._let_in()
-        left = task.seconds_left
-        # Work without a request has no deadline. A leaving thread releases this lock.
-        if not mine.turn.acquire(timeout=-1 if math.isinf(left) else max(0.0, min(left, patience_s))):
+        left = task.until - time.monotonic()
+        # A leaving thread releases this lock.
+        if not mine.turn.acquire(timeout=-1 if left == math.inf else max(0.0, min(left, patience_s))):
             with self._lock:
                 if not mine.entered:
                     self._waiting.remove(mine)
-                    raise timed_out() if task.seconds_left <= 0 else Why.COSTLY.error()
+                    raise timed_out() if task.until <= time.monotonic() else Why.COSTLY.error()
         try:
             yield
         finally:
@@ -85,16 +114,15 @@ class Turns:
                 self.free += 1
                 self._working[mine.caller] -= 1
                 self._let_in()
-                known = {waiter.caller for waiter in self._waiting}
                 if not self._working[mine.caller]:
                     del self._working[mine.caller]
-                    if mine.caller not in known:
+                    if all(waiter.caller != mine.caller for waiter in self._waiting):
                         self._last.pop(mine.caller, None)
 
     def _let_in(self) -> None:
         while self.free and self._waiting:
-            chosen = min(self._waiting, key=lambda each: (self._working[each.caller], self._last.get(each.caller, 0.0)))
-            self._waiting.remove(chosen)
+            ranks = [(self._working[each.caller], self._last.get(each.caller, 0.0)) for each in self._waiting]
+            chosen = self._waiting.pop(ranks.index(min(ranks)))
             self.free -= 1
             self._working[chosen.caller] += 1
             self._last[chosen.caller] = time.monotonic()
@@ -156,6 +184,8 @@ class WorkerPool:
         """
         visit = self._admission.begin()
         task = Task(visit.callers[0] if visit else "", time.monotonic() + self._seconds)
+        context = copy_context()
+        context.run(TASK.set, task)
         self._unfinished += 1
         future: Future[T] | None = None
         turn = self._turns.get(task.caller)
@@ -164,25 +194,18 @@ class WorkerPool:
         try:
             async with asyncio.timeout(self._seconds):
                 await turn.acquire()
-                future = self._pool.submit(self._run, task, work)
+                future = self._pool.submit(context.run, work)
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise timed_out() from None
         finally:
             if future is not None and not future.done() and not future.cancel():
-                task.given_up = True
+                task.until = GIVEN_UP
                 self._count_until_done(future, visit, turn)
             else:
                 self._unfinished -= 1
                 if future is not None:
                     turn.release()
-
-    def _run(self, task: Task, work: Callable[[], T]) -> T:
-        with working(task):
-            try:
-                return work()
-            finally:
-                self._admission.bytes.give_back(task.caller, task.kept)
 
     def _count_until_done(self, future: Future[T], visit: Visit | None, turn: asyncio.Semaphore) -> None:
         if visit is not None:

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.tasks import check_deadline
+from app.concurrency.threads import check_deadline
 from app.face.align import mirrored, scale_of, similarity_transform, view
 from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import Box, Detection, Landmarks, Pixels

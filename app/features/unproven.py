@@ -76,7 +76,7 @@ class UnprovenBodies:
 
     def _make_room(self, visit: Visit, size: int) -> None:
         """End the oldest requests until ``size`` more bytes of this one fit. Raises Overloaded if they can't fit."""
-        left = self._admission.bytes.size * UNPROVEN_SHARE - visit.held - size
+        left = self._admission.byte_limit * UNPROVEN_SHARE - visit.held - size
         if left < 0:
             raise Why.BYTES.error()
         others = [other for other in self._arriving if other.place is self._unproven and other is not visit]

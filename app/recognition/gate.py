@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from app.choices import LivenessMode, Used
 from app.concurrency.batcher import Batcher
-from app.concurrency.tasks import check_deadline
+from app.concurrency.threads import check_deadline
 from app.errors import LivenessUnavailable, NotLive
 from app.face.align import Cut
 from app.inference.session import Session

@@ -18,7 +18,7 @@ import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
-from app.concurrency.tasks import check_deadline
+from app.concurrency.threads import check_deadline
 from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.corrections import wrong_probes

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 
-from app.concurrency.tasks import check_deadline, current_task
-from app.concurrency.threads import COSTLY_WAIT_S, Turns
+from app.concurrency.threads import COSTLY_WAIT_S, GIVEN_UP, TASK, Turns, check_deadline
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
 from app.machine import memory_in_use
@@ -160,9 +159,9 @@ class PhotoWorkers:
     once more: by a worker of the same kind if the system killed it, else by one with more memory.
     """
 
-    def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[str, int], None]) -> None:
+    def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[int], None]) -> None:
         """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``keep`` counts the bytes
-        of a caller's crops, and raises Overloaded if there are too many.
+        of a request's crops, and raises Overloaded if there are too many.
         """
         self._parent, self._count, self._seconds, self._keep = parent, count, max(1, round(seconds)), keep
         self.ended: Counter[str] = Counter()
@@ -247,7 +246,7 @@ class PhotoWorkers:
         try:
             return crew.ask(image, cuts)
         except LikenessError as error:
-            if error.code == "request_timeout" and not current_task().given_up:
+            if error.code == "request_timeout" and TASK.get().until != GIVEN_UP:
                 self._note("request_timeout", image, again=False)
             raise
 

@@ -34,7 +34,7 @@ class PhotoThreads:
     UNBOUNDED_MEMORY.
     """
 
-    def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[str, int], None]) -> None:
+    def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[int], None]) -> None:
         """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
         self._detector, self._limits, self._count, self._keep = detector, limits, count, keep
         self._small = self._large = Pipeline(detector, limits, most_pixels=COSTLY_PIXELS)

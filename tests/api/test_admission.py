@@ -17,11 +17,9 @@ from app.concurrency.admission import (
     PATIENCE_S,
     REFUSAL_S,
     Admission,
-    Bytes,
     Shares,
 )
-from app.concurrency.tasks import check_deadline
-from app.concurrency.threads import WorkerPool
+from app.concurrency.threads import WorkerPool, check_deadline
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, bodies_held, opened, unsigned
 from tests.support.live import LiveServer, serving
@@ -68,8 +66,7 @@ def test_bodies_of_one_key_that_arrive_slowly_take_no_slot(small: LiveServer) ->
 
 @pytest.mark.anyio
 async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
-    kept = Bytes(300)
-    admission = Admission(kept, queue_limit=10)
+    admission = Admission(queue_limit=10, byte_limit=300)
     workers = WorkerPool(threads=2, seconds=30, admission=admission)
     release = threading.Event()
     waiting = anyio.Event()
@@ -92,7 +89,23 @@ async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
             assert await workers.run(lambda: "done") == "done", "all of one caller's threads are busy"
         waiting.set()
         release.set()
-    assert (admission.admitted, admission.receiving, kept.kept, workers.waiting) == (0, 0, 0, 0)
+    assert (admission.admitted, admission.receiving, admission.bytes, workers.waiting) == (0, 0, 0, 0)
+    workers.close()
+
+
+@pytest.mark.anyio
+async def test_bytes_that_a_requests_thread_takes_count_until_it_ends() -> None:
+    admission = Admission(queue_limit=2, byte_limit=300)
+    workers = WorkerPool(threads=1, seconds=30, admission=admission)
+    with admission.admit("key"):
+        admission.take(100)
+        await workers.run(lambda: admission.take(140))
+        with pytest.raises(Overloaded, match="bytes"):
+            await workers.run(lambda: admission.take(1))
+        assert admission.bytes == 240
+    assert admission.bytes == 0
+    with pytest.raises(RuntimeError):
+        await workers.run(lambda: admission.take(1))
     workers.close()
 
 
@@ -108,7 +121,7 @@ def test_many_keys_of_one_address_leave_places_for_others() -> None:
 
 @pytest.mark.anyio
 async def test_work_that_was_given_up_ends_at_its_next_stage() -> None:
-    admission = Admission(Bytes(), queue_limit=2)
+    admission = Admission(queue_limit=2)
     workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     stages: list[int] = []
 
@@ -135,7 +148,7 @@ async def test_a_caller_that_is_refused_again_and_again_is_answered_late(
     monkeypatch.setattr("app.concurrency.admission.REFUSAL_S", 1.0)
     async with running_here(tmp_path) as (app, client):
         admission = app.state.components.admission
-        admission.bytes.size = 300
+        admission.byte_limit = 300
         begin = time.monotonic()
         refused = await client.post("/v1/detect", content=COLLINS, headers={"content-type": "image/jpeg"})
         assert refused.status_code == 429
@@ -155,7 +168,7 @@ async def test_debts_of_refused_callers_are_bounded_and_end(monkeypatch: pytest.
     monkeypatch.setattr("app.concurrency.admission.MOST_REFUSED", 2)
     monkeypatch.setattr("app.concurrency.admission.time.monotonic", lambda: now)
     monkeypatch.setattr("app.concurrency.admission.asyncio.sleep", sleep)
-    admission = Admission(Bytes(), queue_limit=2)
+    admission = Admission(queue_limit=2)
     for _ in range(100):
         await admission.pause("greedy")
     assert waits[: int(PATIENCE_S / REFUSAL_S)] == pytest.approx([0.0] * int(PATIENCE_S / REFUSAL_S))

@@ -29,7 +29,7 @@ from app.api import schemas
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
-from app.concurrency.admission import Admission, Bytes
+from app.concurrency.admission import Admission
 from app.concurrency.threads import WorkerPool
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
@@ -243,8 +243,7 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
-    kept = Bytes(300)
-    admission = Admission(kept, queue_limit=2)
+    admission = Admission(queue_limit=2, byte_limit=300)
     workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     release = threading.Event()
     with admission.admit(""):
@@ -253,7 +252,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
             admission.take(1)
         with refused("request_timeout", LikenessError):
             await workers.run(release.wait)
-    assert (admission.admitted, kept.kept) == (1, 240), "the thread is still busy, with the request's body"
+    assert (admission.admitted, admission.bytes) == (1, 240), "the thread is still busy, with the request's body"
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
         await workers.run(lambda: pytest.fail("dropped work was done"))
     assert admission.admitted == 1
@@ -261,7 +260,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
     with anyio.fail_after(10):
         while admission.admitted:
             await anyio.sleep(0.01)
-    assert (kept.kept, workers.waiting) == (0, 0)
+    assert (admission.bytes, workers.waiting) == (0, 0)
     workers.close()
 
 

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from contextvars import copy_context
 
 import pytest
 
-from app.concurrency.admission import CALLER_SHARE, Bytes
-from app.concurrency.tasks import Task, current_task, working
-from app.concurrency.threads import NICENESS, Lanes, Turns
+from app.concurrency.admission import CALLER_SHARE, Admission
+from app.concurrency.threads import NICENESS, TASK, Lanes, Task, Turns
 from app.errors import LikenessError, Overloaded
 from tests.conftest import PROJECT
+from tests.support.tasks import working
 from tests.support.waiting import until
 
 SOON_S = 20
@@ -128,7 +130,7 @@ def test_costly_work_is_done_at_low_priority_and_for_its_request() -> None:
     assert lanes.run(niceness, costly=True) == low
     assert lanes.run(niceness, costly=False) == own
     with working(task := Task("key", time.monotonic() + 30)):
-        assert lanes.run(current_task, costly=True) is task
+        assert lanes.run(TASK.get, costly=True) is task
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
@@ -144,41 +146,58 @@ print(Lanes(1, 1).run(lambda: os.nice(0), costly=True))
 
 
 def test_one_caller_leaves_bytes_to_others() -> None:
-    kept = Bytes(300)
-    for _ in range(24):
-        kept.keep("greedy", 10)
-    with pytest.raises(Overloaded, match="bytes"):
-        kept.keep("greedy", 10)
-    assert kept.kept == kept.most == 300 * CALLER_SHARE
-    kept.keep("other", 60)
-    with pytest.raises(Overloaded):
-        kept.keep("third", 1)
-    for _ in range(24):
-        kept.give_back("greedy", 10)
-    kept.keep("third", 240)
-    assert kept.kept == 300
+    admission = Admission(queue_limit=100, byte_limit=300)
+    with admission.admit("other"):
+        with admission.admit("greedy"):
+            for _ in range(23):
+                admission.take(10)
+            with admission.admit("greedy"):
+                admission.take(10)
+                with pytest.raises(Overloaded, match="bytes"):
+                    admission.take(10)
+                assert admission.bytes == admission.caller_bytes == 300 * CALLER_SHARE
+            assert admission.bytes == 230
+            admission.take(10)
+            with pytest.raises(Overloaded, match="bytes"):
+                admission.take(10)
+            with admission.admit("third"):
+                admission.take(60)
+                with pytest.raises(Overloaded):
+                    admission.take(1)
+        admission.take(60)
+        with admission.admit("third"):
+            admission.take(240)
+            assert admission.bytes == 300
+    assert admission.bytes == 0
 
 
 def test_all_that_requests_keep_has_at_most_so_many_bytes() -> None:
-    kept, lock = Bytes(1000), threading.Lock()
+    admission, lock = Admission(queue_limit=100, byte_limit=1000), threading.Lock()
     now, most = 0, 0
 
-    def work(number: int) -> None:
+    def take(size: int) -> None:
         nonlocal now, most
-        size, caller = 100 + number % 200, f"key-{number % 3}"
         try:
-            kept.keep(caller, size)
+            admission.take(size)
         except Overloaded:
             return
         with lock:
             now += size
             most = max(most, now)
         time.sleep(0.001)
-        with lock:
-            now -= size
-        kept.give_back(caller, size)
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(300)))
+        for begin in range(0, 300, 30):
+            with ExitStack() as stack:
+                visits, contexts = [], []
+                for caller in range(3):
+                    visits.append(stack.enter_context(admission.admit(f"key-{caller}")))
+                    contexts.append(copy_context())
+                wait(
+                    pool.submit(contexts[number % 3].copy().run, take, 100 + number % 200)
+                    for number in range(begin, begin + 30)
+                )
+                assert sum(visit.held for visit in visits) == now == admission.bytes
+            now = 0
     assert 600 < most <= 1000
-    assert (kept.kept, now) == (0, 0)
+    assert admission.bytes == 0

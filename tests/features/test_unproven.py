@@ -5,14 +5,14 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from app.concurrency.admission import Admission, Bytes
+from app.concurrency.admission import Admission
 from app.errors import Overloaded
 from app.features.unproven import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, UnprovenBodies
 
 
 @pytest.mark.anyio
 async def test_the_oldest_unproven_request_of_the_greediest_address_gives_way() -> None:
-    admission = Admission(Bytes(), queue_limit=4)
+    admission = Admission(queue_limit=4)
     unproven = UnprovenBodies(admission)
     ended: list[str] = []
 
@@ -42,8 +42,7 @@ async def test_the_oldest_unproven_request_of_the_greediest_address_gives_way() 
 
 @pytest.mark.anyio
 async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() -> None:
-    kept = Bytes(3_000)
-    admission = Admission(kept, queue_limit=4)
+    admission = Admission(queue_limit=4, byte_limit=3_000)
     unproven = UnprovenBodies(admission)
     ended: list[str] = []
 
@@ -64,6 +63,6 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
         await anyio.sleep(0.1)
         assert ended == ["0", "too large"]
         with admission.admit("key", "@0"):
-            admission.take(int(kept.most))
+            admission.take(int(admission.caller_bytes))
         group.cancel_scope.cancel()
-    assert kept.kept == 0
+    assert admission.bytes == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.concurrency.tasks import Task, current_task, working
+from app.concurrency.threads import TASK, Task
 from app.errors import InvalidImage, NoFace
 from app.face.align import Cut
 from app.package.thresholds import Thresholds
@@ -19,6 +19,7 @@ from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.types import Photo
 from tests.support.packages import calibration, manifest
+from tests.support.tasks import working
 
 SOON_S = 30
 
@@ -36,7 +37,7 @@ class Room:
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:  # noqa: ARG002 - as a pipeline
         self.now += 1
         self.most = max(self.most, self.now)
-        self.tasks.append(current_task())
+        self.tasks.append(TASK.get())
         if self.together:
             self.together.wait(SOON_S)
         self.now -= 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.concurrency.tasks import Task, working
+from app.concurrency.threads import Task
 from app.errors import ImageTooLarge, UnsupportedImage
 from app.face.align import Cut
 from app.face.detect import Detector
@@ -21,12 +21,13 @@ from app.types import Photo, Pixels
 from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
 from app.workers.threads import SMALL_MEMORY, UNBOUNDED_MEMORY, PhotoThreads
 from tests.support.images import encoded, heic
+from tests.support.tasks import working
 
 SOON_S = 60
 
 
-def opened(yunet: Path, memory: float, *, kept: list[tuple[str, int]] | None = None) -> PhotoThreads:
-    made = PhotoThreads(Detector(yunet), Limits(), 2, lambda *given: None if kept is None else kept.append(given))
+def opened(yunet: Path, memory: float, *, kept: list[int] | None = None) -> PhotoThreads:
+    made = PhotoThreads(Detector(yunet), Limits(), 2, lambda size: None if kept is None else kept.append(size))
     made.start(memory)
     return made
 
@@ -36,12 +37,11 @@ def grey(pixels: int) -> bytes:
 
 
 def test_crops_count_for_their_request(yunet: Path, astronaut: Pixels) -> None:
-    kept: list[tuple[str, int]] = []
-    with working(task := Task("key")):
+    kept: list[int] = []
+    with working(Task("key")):
         (face,) = opened(yunet, COSTLY_MEMORY, kept=kept).detect(encoded(astronaut)).faces
     assert face.crop is not None
-    assert kept == [("key", face.crop.nbytes)]
-    assert task.kept == face.crop.nbytes
+    assert kept == [face.crop.nbytes]
 
 
 def test_a_photo_for_which_there_is_never_enough_memory_is_too_large(yunet: Path) -> None:

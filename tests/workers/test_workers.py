@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.concurrency.tasks import Task, working
+from app.concurrency.threads import Task
 from app.errors import ImageTooLarge, InvalidImage, InvalidInput, LikenessError
 from app.face.align import Cut
 from app.face.detect import Detector
@@ -36,6 +36,7 @@ from app.workers.worker import Terms
 from tests.conftest import PROJECT
 from tests.face.test_image import avif_bomb
 from tests.support.images import encoded, every_kind
+from tests.support.tasks import working
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux")
@@ -60,7 +61,7 @@ def _photos_soon_count_as_costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def opened(parent: Parent, count: int = 1, *, memory: float = MEMORY, seconds: float = 60) -> Iterator[PhotoWorkers]:
-    made = PhotoWorkers(parent, count, seconds, keep=lambda _caller, _size: None)
+    made = PhotoWorkers(parent, count, seconds, keep=lambda _size: None)
     made.start(memory)
     yield made
     made.close()
@@ -325,7 +326,7 @@ from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
 from app.workers.worker import Terms
 parent = Parent(Stages(Path(sys.argv[1]), 20, Limits()))
-workers = PhotoWorkers(parent, 2, 60, keep=lambda caller, size: None)
+workers = PhotoWorkers(parent, 2, 60, keep=lambda size: None)
 workers.start(2**30)
 print(parent.process, *(worker.process for worker in workers._small.running), flush=True)
 time.sleep(600)

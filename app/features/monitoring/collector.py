@@ -86,8 +86,8 @@ class ComponentsCollector(Collector):
         yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", admission.admitted)
         yield _gauge("likeness_requests_limit", "The most requests in progress.", admission.limit)
         yield _gauge("likeness_requests_waiting", "Tasks that wait for a thread.", workers.waiting)
-        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", admission.bytes.kept)
-        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of bodies and crops.", admission.bytes.size)
+        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", admission.bytes)
+        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of bodies and crops.", admission.byte_limit)
 
     def _photo_workers(self) -> Iterator[Metric]:
         reader = self._components.reader
