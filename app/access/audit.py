@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
@@ -27,18 +27,18 @@ from app.db.engine import Database
 from app.db.schema import AUDIT
 from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound
 from app.gallery.text import clean_id
-from app.timestamps import utc_text
+from app.timestamps import utc_now, utc_text
 
 PRUNED_AT_ONCE = 5_000
 """Old rows deleted in one transaction, so that no writer waits long."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AuditEntry:
     """One call of an operation. ``status``: None until it ends; ``target``: the id of its face, key, job or
     receipt, or its subject's new id."""
 
-    at: str
+    at: str = field(default_factory=utc_now)
     key: str | None
     """The id of the API key; None: the server itself, or no valid key."""
     operation: str
@@ -187,15 +187,11 @@ class AuditLog:
         if self.sink:
             self.sink.retry()
 
-    def entry(self, key: str | None, operation: str, request_id: str) -> AuditEntry:
-        """Return a new entry with the current time, not written yet."""
-        return AuditEntry(utc_text(self._clock()), key, operation, request_id)
-
     @contextmanager
     def recorded(self, operation: str, gallery: str | None = None, subject: str | None = None) -> Iterator[None]:
         """Record the block's work, which the server does by itself, without a key. Exceptions pass through."""
-        entry = self.entry(None, operation, secrets.token_hex(16))
-        entry.gallery, entry.subject = gallery, subject
+        request_id = secrets.token_hex(16)
+        entry = AuditEntry(key=None, operation=operation, request_id=request_id, gallery=gallery, subject=subject)
         self.write(entry).result()
         try:
             yield

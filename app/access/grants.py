@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -72,21 +72,17 @@ class Grant:
     scopes: Scopes
     galleries: frozenset[str] | None = None
     rate: RequestRate | None = None
+    allowed: Scopes = field(init=False)
+    """The scopes with those that `admin` implies: all but EXPLICIT, and for the data folder's key all."""
 
-    def has(self, scope: Scope) -> bool:
-        """Return whether the key has the scope: `admin` implies all but EXPLICIT, the data folder's key has all."""
-        implied = Scope.ADMIN in self.scopes and (scope not in EXPLICIT or self.key_id == ADMIN_KEY_ID)
-        return scope in self.scopes or implied
+    def __post_init__(self) -> None:
+        every = frozenset(Scope) if self.key_id == ADMIN_KEY_ID else frozenset(Scope) - EXPLICIT
+        object.__setattr__(self, "allowed", self.scopes | every if Scope.ADMIN in self.scopes else self.scopes)
 
     def require(self, scope: Scope) -> None:
         """Raise InvalidInput (``missing_scope``) if the key lacks the scope."""
-        if not self.has(scope):
+        if scope not in self.allowed:
             raise InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
-
-    @property
-    def sees_exact_scores(self) -> bool:
-        """Return whether answers have exact scores of enrolled faces, enough of which reveal the faces' templates."""
-        return self.has(Scope.TEMPLATES)
 
     def sees(self, gallery: str) -> bool:
         return self.galleries is None or gallery in self.galleries

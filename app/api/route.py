@@ -71,9 +71,14 @@ class AuditTrail:
         self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str, send: Send
     ) -> None:
         others = [ids[name] for name in ids if name not in {"gallery", "subject"}]
-        self.entry: AuditEntry = audit.entry(None, operation.name, request_id)
-        self.entry.gallery, self.entry.subject = fit_id(ids.get("gallery")), fit_id(ids.get("subject"))
-        self.entry.target = fit_id(others[0]) if others else None
+        self.entry = AuditEntry(
+            key=None,
+            operation=operation.name,
+            request_id=request_id,
+            gallery=fit_id(ids.get("gallery")),
+            subject=fit_id(ids.get("subject")),
+            target=fit_id(others[0]) if others else None,
+        )
         self.status = CLIENT_GONE
         self._audit = audit
         self._send = send
@@ -203,7 +208,7 @@ async def _naming_nearest(error: LikenessError, components: Components, scope: S
     if not isinstance(error, GalleryNotFound) or scope["operation"].wire.name is not None:
         return error
     grant: Grant = scope["grant"]
-    if not grant.has(KeyScope.READ):
+    if KeyScope.READ not in grant.allowed:
         return error
     gallery = str(error.details["gallery"])
     try:

@@ -135,7 +135,8 @@ class Admission:
             raise RuntimeError("Bytes are counted for an admitted request only.")
         caller = visit.callers[0]
         with self._lock:
-            if self._bytes.total() + size > self.byte_limit or self._bytes[caller] + size > self.caller_bytes:
+            total, own = self._bytes.total() + size, self._bytes[caller] + size
+            if total > self.byte_limit or own > self.byte_limit * CALLER_SHARE:
                 raise Why.BYTES.error()
             self._bytes[caller] += size
             visit.held += size

@@ -141,7 +141,10 @@ class Batcher(Generic[T, R]):
     def _next_batch(self) -> list[_Waiting[T, R]] | None:
         """Wait for up to ``max_batch`` items that are not cancelled; None when closed and empty."""
         with self._changed:
-            self._changed.wait_for(self._wanted)
+            while len(self._queue) < self._enough and not self._closed:  # wait until another worker should start
+                if self._queue and (not self._busy or self._spare(self._busy)):
+                    break
+                self._changed.wait()  # a busy worker looks again when it is done
             while self._queue and len(self._queue) < self._max_batch and not self._closed:  # wait for more items
                 left = self._queue[0].since + self._max_wait_s - time.monotonic()
                 if left <= 0 or not self._pays(len(self._queue)):
@@ -160,12 +163,6 @@ class Batcher(Generic[T, R]):
             if self._queue:
                 self._changed.notify()  # more items wait: another worker may be needed
             return batch
-
-    def _wanted(self) -> bool:
-        """Return whether another worker should start. A busy one checks again when it is done."""
-        if self._closed or len(self._queue) >= self._enough:
-            return True
-        return bool(self._queue) and (not self._busy or self._spare(self._busy))
 
     def _answer(self, batch: list[_Waiting[T, R]]) -> None:
         """Call ``fn`` and resolve every future of the batch, whatever ``fn`` does."""
@@ -245,27 +242,22 @@ class GroupCommit(Generic[T, R]):
         with self._guard:
             line = self._lines[kind]
             batch, line[:] = line[: self._most], line[self._most :]
+        groups = [batch]
         try:
-            if not _try(batch, work):
-                for waiting in batch:
-                    _try([waiting], work)
+            for group in groups:
+                try:
+                    results = work([waiting.item for waiting in group])
+                except Exception as error:  # noqa: BLE001 (the worker's edge: every caller gets the error)
+                    if isinstance(error, OWN_FAULTS) and len(group) > 1:
+                        groups += [[waiting] for waiting in group]
+                        continue
+                    for waiting in group:
+                        waiting.answer.set_exception(error)
+                else:
+                    for waiting, result in zip(group, results, strict=True):
+                        waiting.answer.set_result(result)
         finally:
             for waiting in batch:
                 if not waiting.answer.done():  # if this thread is being stopped, the others must not wait for ever
                     waiting.answer.set_exception(LikenessError("The work was not finished."))
                 waiting.woken.set()
-
-
-def _try(batch: Sequence[_Caller[T, R]], work: Callable[[Sequence[T]], Sequence[R]]) -> bool:
-    """Run the batch; return False if each item should be tried alone."""
-    try:
-        results = work([waiting.item for waiting in batch])
-    except Exception as error:  # noqa: BLE001 (the worker's edge: every caller gets the error)
-        if isinstance(error, OWN_FAULTS) and len(batch) > 1:
-            return False
-        for waiting in batch:
-            waiting.answer.set_exception(error)
-    else:
-        for waiting, result in zip(batch, results, strict=True):
-            waiting.answer.set_result(result)
-    return True

@@ -44,8 +44,9 @@ class Task:
     until: float = math.inf
 
 
-TASK: ContextVar[Task] = ContextVar("task", default=Task())  # noqa: B039 (nothing changes it)
-"""What this thread works on; work without a request has neither caller nor deadline."""
+NO_REQUEST = Task()
+TASK: ContextVar[Task] = ContextVar("task", default=NO_REQUEST)
+"""What this thread works on."""
 
 
 def check_deadline() -> None:

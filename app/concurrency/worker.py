@@ -87,7 +87,13 @@ class Worker:
 
     def _run(self) -> None:
         has_failed = False
-        while self._is_due():
+        while True:
+            with self._changed:
+                while not self._closing and (wait_s := self._due - time.monotonic()) > 0:
+                    self._changed.wait(None if math.isinf(wait_s) else wait_s)
+                self._due = math.inf
+                if self._closing:
+                    return
             again_s: float | None = self._retry_s
             try:
                 again_s = self._work()
@@ -100,11 +106,3 @@ class Worker:
                 has_failed = False
             if again_s is not None:
                 self.wake(again_s)
-
-    def _is_due(self) -> bool:
-        """Wait until the work is to be called; return False when the worker is closed."""
-        with self._changed:
-            while not self._closing and (wait_s := self._due - time.monotonic()) > 0:
-                self._changed.wait(None if math.isinf(wait_s) else wait_s)
-            self._due = math.inf
-            return not self._closing

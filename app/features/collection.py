@@ -71,9 +71,8 @@ class Collection:
         gallery = self.open()
         if is_stored(gallery):
             return gallery
-        audit = self.components.audit
-        entry = audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
-        entry.gallery = DEFAULT
+        audit, request_id = self.components.audit, self.entry.request_id
+        entry = AuditEntry(key=self.grant.key_id, operation="create_gallery", request_id=request_id, gallery=DEFAULT)
         audit.write(entry).result()
         try:
             made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED

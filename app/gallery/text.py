@@ -26,7 +26,7 @@ _MARKS = 30
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
@@ -77,12 +77,6 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
             raise InvalidInput(message, code=code)
 
 
-def check_characters(text: str, what: str, code: str = "invalid_id") -> None:
-    """Check that a text is one line of characters that the databases can store. Raises InvalidInput `code`."""
-    if refused := _REFUSED.search(text):
-        raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
-
-
 def unnamed_id() -> str:
     """Return the id of a new unnamed subject: `~` and 32 hexadecimal digits.
 
@@ -121,12 +115,12 @@ def to_nfc(text: str, longest: int = MAX_TEXT) -> str:
 
     Sorting marks takes time in the square of their number, and this is called before a key is checked.
     """
-    return text if len(text) > longest * _NFC_SHRINKS or _piles_marks(text) else unicodedata.normalize("NFC", text)
+    if text.isascii() or len(text) > longest * _NFC_SHRINKS or _piles_marks(text):
+        return text
+    return unicodedata.normalize("NFC", text)
 
 
 def _piles_marks(text: str) -> bool:
-    if text.isascii():
-        return False
     in_a_row = 0
     for character in text:
         in_a_row = in_a_row + 1 if unicodedata.combining(character) else 0
@@ -139,9 +133,10 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
     cleaned = to_nfc(text, longest)
     if not 1 <= len(cleaned) <= longest:
         raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
-    if _piles_marks(cleaned):
+    if not cleaned.isascii() and _piles_marks(cleaned):
         raise InvalidInput(f"A {what} has at most {_MARKS} combining marks in a row.", code=code)
-    check_characters(cleaned, what, code)
+    if refused := REFUSED.search(cleaned):
+        raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
     return cleaned
 
 

@@ -27,7 +27,7 @@ from app.features.audit.reading import AuditFilter, entries
 from app.features.audit.sink import AuditSink
 from app.gallery.store import Store
 from app.main import own_operations
-from app.timestamps import utc_text
+from app.timestamps import utc_now, utc_text
 from tests.conftest import PROJECT
 from tests.support import packages, turning
 from tests.support.jobs import waiting_job
@@ -73,16 +73,22 @@ def store(database_url: str) -> Iterator[Slow]:
         yield Slow(sql.database)
 
 
+def by_door(operation: str, request_id: str, **values: Any) -> AuditEntry:
+    return AuditEntry(key="door", operation=operation, request_id=request_id, **values)
+
+
 def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(entries(store.database, AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
 def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slow) -> None:
-    with closing(AuditLog(store, clock=lambda: NOW)) as log:
-        entry = log.entry("door", "enroll", "r1")
+    before = utc_now()
+    with closing(AuditLog(store)) as log:
+        entry = by_door("enroll", "r1")
         log.write(entry).result(WAIT_S)
         (begun,) = all_of(store)
-        assert (begun.at, begun.key, begun.operation, begun.status) == (utc_text(NOW), "door", "enroll", None)
+        assert before <= begun.at <= utc_now()
+        assert (begun.at, begun.key, begun.operation, begun.status) == (entry.at, "door", "enroll", None)
         entry.status, entry.subject = 201, "eileen"
         log.write(entry).result(WAIT_S)
         (done,) = all_of(store)
@@ -96,7 +102,7 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
         return [json.loads(line)["audit"] for line in path.read_text().splitlines()]
 
     with closing(AuditLog(store, sink=AuditSink(str(path)))) as log:
-        entry = log.entry("door", "enroll", "r1")
+        entry = by_door("enroll", "r1")
         entry.subject = "\n\u2028\xe9"
         log.write(entry).result(WAIT_S)
         assert [(one["row"], one["status"], one["subject"]) for one in lines()] == [(entry.row, None, entry.subject)]
@@ -106,9 +112,9 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
         path.rename(tmp_path / "rotated")
         store.lost = True
         with pytest.raises(DatabaseUnavailable):
-            log.write(log.entry("door", "erase", "r2")).result(WAIT_S)
+            log.write(by_door("erase", "r2")).result(WAIT_S)
         store.lost = False
-        log.note(log.entry("door", "identify", "r3"))
+        log.note(by_door("identify", "r3"))
         until(lambda: path.exists() and path.read_text().endswith("\n"))
         assert [one["operation"] for one in lines()] == ["identify"]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -124,7 +130,7 @@ def test_a_sink_that_fails_stops_no_operation(
     sink = AuditSink(str(folder / "audit.jsonl"))
     shutil.rmtree(folder)
     with closing(AuditLog(store, sink=sink)) as log:
-        log.write(log.entry("door", "enroll", "r1")).result(WAIT_S)
+        log.write(by_door("enroll", "r1")).result(WAIT_S)
     assert len(all_of(store)) == 1
     assert "the audit sink" in caplog.text
     AuditSink("stdout").write(all_of(store))
@@ -143,17 +149,17 @@ def test_a_pipe_that_nobody_reads_holds_changes_up_once_and_what_it_lacks_is_cou
     written = 0
     with closing(AuditLog(store, sink=sink)) as log:
         while log.sink_available:
-            log.write(log.entry("door", "enroll", str(written))).result(WAIT_S)
+            log.write(by_door("enroll", str(written))).result(WAIT_S)
             written += 1
             assert written < 10_000, "the pipe takes everything"
         for _ in range(50):
-            log.write(log.entry("door", "enroll", str(written))).result(WAIT_S)
+            log.write(by_door("enroll", str(written))).result(WAIT_S)
             written += 1
         assert sink.lost > 0
         read = os.read(reader, 2**20)
         sink.retry()
         until(lambda: log.sink_available)
-        log.write(log.entry("door", "enroll", "last")).result(WAIT_S)
+        log.write(by_door("enroll", "last")).result(WAIT_S)
         read += os.read(reader, 2**20)
     os.close(reader)
     lines = [json.loads(line)["audit"]["request_id"] for line in read.splitlines()]
@@ -165,7 +171,7 @@ def test_a_pipe_that_nobody_reads_holds_changes_up_once_and_what_it_lacks_is_cou
 def test_what_comes_together_shares_a_transaction(store: Slow) -> None:
     store.go_on = threading.Event()
     with closing(AuditLog(store)) as log:
-        futures = [log.write(log.entry("door", "enroll", str(number))) for number in range(100)]
+        futures = [log.write(by_door("enroll", str(number))) for number in range(100)]
         store.go_on.set()
         wait(futures, WAIT_S)
         assert [entry.request_id for entry in all_of(store)] == [str(number) for number in range(100)]
@@ -174,14 +180,14 @@ def test_what_comes_together_shares_a_transaction(store: Slow) -> None:
 
 def test_notes_are_written_soon_and_at_the_end_at_once(store: Slow) -> None:
     log = AuditLog(store)
-    log.note(log.entry("door", "identify", "r1"))
+    log.note(by_door("identify", "r1"))
     until(lambda: all_of(store))
     for number in range(1200):
-        log.note(log.entry("door", "identify", str(number)))
+        log.note(by_door("identify", str(number)))
     log.close()
     assert len(all_of(store)) == 1201
     with pytest.raises(LikenessError, match="stopping"):
-        log.write(log.entry("door", "enroll", "late")).result(WAIT_S)
+        log.write(by_door("enroll", "late")).result(WAIT_S)
 
 
 def test_a_lost_database_refuses_changes_and_keeps_notes_for_later(
@@ -190,9 +196,9 @@ def test_a_lost_database_refuses_changes_and_keeps_notes_for_later(
     monkeypatch.setattr(audit_module, "RETRY_S", 0.05)
     store.lost = True
     with closing(AuditLog(store)) as log:
-        log.note(log.entry("door", "identify", "kept"))
+        log.note(by_door("identify", "kept"))
         with pytest.raises(Unusable):
-            log.write(log.entry("door", "enroll", "refused")).result(WAIT_S)
+            log.write(by_door("enroll", "refused")).result(WAIT_S)
         store.lost = False
         until(lambda: [entry.request_id for entry in all_of(store)] == ["kept"])
 
@@ -203,9 +209,9 @@ def test_memory_is_bounded_while_the_database_is_away(store: Slow, monkeypatch: 
     monkeypatch.setattr("app.access.audit.BATCH", batch)
     store.go_on = threading.Event()
     log = AuditLog(store)
-    log.write(log.entry("door", "enroll", "first"))
+    log.write(by_door("enroll", "first"))
     for number in range(most + 2 * batch):
-        log.note(log.entry("door", "identify", str(number)))
+        log.note(by_door("identify", str(number)))
     store.go_on.set()
     log.close()
     assert most <= len(all_of(store)) <= most + batch, "what waits, and what was being written"
@@ -214,17 +220,17 @@ def test_memory_is_bounded_while_the_database_is_away(store: Slow, monkeypatch: 
 def test_who_leaves_early_harms_nobody(store: Slow) -> None:
     store.go_on = threading.Event()
     with closing(AuditLog(store)) as log:
-        blocked = log.write(log.entry("door", "enroll", "0"))
+        blocked = log.write(by_door("enroll", "0"))
         until(blocked.running)
-        gone = log.write(log.entry("door", "enroll", "1"))
+        gone = log.write(by_door("enroll", "1"))
         assert gone.cancel()
         store.go_on.set()
-        log.write(log.entry("door", "enroll", "2")).result(WAIT_S)
+        log.write(by_door("enroll", "2")).result(WAIT_S)
         assert [entry.request_id for entry in all_of(store)] == ["0", "1", "2"]
 
 
 def test_old_entries_go_and_others_stay(store: Slow) -> None:
-    store.write([AuditEntry(utc_text(NOW - days * DAY_S), "door", "enroll", str(days)) for days in (400, 366, 364, 0)])
+    store.write([by_door("enroll", str(days), at=utc_text(NOW - days * DAY_S)) for days in (400, 366, 364, 0)])
     with closing(AuditLog(store, days=365, clock=lambda: NOW)) as log:
         assert log.prune() == 2
         assert [entry.request_id for entry in all_of(store)] == ["364", "0"]
@@ -235,7 +241,13 @@ def test_old_entries_go_and_others_stay(store: Slow) -> None:
 def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     for number in range(10):
         who, gallery = ("door", "staff") if number % 2 else ("desk", "guests")
-        entry = AuditEntry(utc_text(NOW + number), who, "enroll" if number < 6 else "identify", str(number), gallery)
+        entry = AuditEntry(
+            at=utc_text(NOW + number),
+            key=who,
+            operation="enroll" if number < 6 else "identify",
+            request_id=str(number),
+            gallery=gallery,
+        )
         entry.subject = f"s{number}"
         store.write([entry])
 

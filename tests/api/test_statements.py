@@ -90,7 +90,7 @@ def test_the_audit_log_empties_no_cache_and_every_other_commit_does(tmp_path: Pa
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
         gallery = store.create_gallery("staff", "tiny@1", 16)
         known = store.gallery("staff")
-        AuditStore(store.database).write([AuditEntry("2026-01-01T00:00:00Z", None, "enroll", "1")])
+        AuditStore(store.database).write([AuditEntry(key=None, operation="enroll", request_id="1")])
         assert store.gallery("staff") is known
         store.update_gallery(gallery, {"on_conflict": "reject"})
         assert store.gallery("staff").on_conflict == "reject"

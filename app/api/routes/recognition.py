@@ -157,7 +157,7 @@ def identify(
     identification = operations.identify(
         gallery,
         _probe(sent.fields[0], track=params.track),
-        exact=grant.sees_exact_scores,
+        exact=Scope.TEMPLATES in grant.allowed,
         track=params.track,
         limit=params.limit,
         fmr=params.fmr,
@@ -195,7 +195,7 @@ def verify_subject(
         subject,
         _probe(sent.fields[0], track=params.track),
         params.fmr,
-        exact=grant.sees_exact_scores,
+        exact=Scope.TEMPLATES in grant.allowed,
         track=params.track,
         population=params.population,
         liveness=params.liveness,
@@ -254,7 +254,7 @@ def enroll(
         face=params.face,
         on_conflict=params.on_conflict,
         track=params.track,
-        tell=grant.has(Scope.RECOGNIZE),
+        tell=Scope.RECOGNIZE in grant.allowed,
         also=partial(entry.finish, HTTPStatus.CREATED),
     )
     return enroll_answer(enrollment, explain=params.explain)

@@ -149,7 +149,7 @@ def _authorize(grant: Grant, bound: Bound) -> None:
 
 def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bound, image: bytes) -> ChallengeAnswer:
     """Call the challenge's operation with its defaults."""
-    exact = grant.sees_exact_scores
+    exact = Scope.TEMPLATES in grant.allowed
     if bound.operation == "identify":
         identification = operations.identify(gallery, [image], exact=exact)
         answer = identify_answer(identification, schemas.IdentifyParams())

@@ -110,7 +110,9 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
     faces = compared_faces(photo, params)
     templates = [template_of(face) for face in faces]
-    similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
+    similarity = _answered(
+        operations, gallery, templates[0].package, exact=Scope.TEMPLATES in home.grant.allowed, sizes=sizes
+    )
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, sizes, one_photo=True)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
@@ -157,7 +159,7 @@ def verify_face(
     operations, gallery, params = home.operations, home.open(), sent.params
     row = home.store.face(gallery, wanted)
     enrolled = row.template
-    similarity = _answered(operations, gallery, enrolled.package, exact=home.grant.sees_exact_scores)
+    similarity = _answered(operations, gallery, enrolled.package, exact=Scope.TEMPLATES in home.grant.allowed)
     photo = embed_for(operations, gallery, sent.images[0])
     faces = compared_faces(photo, params)
     home.components.guard.count_faces(home.grant, len(faces))

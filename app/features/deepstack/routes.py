@@ -108,7 +108,7 @@ def recognize(home: CollectionDep, guard: Guard, grant: Grant, sent: Form[DeepSt
     if not is_stored(gallery):
         photo = operations.detect(sent.images[0])
         return _predictions([corners(face, photo) | STRANGER for face in photo.faces])
-    exact, sizes = grant.sees_exact_scores, home.galleries.open_search(gallery).sizes
+    exact, sizes = Scope.TEMPLATES in grant.allowed, home.galleries.open_search(gallery).sizes
     found = operations.identify(gallery, sent.images, exact=exact, limit=1)
     guard.count_faces(grant, len(found.faces))
     thresholds = operations.thresholds_in(gallery, found.model)

@@ -6,7 +6,7 @@ import binascii
 from dataclasses import dataclass
 
 from app.access.audit import AuditEntry
-from app.access.grants import Grant
+from app.access.grants import Grant, Scope
 from app.api.body import decode_base64
 from app.api.components import Components
 from app.errors import FaceNotFound, GalleryNotFound
@@ -104,7 +104,7 @@ class Call:
         """
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
         return AnsweredSimilarity.of(
-            thresholds, self.similarity_asked(threshold), exact=self.grant.sees_exact_scores, sizes=users
+            thresholds, self.similarity_asked(threshold), exact=Scope.TEMPLATES in self.grant.allowed, sizes=users
         )
 
     def count_faces(self, count: int) -> None:

@@ -122,7 +122,7 @@ def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Compo
     Send the code in place of a key. It works once; a wrong code counts as a wrong key of the address.
     """
     code = request.scope["key"]
-    page = list_galleries(store, grant, PageParams(limit=MAX_PAGE)) if grant.has(Scope.READ) else None
+    page = list_galleries(store, grant, PageParams(limit=MAX_PAGE)) if Scope.READ in grant.allowed else None
     secret = _codes_of(code, components).spend(code, entry)  # last, since it uses the code up
     return SignedIn(**dict(own_key(grant)), secret=secret, gallery_page=page)
 
