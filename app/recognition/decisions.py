@@ -26,7 +26,7 @@ from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.corrections import Wrong
 from app.gallery.records import Candidate
-from app.package.cards import BiasCard, GroupRate
+from app.package.cards import BiasCard
 from app.package.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
 from app.pipeline import Choice
 from app.types import Face, Photo, Quality, Reason, Sizes, Template
@@ -284,12 +284,14 @@ class AnsweredScores:
 
 @dataclass(frozen=True, slots=True)
 class PopulationWarning:
-    """Why a stated false match rate does not hold for a declared population; ``rate`` is the measurement."""
+    """Why a stated false match rate does not hold for a declared population; the rate found, with its 95 % interval."""
 
     code: PopulationCode
     message: str
     population: str
-    rate: GroupRate | None = None
+    fmr_found: float | None = None
+    fmr_found_low: float | None = None
+    fmr_found_high: float | None = None
 
 
 def population_warnings(
@@ -325,7 +327,7 @@ def _population_warning(
         f"{100 * rate.found:.2g} % ({100 * rate.low:.2g} to {100 * rate.high:.2g}) reach the score "
         f"{rate.threshold:.3f} ({card.measured_on})."
     )
-    return PopulationWarning("population_rate_exceeded", message, population, rate)
+    return PopulationWarning("population_rate_exceeded", message, population, rate.found, rate.low, rate.high)
 
 
 def _measured(thresholds: Thresholds, fmr: float) -> float:

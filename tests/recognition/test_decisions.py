@@ -226,7 +226,13 @@ def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measu
 
     def found(threshold: float, fmr: float, *names: str) -> list[tuple[str, float | None]]:
         warnings = population_warnings(thresholds, None, VerifyPoint(threshold, fmr), names or ("children",)) or ()
-        return [(warning.code, warning.rate.threshold if warning.rate else None) for warning in warnings]
+        for warning in warnings:
+            rates = (0.18, 0.2, 0.22) if warning.code == exceeded else (None, None, None)
+            assert (warning.fmr_found_low, warning.fmr_found, warning.fmr_found_high) == pytest.approx(rates)
+        return [
+            (warning.code, next((at for at in STATED.values() if f"the score {at:.3f} " in warning.message), None))
+            for warning in warnings
+        ]
 
     low, high = STATED.values()
     exceeded, unmeasured = "population_rate_exceeded", ("population_not_measured", None)

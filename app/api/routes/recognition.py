@@ -22,7 +22,6 @@ from app.recognition.decisions import (
     Chosen,
     Identification,
     IdentifyPoint,
-    PopulationWarning,
     RuledOut,
     SubjectVerified,
     VerifyPoint,
@@ -124,7 +123,6 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
         face1=_chosen_face(verified.first),
         face2=_chosen_face(verified.second),
         explain=_explained([chosen.photo for chosen in both], both) if params.explain else None,
-        warnings=_warnings(verified.warnings),
     )
 
 
@@ -297,7 +295,6 @@ def identify_answer(identification: Identification, asked: schemas.IdentifyParam
         limited=point.limited,
         calibration=point.calibration,
         explain=why,
-        warnings=_warnings(identification.warnings),
     )
 
 
@@ -319,7 +316,6 @@ def subject_verify_answer(
         face_id=candidate.face_id,
         face=_chosen_face(chosen),
         explain=why,
-        warnings=_warnings(verified.warnings),
     )
 
 
@@ -365,20 +361,6 @@ def _decided_at(point: VerifyPoint, fmr_asked: float | None) -> dict[str, object
 
 def _chosen_face(chosen: Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace.of(chosen.face, image=chosen.photo, faces=len(chosen.photo.faces))
-
-
-def _warnings(warnings: Sequence[PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
-    if warnings is None:
-        return None
-    return [
-        schemas.PopulationWarning.of(
-            warning,
-            fmr_found=warning.rate and warning.rate.found,
-            fmr_found_low=warning.rate and warning.rate.low,
-            fmr_found_high=warning.rate and warning.rate.high,
-        )
-        for warning in warnings
-    ]
 
 
 def _explained(

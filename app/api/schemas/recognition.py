@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self, TypeAlias, get_args
+from typing import Annotated, ClassVar, Self, TypeAlias, get_args
 
-import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
     MAX_CANDIDATES,
@@ -185,16 +184,12 @@ class ImageSize(Wire):
     )
 
 
-def _plain(landmarks: Any) -> Any:
-    return landmarks.tolist() if isinstance(landmarks, np.ndarray) else landmarks
-
-
 FivePoints: TypeAlias = Annotated[list[Point], Field(min_length=5, max_length=5)]
 
 
 class DetectedFace(Wire):
     box: Box
-    landmarks: Annotated[FivePoints | None, BeforeValidator(_plain)] = Field(
+    landmarks: FivePoints | None = Field(
         description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they "
         "could not be measured (`unalignable`): such a face is compared with none.",
     )
