@@ -27,7 +27,7 @@ from app.db.engine import Database
 from app.db.schema import AUDIT
 from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound
 from app.gallery.text import clean_id
-from app.timestamps import utc_now, utc_text
+from app.types import utc_now, utc_text
 
 PRUNED_AT_ONCE = 5_000
 """Old rows deleted in one transaction, so that no writer waits long."""

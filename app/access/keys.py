@@ -34,7 +34,7 @@ from app.db.engine import Database
 from app.db.schema import API_KEYS
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound, Unusable
-from app.timestamps import utc_seconds
+from app.types import utc_seconds
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from app.db.engine import Database
 from app.db.schema import AUDIT, CHANGES, GALLERIES, JOBS
 from app.db.secrets import SecretStore
 from app.machine import uptime
-from app.timestamps import utc_seconds, utc_text
+from app.types import utc_seconds, utc_text
 
 CLOCK = "clock"
 """Name of the trusted time among the server's secrets."""

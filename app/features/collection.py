@@ -16,7 +16,7 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.recognition.operations import Operations
 from app.search.types import IndexKey, IndexSpec
-from app.timestamps import utc_now
+from app.types import utc_now
 
 DEFAULT = "default"
 NOT_STORED = 0

@@ -17,8 +17,7 @@ from app.gallery.change import Change
 from app.gallery.corrections import all_rows, current_rows, pack, templates, unpack, wrong_rows
 from app.gallery.records import Gallery, StoredFace, brief_subjects, find_subject, fit_face, to_bytes
 from app.gallery.store import Store
-from app.timestamps import utc_now
-from app.types import Template, Vectors
+from app.types import Template, Vectors, utc_now
 
 MOST = 32
 """Maximum corrections of a subject, which bounds what a decision reads. A further one replaces the oldest."""

@@ -18,7 +18,7 @@ from app.db.schema import API_KEYS
 from app.errors import Conflict, InvalidInput
 from app.features.access_keys import KEPT_AS, signing_secrets
 from app.gallery.text import clean_id
-from app.timestamps import utc_text
+from app.types import utc_text
 
 SECRET_BYTES = 32
 MIN_SECRET = 32

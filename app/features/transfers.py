@@ -36,7 +36,7 @@ from app.gallery.records import (
 )
 from app.gallery.subjects import NO_METADATA, check_unexpired, make_subjects, subject_values, tidy, update_subject
 from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
-from app.timestamps import utc_now
+from app.types import utc_now
 
 ANSWERS_KEPT = timedelta(days=1)
 """Time during which a request that is repeated with its token gets the same answer."""

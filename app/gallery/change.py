@@ -43,8 +43,7 @@ from app.gallery.records import (
     to_block,
 )
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
-from app.timestamps import utc_now
-from app.types import Sizes
+from app.types import Sizes, utc_now
 
 BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
 STAMP_BITS = 63

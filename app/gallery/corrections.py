@@ -20,8 +20,7 @@ from app.db.schema import CORRECTIONS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.gallery.records import Gallery, from_bytes
 from app.gallery.store import Store
-from app.timestamps import utc_now
-from app.types import Vectors
+from app.types import Vectors, utc_now
 
 PLAIN = b"\0"
 """The first byte of an unsealed probe, which tells it from a sealed one."""

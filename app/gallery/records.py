@@ -29,8 +29,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, PackageMismatch, SubjectNotFound, Unusable
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
 from app.search.types import FaceBlock, IndexKey, IndexSpec
-from app.timestamps import utc_now
-from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors
+from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors, utc_now
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""

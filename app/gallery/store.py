@@ -50,7 +50,7 @@ from app.gallery.records import (
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.package.folders import Package
 from app.search.types import Match
-from app.timestamps import utc_now
+from app.types import utc_now
 
 LOG_KEPT = timedelta(days=1)
 """Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""

@@ -37,7 +37,7 @@ from app.gallery.records import (
     to_bytes,
 )
 from app.gallery.text import check_visible, clean_id, clean_name, clean_note, encode_metadata, fold
-from app.timestamps import utc_now
+from app.types import utc_now
 
 NO_METADATA = "{}"
 _TOUCH = (

@@ -27,7 +27,7 @@ from app.errors import NotFound
 from app.gallery.records import Gallery, lock_gallery
 from app.jobs.records import FINISHED, Job, Refusal, Result
 from app.machine import uptime
-from app.timestamps import utc_now, utc_text
+from app.types import utc_now, utc_text
 
 REPORT_ROWS = 1_000
 CLAIM_LOCK = 0x4C494B47

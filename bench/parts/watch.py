@@ -32,7 +32,7 @@ from PIL import Image
 from app.errors import Unusable
 from app.machine import memory_in_use
 from app.models.commands.sample_photos import SAMPLES
-from app.timestamps import utc_seconds
+from app.types import utc_seconds
 from bench.figures import Figure, Goal
 from bench.run import Run
 from bench.server import Server, serving

@@ -27,7 +27,7 @@ from app.features.audit.reading import AuditFilter, entries
 from app.features.audit.sink import AuditSink
 from app.gallery.store import Store
 from app.main import own_operations
-from app.timestamps import utc_now, utc_text
+from app.types import utc_now, utc_text
 from tests.conftest import PROJECT
 from tests.support import packages, turning
 from tests.support.jobs import waiting_job

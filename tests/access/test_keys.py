@@ -29,7 +29,7 @@ from app.features.access_keys import access_key_of, key_id_of, signing_tokens
 from app.features.issued_keys import create_key, declare_keys, list_keys, read_key, revoke_key, rotate_key
 from app.features.keys_file.reading import read_keys
 from app.gallery.store import Store
-from app.timestamps import utc_text
+from app.types import utc_text
 from tests.support.ready import give_database
 from tests.support.refusals import refused
 

@@ -22,7 +22,7 @@ from app.features.issued_keys import create_key
 from app.gallery.store import Store
 from app.jobs.store import JobStore
 from app.machine import uptime
-from app.timestamps import utc_now, utc_text
+from app.types import utc_now, utc_text
 from tests.support.service import running
 
 KEY = bytes(range(32))

@@ -26,8 +26,7 @@ from app.gallery.records import Candidate, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.recognition.decisions import cosine, rule_out
-from app.timestamps import utc_now
-from app.types import Box, Pixels, Quality, Template
+from app.types import Box, Pixels, Quality, Template, utc_now
 from tests.support.changing import changed
 from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, at, enroll, face, staff, template

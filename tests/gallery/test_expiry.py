@@ -30,7 +30,7 @@ from app.gallery.records import Consent, Counts, Terms
 from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
-from app.timestamps import utc_text
+from app.types import utc_text
 from tests.support.changing import changed, written
 from tests.support.erasing import erasures
 from tests.support.following import PAST, found, let_expire

@@ -26,8 +26,7 @@ from app.jobs.store import JobStore
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import Defaults
 from app.search.follower import LocalBackend
-from app.timestamps import utc_now
-from app.types import Box, Quality, Template, Vector
+from app.types import Box, Quality, Template, Vector, utc_now
 from tests.support.changing import changed
 from tests.support.milvus import lite
 from tests.support.packages import calibration, manifest

@@ -12,7 +12,7 @@ import httpx
 
 from app.db.engine import Database
 from app.features.watching.events import read_events
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.service import enrolled
 
 HOME = "/v1/galleries/home"

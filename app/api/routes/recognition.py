@@ -27,8 +27,7 @@ from app.recognition.decisions import (
     VerifyPoint,
 )
 from app.recognition.operations import Enrollment, Operations, reasons_of
-from app.timestamps import utc_now
-from app.types import Photo
+from app.types import Photo, utc_now
 
 router = Router("recognition")
 

@@ -16,7 +16,7 @@ from app.gallery import subjects
 from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.timestamps import utc_now
+from app.types import utc_now
 
 router = Router("subjects")
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from app.access.grants import Scope
 from app.choices import IndexKind
 from app.gallery.text import MAX_CONSENT, MAX_TEXT, to_nfc
-from app.timestamps import utc_text
+from app.types import utc_text
 
 MAX_ID_LENGTH = MAX_TEXT
 ID_PATTERN = r"^[^\x00-\x1f\x7f]+$"

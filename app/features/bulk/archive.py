@@ -40,8 +40,7 @@ from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
 from app.jobs.records import Result
 from app.jobs.runner import Running
-from app.timestamps import utc_now
-from app.types import Template
+from app.types import Template, utc_now
 
 if TYPE_CHECKING:
     from app.api.components import Components

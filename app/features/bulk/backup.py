@@ -41,7 +41,7 @@ from app.features.signatures import SIGNING_KEY, Signer
 from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
 from app.package.folders import CALIBRATIONS, OWN_FOLDER
-from app.timestamps import utc_now
+from app.types import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
 UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from app.choices import FindingKind
 from app.errors import InvalidInput
 from app.features.stored import CROP_LIMITS
-from app.timestamps import utc_text
-from app.types import UNKNOWN_QUALITY, Reason
+from app.types import UNKNOWN_QUALITY, Reason, utc_text
 from app.wording import found_wrong
 
 MAX_LINE = 1024 * 1024

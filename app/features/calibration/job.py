@@ -23,8 +23,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.search.types import FaceBlock, joined
-from app.timestamps import utc_now
-from app.types import count_faces
+from app.types import count_faces, utc_now
 
 KIND = "calibrate"
 REST = 1.0

@@ -15,7 +15,7 @@ from app.db.encryption import Sealer
 from app.errors import InvalidInput, SealedUnreadable
 from app.features.challenges.judge import draw_steps
 from app.features.one_time import SeenSignatures
-from app.timestamps import SKEW_S, utc_text
+from app.types import SKEW_S, utc_text
 
 CHALLENGE_VALID_S = 120.0
 """Seconds that a challenge is valid; used ones are remembered for longer (`one_time.KEPT_S`)."""

@@ -9,7 +9,7 @@ from app.errors import Conflict
 from app.features.corrected import Correction, add_correction
 from app.gallery.records import Gallery, StoredFace
 from app.recognition.operations import to_store
-from app.timestamps import utc_now
+from app.types import utc_now
 
 
 class Correcting:

@@ -14,7 +14,7 @@ from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import find_rings, purpose_of
 from app.features.doctor.command import REMEDIES, CheckResult
 from app.features.doctor.inspection import inspect
-from app.timestamps import utc_text
+from app.types import utc_text
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's, in seconds, from which on there is a warning."""

@@ -48,7 +48,7 @@ from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
 from app.gallery.records import find_subject, from_bytes, subject_not_found
 from app.gallery.service import Galleries
-from app.timestamps import utc_now
+from app.types import utc_now
 
 ErasureReason: TypeAlias = Literal["asked", "expired"]
 Document: TypeAlias = dict[str, Any]

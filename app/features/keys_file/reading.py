@@ -27,7 +27,7 @@ from app.errors import InvalidInput, Unusable
 from app.features.declarations import first_wrong
 from app.features.issued_keys import MAX_GALLERIES, MIN_SECRET, check_terms
 from app.gallery.text import MAX_TEXT
-from app.timestamps import utc_text
+from app.types import utc_text
 
 
 class _Declared(BaseModel):

@@ -16,7 +16,7 @@ from app.db.engine import Database, select_in
 from app.db.schema import CHANGES, COLLECTIONS, FACES, GALLERIES, REEMBEDDINGS
 from app.errors import GalleryNotFound
 from app.search.types import IndexKey, IndexSpec, LogPosition
-from app.timestamps import utc_now
+from app.types import utc_now
 
 MAKING, CURRENT, OLD = "making", "current", "old"
 PREFIX = "likeness_"

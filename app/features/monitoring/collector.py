@@ -25,7 +25,7 @@ from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.files import LAST_BACKUP
 from app.gallery.store import expired_counts
 from app.logs import LOGGER
-from app.timestamps import utc_now
+from app.types import utc_now
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COUNTS_S = 15.0

@@ -18,8 +18,7 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
-from app.timestamps import utc_now
-from app.types import Pixels
+from app.types import Pixels, utc_now
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"

@@ -24,8 +24,7 @@ from app.features.own_jobs import check_free
 from app.gallery.change import STAMP_BITS
 from app.gallery.records import Gallery, join_templates, lock_gallery, template_column, to_bytes
 from app.gallery.store import Store
-from app.timestamps import utc_now
-from app.types import Template
+from app.types import Template, utc_now
 
 State: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
 """``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the

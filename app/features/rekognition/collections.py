@@ -27,8 +27,7 @@ from app.features.rekognition.answers import (
 from app.features.rekognition.call import Call, good_enough
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import unnamed_id
-from app.timestamps import utc_seconds
-from app.types import Box, Face, Photo
+from app.types import Box, Face, Photo, utc_seconds
 
 OK = 200
 PAGE = 1000

@@ -26,8 +26,7 @@ from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, veri
 from app.search.index import widened
 from app.search.registry import Searchable
 from app.search.types import FaceBlock, Match
-from app.timestamps import utc_now
-from app.types import Sizes, Vector, Vectors
+from app.types import Sizes, Vector, Vectors, utc_now
 
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000

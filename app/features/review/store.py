@@ -24,7 +24,7 @@ from app.features.review.records import Draft, Evidence, Review, Summary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.gallery.records import Gallery, is_current, lock_gallery
 from app.gallery.text import is_unnamed
-from app.timestamps import utc_now
+from app.types import utc_now
 
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")

@@ -26,7 +26,7 @@ from app.db.encryption import Sealer
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
 from app.errors import InvalidInput, SealedUnreadable
-from app.timestamps import SKEW_S, utc_text
+from app.types import SKEW_S, utc_text
 
 CODE_VALID_S = 60.0
 CREATED, OK = 201, 200

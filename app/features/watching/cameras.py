@@ -12,7 +12,7 @@ from app.db.engine import Database
 from app.db.schema import CAMERAS, SIGHTINGS
 from app.features.watching.schemas import CameraReport, CameraState, CameraTold
 from app.gallery.records import Gallery, lock_gallery
-from app.timestamps import utc_now
+from app.types import utc_now
 
 
 class Cameras:

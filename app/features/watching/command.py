@@ -17,7 +17,7 @@ from app.cli import output
 from app.cli.options import Session, command
 from app.errors import InvalidInput, Unusable
 from app.features.call_commands import switched_on
-from app.timestamps import utc_now
+from app.types import utc_now
 
 if TYPE_CHECKING:
     from app.features.watching.watcher.cameras import CameraConfig, Eyes

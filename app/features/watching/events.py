@@ -16,7 +16,7 @@ from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
 from app.features.watching.rows import Where
 from app.gallery.change import Change
 from app.gallery.records import is_current
-from app.timestamps import utc_now, utc_seconds
+from app.types import utc_now, utc_seconds
 
 VERSION: Final = 1
 """Version of the events' form. Fields may be added without a new version; renaming or removing one needs a new one."""

@@ -31,7 +31,7 @@ from app.features.watching.events import Event, aged, last_number, read_events
 from app.features.watching.rows import ROWS, to_stored
 from app.gallery.records import is_current
 from app.gallery.store import Store
-from app.timestamps import SKEW_S, utc_now
+from app.types import SKEW_S, utc_now
 
 ROOT: Final = "likeness"
 STATUS: Final = f"{ROOT}/status"

@@ -27,8 +27,7 @@ from app.gallery.subjects import enroll as enroll_faces
 from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
-from app.timestamps import utc_now
-from app.types import Face, Quality
+from app.types import Face, Quality, utc_now
 
 MOST_PHOTOS = 8
 """Maximum photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""

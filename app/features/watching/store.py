@@ -33,8 +33,7 @@ from app.gallery.records import Gallery, brief_subjects, encode_crop, find_subje
 from app.gallery.store import Store
 from app.inference.embedders import Embedders
 from app.recognition.decisions import Identification, template_of
-from app.timestamps import utc_now
-from app.types import Template
+from app.types import Template, utc_now
 
 SILENT_S: Final = 60.0
 """Seconds without a report after which a track has ended, since its watcher or the connection is gone."""

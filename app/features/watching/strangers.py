@@ -27,8 +27,7 @@ from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.package.thresholds import Thresholds, fuse
-from app.timestamps import utc_now, utc_seconds
-from app.types import Vector
+from app.types import Vector, utc_now, utc_seconds
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
 JOIN_FMR: Final = 1e-5

@@ -37,7 +37,7 @@ from app.features.watching.events import Event, aged, among, last_number, read_e
 from app.features.watching.rows import Where
 from app.features.watching.schemas import Webhook, WebhookCreate, WebhookSubject
 from app.gallery.records import find_gallery, find_subject, is_current, lock_gallery
-from app.timestamps import SKEW_S, utc_now, utc_seconds, utc_text
+from app.types import SKEW_S, utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
 """Seconds for one whole delivery."""

@@ -24,7 +24,7 @@ from PIL import Image
 pytest.importorskip("av", reason="the extra video brings PyAV")
 
 from app.features.watching.watcher.camera import read_camera, read_film
-from app.timestamps import utc_now
+from app.types import utc_now
 from bench.parts.watch import PICTURES
 from tests.features.watching.test_mqtt import MOSQUITTO, broker
 from tests.features.watching.test_watch import http_camera

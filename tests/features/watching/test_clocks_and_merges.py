@@ -10,9 +10,9 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from app import timestamps
+from app import types
 from app.features.watching import webhooks as sending
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.following import let_expire
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, running
@@ -38,7 +38,7 @@ class Clock(datetimes.datetime, metaclass=_Moment):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
-    monkeypatch.setattr(timestamps, "datetime", Clock)
+    monkeypatch.setattr(types, "datetime", Clock)
     monkeypatch.setattr(Clock, "ahead", datetimes.timedelta())
     return Clock
 

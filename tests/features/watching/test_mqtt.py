@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from app.gallery.store import Store
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, running
 from tests.support.sighted import HOME, events_of, make_home, told

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from app.db.engine import Database
 from app.db.schema import WEBHOOKS
 from app.features.watching.events import read_events
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import new_database
 from tests.support.receiver import Receiver

@@ -21,7 +21,7 @@ from app.db.engine import Database
 from app.features.corrections.routes import FEATURE as CORRECTIONS
 from app.features.erasure.erasing import NOT_REACHED_SIGHTINGS
 from app.features.watching import mqtt
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.following import let_expire
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running, running_here

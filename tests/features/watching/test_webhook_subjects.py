@@ -20,7 +20,7 @@ from app.features.watching.events import last_number, write_event
 from app.features.watching.webhooks import Webhooks
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.support.following import engine_of, let_expire
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running

@@ -29,7 +29,7 @@ from app.errors import InvalidInput
 from app.features.watching import webhooks as sending
 from app.features.watching.webhooks import Webhooks
 from app.main import FEATURES
-from app.timestamps import utc_now
+from app.types import utc_now
 from tests.api.test_statements import counted
 from tests.conftest import PROJECT
 from tests.support.receiver import Receiver

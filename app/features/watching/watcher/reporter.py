@@ -18,7 +18,7 @@ from app.concurrency.worker import Worker
 from app.errors import LikenessError
 from app.features.surroundings import to_jpeg
 from app.features.watching.watcher.looks import Look
-from app.timestamps import utc_text
+from app.types import utc_text
 
 MOST: Final = 500
 """Maximum waiting tracks, of about 100 kB each. A further one replaces the oldest, which is logged."""
