@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from app.package.manifest import CROP_SIDE, LivenessCut
 from app.types import CANONICAL_LANDMARKS, Box, Pixels
 
-MIRROR = (1, 0, 2, 4, 3)
-"""The landmarks' order in a mirror image."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -48,63 +46,31 @@ def scale_of(matrix: NDArray[np.float64]) -> float:
     return math.hypot(matrix[0, 0], matrix[1, 0])
 
 
-def mirrored(landmarks: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Return a face's (5, 2) landmarks in the mirror image of a picture ``width`` pixels wide."""
-    return landmarks[MIRROR, :] * (-1, 1) + (width - 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An upright face in the middle of a square, with its surroundings."""
-
-    pixels: Pixels
-    """(side, side, 3) uint8 RGB."""
-    landmarks: NDArray[np.float64]
-    """(5, 2) landmarks of a frontal face in these pixels."""
-    matrix: NDArray[np.float64]
-    """(2, 3) from the photo's coordinates to these."""
-
-    def to_photo(self, points: ArrayLike) -> NDArray[np.float32]:
-        """Map (N, 2) points of the view to the photo's coordinates."""
-        inverse = cv2.invertAffineTransform(self.matrix)
-        return np.asarray(np.asarray(points, np.float64) @ inverse[:, :2].T + inverse[:, 2], np.float32)
-
-
-VIEW_CENTRE = (56.0, 66.0)
-"""The crop's point in a view's middle: the face's middle, between forehead and chin."""
-
-
-def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> View:
-    """Return the face with these (5, 2) ``landmarks``, turned as by `align`, ``zoom`` times as large, in a square.
-
-    Raises what `similarity_transform` raises.
-    """
-    target = (CANONICAL_LANDMARKS - VIEW_CENTRE) * zoom + (side - 1) / 2
-    matrix = similarity_transform(landmarks, target)
-    return View(_warp(pixels, matrix, side), target, matrix)
-
-
 def align(pixels: Pixels, landmarks: ArrayLike) -> Pixels:
     """Warp the face with these five (5, 2) ``landmarks`` onto the canonical ones.
 
-    ``pixels`` is (H, W, 3) uint8 RGB, any size; the result is (112, 112, 3) uint8 RGB. A face larger
-    than the crop is first shrunk by averaging over areas, so that fine detail turns grey and not into
-    moiré. Raises what `similarity_transform` raises.
+    ``pixels`` is (H, W, 3) uint8 RGB, any size; the result is (112, 112, 3) uint8 RGB. Raises what
+    `similarity_transform` raises.
     """
-    matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS)
-    return _warp(pixels, matrix, CROP_SIDE)
+    return warp(pixels, similarity_transform(landmarks, CANONICAL_LANDMARKS), CROP_SIDE)
 
 
-def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
-    """Warp the part of the photo under the crop bilinearly, black outside of the photo. On LFW View 1 neither bicubic
-    nor a replicated border gained.
+def warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
+    """Return a square of ``side`` pixels, to which the (2, 3) similarity ``matrix`` maps a part of the (H, W, 3) uint8
+    RGB photo; black outside of the photo.
 
-    If two or more of its pixels fall on one of the crop's, the part is first averaged over blocks; the last row and
-    column of blocks are filled up with the edge's pixels.
+    Interpolates bilinearly: on LFW View 1 neither bicubic nor a replicated border gained. If two or more of the part's
+    pixels fall on one of the square's, the part is first averaged over blocks, so that fine detail turns grey and not
+    into moiré; the last row and column of blocks are filled up with the edge's pixels.
     """
     factor = max(1, int(1 / scale_of(matrix) + 1e-6))
-    left, top, right, bottom = _footprint(matrix, side, pixels.shape[1], pixels.shape[0], margin=2 * factor)
-    part = pixels[top:bottom, left:right]
+    spans = []  # columns and rows of the part: what the square covers, and two blocks on either side
+    for (x, y, shift), length in zip(cv2.invertAffineTransform(matrix).tolist(), pixels.shape[1::-1], strict=True):
+        low, high = (shift + side * (end(x, 0) + end(y, 0)) for end in (min, max))
+        first = min(max(0, math.floor(low) - 2 * factor), length - 1)
+        spans.append(slice(first, min(max(first + 1, math.ceil(high) + 2 * factor), length)))
+    across, down = spans
+    part = pixels[down, across]
     if factor > 1:
         columns, rows = -(-part.shape[1] // factor), -(-part.shape[0] // factor)
         below, beside = rows * factor - part.shape[0], columns * factor - part.shape[1]
@@ -112,29 +78,16 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
         part = np.asarray(cv2.resize(filled, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
     # A block's centre is (factor - 1) / 2 pixels after its first pixel's centre.
     behind = (factor - 1) / 2
-    to_original = np.array([[factor, 0, left + behind], [0, factor, top + behind], [0, 0, 1.0]])
+    to_photo = np.array([[factor, 0, across.start + behind], [0, factor, down.start + behind], [0, 0, 1.0]])
     four = cv2.warpAffine(  # four channels take OpenCV 5 less than half the time of three, and give the same pixels
         cv2.cvtColor(part, cv2.COLOR_RGB2RGBA),
-        matrix @ to_original,
+        matrix @ to_photo,
         (side, side),
         flags=cv2.INTER_LINEAR,
         borderMode=cv2.BORDER_CONSTANT,
         borderValue=(0, 0, 0, 0),
     )
     return np.asarray(cv2.cvtColor(four, cv2.COLOR_RGBA2RGB), np.uint8)
-
-
-def _footprint(
-    matrix: NDArray[np.float64], side: int, width: int, height: int, margin: int
-) -> tuple[int, int, int, int]:
-    """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop may use; never empty."""
-    spans = []
-    for (x, y, shift), size in zip(cv2.invertAffineTransform(matrix).tolist(), (width, height), strict=True):
-        low, high = (shift + side * (end(x, 0) + end(y, 0)) for end in (min, max))
-        first = min(max(0, math.floor(low) - margin), size - 1)
-        spans.append((first, min(max(first + 1, math.ceil(high) + margin), size)))
-    (left, right), (top, bottom) = spans
-    return left, top, right, bottom
 
 
 @dataclass(frozen=True, slots=True)

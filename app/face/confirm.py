@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.threads import check_deadline
-from app.face.align import mirrored, scale_of, similarity_transform, view
+from app.face.align import scale_of, similarity_transform, warp
 from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
-from app.types import Box, Detection, Landmarks, Pixels
+from app.types import CANONICAL_LANDMARKS, Box, Detection, Landmarks, Pixels
 
 CONFIRMED = 0.85
 """Score that the upright look at a face has, either way, if its landmarks are not made up. Chosen on LFW View 1, turned
@@ -58,6 +58,12 @@ twentieth of the light, the upright look at a face scores 0.94 so, and sees none
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
 the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
+VIEW_LANDMARKS: NDArray[np.float64] = (CANONICAL_LANDMARKS - (56.0, 66.0)) * VIEW_ZOOM + (VIEW_SIDE - 1) / 2
+"""(5, 2) landmarks of a frontal face in this view, in whose middle the face's is, between forehead and chin."""
+MIRROR = (1, 0, 2, 4, 3)
+"""The landmarks' order in a mirror image."""
+MIRRORED_LANDMARKS = VIEW_LANDMARKS[MIRROR, :] * (-1, 1) + (VIEW_SIDE - 1, 0)
+"""The same in the view's mirror image."""
 _SCORE = attrgetter("score")
 
 
@@ -198,26 +204,29 @@ class _Faces:
         YuNet's landmarks are biased to one side, more so if the face leans; the mean of the two readings is not. With
         ``one_way``, a face that is sure and upright in the view itself is not read in its mirror image.
         """
-        seen = view(self._pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
-        middle = seen.pixels[VIEW_SIDE // 4 : -VIEW_SIDE // 4, VIEW_SIDE // 4 : -VIEW_SIDE // 4]
-        grey, shown = sum(cv2.mean(middle)[:3]) / 3, seen.pixels
+        to_view = similarity_transform(sight.landmarks, VIEW_LANDMARKS)
+        shown = warp(self._pixels, to_view, VIEW_SIDE)
+        middle = shown[VIEW_SIDE // 4 : -VIEW_SIDE // 4, VIEW_SIDE // 4 : -VIEW_SIDE // 4]
+        grey = sum(cv2.mean(middle)[:3]) / 3
         if grey < DARK:
             shown = np.asarray(cv2.convertScaleAbs(shown, alpha=LIT / max(grey, 1.0)), np.uint8)
         readings, score = [], 1.0
         for mirror in (False, True):
             read = self._detector.landmarks(
                 np.asarray(cv2.flip(shown, 1), np.uint8) if mirror else shown,
-                mirrored(seen.landmarks, VIEW_SIDE) if mirror else seen.landmarks,
+                MIRRORED_LANDMARKS if mirror else VIEW_LANDMARKS,
             )
             if read is None or read[1] < CONFIRMED:
                 return None
-            readings.append(mirrored(read[0], VIEW_SIDE) if mirror else read[0])
+            readings.append(read[0][MIRROR, :] * (-1, 1) + (VIEW_SIDE - 1, 0) if mirror else read[0])
             score, landmarks = min(score, read[1]), np.mean(readings, axis=0)
-            turn = similarity_transform(landmarks, seen.landmarks)
+            turn = similarity_transform(landmarks, VIEW_LANDMARKS)
             leans = abs(math.degrees(math.atan2(turn[1, 0], turn[0, 0])))
             if one_way and score >= SURE_LOOK_TURNED and leans < UPRIGHT_WITHIN:
                 break
-        return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
+        back = cv2.invertAffineTransform(to_view)
+        found = np.asarray(landmarks @ back[:, :2].T + back[:, 2], np.float32)
+        return _Look(replace(sight, landmarks=found), score, leans)
 
 
 def _reads_alike(sight: Detection, look: _Look, within: float = SAME_READING) -> bool:

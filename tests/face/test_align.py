@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.face.align import align, scale_of, similarity_transform, view
-from app.face.confirm import VIEW_SIDE, find_faces
+from app.face.align import align, scale_of, similarity_transform, warp
+from app.face.confirm import VIEW_LANDMARKS, VIEW_SIDE, _Faces, find_faces
 from app.face.detect import OFFSET, Detector
 from app.inference.session import Session
 from app.package.manifest import CROP_SIDE
-from app.types import CANONICAL_LANDMARKS, Pixels
+from app.types import CANONICAL_LANDMARKS, Box, Detection, Pixels
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)
@@ -145,21 +145,42 @@ def test_landmarks_far_outside_give_a_black_crop(astronaut: Pixels, shift: tuple
 # --- The larger view, in which landmarks are measured again ----------------------------------------------------------
 
 
+def view(photo: Pixels, landmarks: NDArray[np.float64]) -> Pixels:
+    return warp(photo, similarity_transform(landmarks, VIEW_LANDMARKS), VIEW_SIDE)
+
+
+class Agreeing(Detector):
+    """Finds the landmarks exactly where they are expected."""
+
+    def landmarks(self, _view: Pixels, expected: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        return expected, 0.9
+
+
+@pytest.fixture(scope="module")
+def agreeing(yunet: Path) -> Agreeing:
+    return Agreeing(yunet)
+
+
 @given(
     degrees=st.floats(-180, 180),
     scale=st.floats(0.3, 6),
     shift=st.tuples(st.floats(-50, 400), st.floats(-50, 400)),
 )
-def test_a_views_points_go_back_to_where_they_were(degrees: float, scale: float, shift: tuple[float, float]) -> None:
-    landmarks = turned(CANONICAL_LANDMARKS, degrees, scale, shift)
-    seen = view(noise_photo(), landmarks, side=64, zoom=0.5)
-    np.testing.assert_allclose(seen.to_photo(seen.landmarks), landmarks, atol=1e-2)
+def test_a_views_points_go_back_to_where_they_were(
+    agreeing: Agreeing, degrees: float, scale: float, shift: tuple[float, float]
+) -> None:
+    """Those of the view itself, and their mean with those of its mirror image."""
+    landmarks = turned(CANONICAL_LANDMARKS, degrees, scale, shift).astype(np.float32)
+    look = _Faces(noise_photo(), agreeing)._look(Detection(Box(0, 0, 1, 1), landmarks, 0.9))
+    assert look is not None
+    np.testing.assert_allclose(look.face.landmarks, landmarks, atol=1e-2)
+    assert look.leans == pytest.approx(0, abs=1e-9)
 
 
 def test_the_middle_of_a_view_is_the_crop_enlarged(astronaut: Pixels) -> None:
     smooth = np.asarray(cv2.GaussianBlur(astronaut, (0, 0), 2), np.uint8)
-    seen = view(smooth, ASTRONAUT_LANDMARKS, side=256, zoom=2.0)
-    difference = align(seen.pixels, seen.landmarks).astype(int) - align(smooth, ASTRONAUT_LANDMARKS)
+    seen = view(smooth, ASTRONAUT_LANDMARKS)
+    difference = align(seen, VIEW_LANDMARKS).astype(int) - align(smooth, ASTRONAUT_LANDMARKS)
     assert np.abs(difference[8:]).mean() < 1  # the view begins a little below the crop's upper edge
 
 
@@ -221,5 +242,5 @@ def test_the_mirror_image_of_a_sure_upright_face_is_not_looked_at(
 
 def test_no_landmarks_are_made_up_where_there_is_no_face(yunet: Path, astronaut: Pixels) -> None:
     detector = Detector(yunet)
-    seen = view(astronaut, ASTRONAUT_LANDMARKS + np.array([100, 250]), side=256, zoom=2.0)
-    assert detector.landmarks(seen.pixels, seen.landmarks) is None
+    seen = view(astronaut, ASTRONAUT_LANDMARKS + np.array([100, 250]))
+    assert detector.landmarks(seen, VIEW_LANDMARKS) is None
