@@ -20,7 +20,7 @@ from app.face.confirm import Found, find_faces, quarter_of
 from app.face.detect import SCORE_THRESHOLD, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
-from app.face.quality import assess
+from app.face.quality import grade, measure
 from app.inference.embedders import Embedder
 from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Photo, Pixels, Quality, Reason
 
@@ -137,7 +137,7 @@ class Pipeline:
                 shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
             with timed(stages, "quality"):
                 original = _scaled(face, decoded)
-                quality = assess(crop, original, decoded.width, decoded.height)
+                quality = grade(measure(crop, original, decoded.width, decoded.height))
             faces.append(Face(original.box, original.landmarks, original.score, quality, crop, cuts=shown))
         for sight in found.unalignable:
             shown, original = tuple(cut_face(decoded.pixels, sight.box, cut) for cut in cuts), _scaled(sight, decoded)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Self
 
 import cv2
 import numpy as np
@@ -20,22 +21,23 @@ from app.types import CANONICAL_LANDMARKS, Detection, Landmarks, Pixels, Quality
 
 
 class QualityLevel(StrEnum):
-    """The lowest quality score that enrollment accepts."""
+    """The lowest quality that enrollment accepts, and its ``minimum`` score.
 
-    NONE = "none"
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
+    The scores were chosen on degraded copies of LFW View 1 by the errors that each admits
+    (docs/explanation/quality.md).
+    """
 
-    @property
-    def minimum(self) -> float:
-        return MINIMUM_SCORES[self]
+    minimum: float
 
+    NONE = "none", 0.0
+    LOW = "low", 20.0
+    MEDIUM = "medium", 40.0
+    HIGH = "high", 70.0
 
-MINIMUM_SCORES: Mapping[QualityLevel, float] = MappingProxyType(
-    {QualityLevel.NONE: 0.0, QualityLevel.LOW: 20.0, QualityLevel.MEDIUM: 40.0, QualityLevel.HIGH: 70.0}
-)
-"""Chosen on degraded copies of LFW View 1 by the errors that each score admits (docs/explanation/quality.md)."""
+    def __new__(cls, word: str, minimum: float = 0.0) -> Self:  # mypy checks `QualityLevel(word)` against this
+        level = str.__new__(cls, word)
+        level._value_, level.minimum = word, minimum
+        return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +91,18 @@ class Measures:
     """The detector's score, 0-1."""
 
 
-def assess(crop: Pixels, detection: Detection, width: int, height: int) -> Quality:
-    """Return the quality of a face from its aligned (112, 112, 3) uint8 RGB ``crop`` and its ``detection``.
-
-    The detection is in pixels of the upright original of ``width`` × ``height``. Takes a few tens of microseconds.
-    """
-    return grade(measure(crop, detection, width, height))
-
-
 def grade(measures: Measures) -> Quality:
+    """Return the quality of a face with these measures."""
     factors = {reason: ramp(getattr(measures, ramp.measure)) for reason, ramp in RAMPS.items()}
     reasons = tuple(reason for reason, factor in factors.items() if factor < REASON_BELOW)
     return Quality(score=round(100 * math.prod(factors.values()), 1), reasons=reasons)
 
 
 def measure(crop: Pixels, detection: Detection, width: int, height: int) -> Measures:
-    """Return the measures of a face; arguments as for `assess`."""
+    """Return the measures of a face from its aligned (112, 112, 3) uint8 RGB ``crop`` and its ``detection``.
+
+    The detection is in pixels of the upright original of ``width`` × ``height``. Takes a few tens of microseconds.
+    """
     middle = np.asarray(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[MIDDLE], np.uint8)
     pose, cut_off = _pose_and_cut(detection.landmarks, width, height)
     return Measures(

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.face import quality
 from app.face.align import align
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
+from app.face.quality import Measures, QualityLevel, grade, measure
 from app.pipeline import Pipeline
 from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Pixels, Quality, Reason
 from tests.support import degraded
@@ -65,7 +64,7 @@ def test_each_measure_lowers_the_score_all_the_way_down_and_is_named(name: str) 
     scores = [grade(dataclasses.replace(BEST, **{name: value})) for value in np.linspace(best, worst, 50).tolist()]
     values = [each.score for each in scores]
     assert values == sorted(values, reverse=True)
-    assert values[-1] < MINIMUM_SCORES[QualityLevel.MEDIUM]
+    assert values[-1] < QualityLevel.MEDIUM.minimum
     assert scores[-1].reasons == (REASON_OF[name],)
     assert all(set(each.reasons) <= {REASON_OF[name]} for each in scores)
 
@@ -143,9 +142,8 @@ def test_tilting_the_head_is_no_flaw(astronaut: Pixels) -> None:
 @pytest.mark.parametrize(("dx", "dy"), [(-80, 0), (0, -80), (456, 300), (300, 456)])
 def test_a_face_half_outside_of_the_photo_is_cut_off(astronaut: Pixels, dx: float, dy: float) -> None:
     landmarks = (CANONICAL_LANDMARKS + np.array([dx, dy])).astype(np.float32)
-    graded = assess(
-        align(astronaut, landmarks), Detection(Box(20.0 + dx, 20.0 + dy, 80, 100), landmarks, 0.9), 512, 512
-    )
+    detection = Detection(Box(20.0 + dx, 20.0 + dy, 80, 100), landmarks, 0.9)
+    graded = grade(measure(align(astronaut, landmarks), detection, 512, 512))
     assert Reason.CUT_OFF in graded.reasons
 
 
@@ -153,6 +151,6 @@ def test_flat_and_empty_crops_are_graded_without_a_number_going_wrong() -> None:
     point = np.zeros((5, 2), np.float32)
     for value, box in itertools.product((0, 128, 255), (Box(0, 0, 0, 0), Box(-5, -5, 1, 1))):
         crop = np.full((112, 112, 3), value, np.uint8)
-        graded = assess(crop, Detection(box, point, 0.0), 1, 1)
-        assert graded.score == 0
-        assert quality.measure(crop, Detection(box, point, 0.0), 1, 1).sharpness == 0
+        measures = measure(crop, Detection(box, point, 0.0), 1, 1)
+        assert grade(measures).score == 0
+        assert measures.sharpness == 0

@@ -11,7 +11,7 @@ import numpy as np
 from app.face.align import align
 from app.face.confirm import find_faces, upright_at
 from app.face.detect import Detector
-from app.face.quality import QualityLevel, assess
+from app.face.quality import QualityLevel, grade, measure
 from app.features.surroundings import around
 from app.inference.embedders import Embedder
 from app.types import Box, Detection, Pixels, Quality, Vector
@@ -76,7 +76,7 @@ class Looker:
         looks = []
         for detection in seen:
             crop = align(frame, detection.landmarks)
-            quality = assess(crop, detection, width, height)
+            quality = grade(measure(crop, detection, width, height))
             looks.append(Look(at, detection, quality, crop, around(frame, detection.box)))
         return looks
 
