@@ -103,13 +103,13 @@ def of_photo(scores: AnsweredScores, rankings: Sequence[Sequence[Candidate]]) ->
         return answered
     best: dict[str, tuple[float, int]] = {}
     for face, ranking in enumerate(answered):
-        for one in ranking:
-            best[one.subject] = max(best.get(one.subject, (-math.inf, 0)), (one.exact, -face))
+        for candidate in ranking:
+            best[candidate.subject] = max(best.get(candidate.subject, (-math.inf, 0)), (candidate.exact, -face))
     for face, ranking in enumerate(answered):
         least = math.inf
-        for place, one in enumerate(ranking):
-            is_best = best[one.subject] == (one.exact, -face)
-            reached = one.score if is_best and one.score is not None else scores.threshold_reached(one.exact)
-            least = min(least, reached)
-            ranking[place] = replace(one, score=least, template_score=None)
+        for place, candidate in enumerate(ranking):
+            is_best = best[candidate.subject] == (candidate.exact, -face)
+            score = candidate.score if is_best else None
+            least = min(least, scores.threshold_reached(candidate.exact) if score is None else score)
+            ranking[place] = replace(candidate, score=least, template_score=None)
     return answered

@@ -155,13 +155,13 @@ def _measured(state: State) -> GalleryMeasured | None:
 def _points(state: State) -> list[GalleryPoint]:
     measured = state.standing.measured
     calibration = measured.calibration if measured else None
-    own = {point.fmr: point for point in calibration.points} if calibration else {}
+    gallery_points = {point.fmr: point for point in calibration.points} if calibration else {}
     package = {point.fmr: point.threshold for point in state.package.points}
     whole = calibration and deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
-    differences = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
+    differences = {rate.fmr: rate.found for rate in measured.figures.differences if rate.found} if measured else {}
     rows = []
-    for fmr in sorted({*own, *package}, reverse=True):
-        point, rate = own.get(fmr), differences.get(fmr)
+    for fmr in sorted({*gallery_points, *package}, reverse=True):
+        point, rate = gallery_points.get(fmr), differences.get(fmr)
         rows.append(
             GalleryPoint(
                 fmr=fmr,
