@@ -208,10 +208,10 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
 
 
 def deciding(package: Thresholds, calibration: Calibration, *, allow_laxer: bool) -> Thresholds:
-    """Return the thresholds that decide: those of the gallery's ``calibration`` where its pairs support the rate, raised
-    to the floor.
+    """Return the thresholds that decide: those of the gallery's ``calibration`` where its pairs support the rate,
+    raised to the floor.
 
-    Below the calibration's lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
+    Below its lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
     over the package's rate, both at the gallery's last threshold, since populations differ by about the same factor at
     all rates (docs/explanation/accuracy.md). If the gallery's threshold is above all of the package's, lower rates are
     not supported.
