@@ -228,11 +228,9 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
     """
     if operation.scope is not None:
         grant.require(operation.scope)
-    if grant.galleries is None:
-        return
-    if operation.unrestricted:
+    if operation.unrestricted and grant.galleries is not None:
         raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
-    if gallery is not None and gallery not in grant.galleries:
+    if gallery is not None and not grant.sees(gallery):
         raise GalleryNotFound.of(gallery)
 
 
