@@ -186,7 +186,8 @@ def _wanted(settings: Settings) -> list[Feature]:
     if missing := [name for name in settings.model_fields_set - here if getattr(settings, name) == "on"]:
         raise InvalidSetting(f"{PREFIX}{missing[0].upper()} is on, and this installation does without it.")
     off = [feature for feature in FEATURES if feature.setting and getattr(settings, feature.setting) != "on"]
-    return [each.load() if each.load and each not in off else each for each in FEATURES if each.load or each not in off]
+    kept = [feature for feature in FEATURES if feature.load or feature not in off]
+    return [feature.load() if feature.load and feature not in off else feature for feature in kept]
 
 
 @asynccontextmanager

@@ -183,16 +183,16 @@ SKEW_S = 5.0
 
 
 def utc_now(offset: timedelta = timedelta(), precision: Precision = "microseconds") -> str:
-    """Return the current time plus `offset`."""
-    return utc_text(datetime.now(UTC) + offset, precision)
+    """Return the current time plus `offset`, such as ``2026-01-31T09:30:00.000000Z``."""
+    return (datetime.now(UTC) + offset).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def utc_text(time: datetime | float, precision: Precision = "microseconds") -> str:
-    """Return a time as text, such as ``2026-01-31T09:30:00.000000Z``; `time` is in seconds since 1970 or has a zone."""
+def utc_text(time: datetime | float) -> str:
+    """Return a time in the form of `utc_now`; `time` is in seconds since 1970 or has a zone."""
     moment = time if isinstance(time, datetime) else datetime.fromtimestamp(time, UTC)
-    return moment.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def utc_seconds(text: str) -> float:
-    """Return the seconds since 1970 of a time in the form of `utc_text`."""
+    """Return the seconds since 1970 of a time in the form of `utc_now`."""
     return datetime.fromisoformat(text).timestamp()

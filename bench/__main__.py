@@ -102,7 +102,7 @@ def bench(
 
 def _checkouts(beside: list[str]) -> dict[str, Path]:
     """Return the folders of other checkouts by their labels. Raises InvalidInput ``invalid_checkout``."""
-    found = {label: Path(path).resolve() for path, _, label in (one.partition("=") for one in beside)}
+    found = {label: Path(path).resolve() for path, _, label in (option.partition("=") for option in beside)}
     if wrong := [f"{path}={label}" for label, path in found.items() if not label or not (path / "app").is_dir()]:
         raise InvalidInput(f"{wrong[0]}: name a checkout and its label, PATH=LABEL", code="invalid_checkout")
     return found

@@ -21,7 +21,7 @@ class Reel(Generic[T]):
     def take(self) -> T:
         return self._things[next(self._place) % len(self._things)]
 
-    def some(self, number: int) -> list[T]:
+    def several(self, number: int) -> list[T]:
         return [self.take() for _ in range(number)]
 
     def endless(self) -> Iterator[T]:

@@ -144,7 +144,7 @@ def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: f
     due_at = arrivals(rate, seconds, seed)
     free: list[Connection] = []
 
-    async def one(request: bytes, due: float) -> None:
+    async def send(request: bytes, due: float) -> None:
         connection = free.pop() if free else Connection(target)
         status = await connection.ask(request)
         load.count(status, time.perf_counter() - due)
@@ -156,7 +156,7 @@ def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: f
         for number, after in enumerate(due_at.tolist()):
             due = begin + after
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            task = asyncio.create_task(one(requests[number % len(requests)], due))
+            task = asyncio.create_task(send(requests[number % len(requests)], due))
             running.add(task)
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)

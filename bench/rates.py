@@ -8,6 +8,7 @@ same.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +34,7 @@ from app.package.folders import load_package
 from app.package.manifest import Manifest
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import choose_face
-from app.recognition.decisions import Defaults, identify_point, verify_point
+from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
 from app.types import Vector, Vectors
 from training.commands.options import Images, Out, TemplateOptions, read_or_embed, templates_of, with_template_options
@@ -130,7 +131,7 @@ def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator)
     Raises ValueError if fewer than two people have enough.
     """
     least = max(setting.photos, 1) + setting.probe
-    fits = [one for one, rows in people.items() if len(rows) >= least]
+    fits = [person for person, rows in people.items() if len(rows) >= least]
     chosen = rng.permutation(fits)[: min(setting.subjects, len(fits) * 4 // 5)].tolist()
     if not chosen:
         raise ValueError(f"{len(fits)} of {len(people)} people have {least} photos with a face or more: 2 are needed")
@@ -174,7 +175,7 @@ def probes_of(vectors: Vectors, rows: Ints) -> Probes:
     """Return the fused probes, given each one's rows, (P, probe)."""
     if rows.shape[1] == 1:
         return Probes(vectors[rows[:, 0]], np.ones(len(rows)))
-    means, lengths = zip(*(fuse(vectors[own]) for own in rows), strict=True)
+    means, lengths = zip(*(fuse(vectors[members]) for members in rows), strict=True)
     return Probes(np.stack(means), np.array(lengths))
 
 
@@ -192,15 +193,16 @@ def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: T
     if thresholds.fusion is None:
         best = best_scores(probes, vectors, drawn)
         return best * reduced(probes.lengths, np.ones(1), thresholds)
-    means = [fuse(vectors[drawn.faces[drawn.subjects == one]]) for one in range(drawn.subjects.max() + 1)]
+    means = [fuse(vectors[drawn.faces[drawn.subjects == subject]]) for subject in range(drawn.subjects.max() + 1)]
     lengths = np.array([length for _, length in means])
     return probes.vectors @ np.stack([mean for mean, _ in means]).T * reduced(probes.lengths, lengths, thresholds)
 
 
 def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
     """Return the factors, (P, O), at which scores of fused templates count as those of two photos."""
-    powers = [thresholds.power(own) for own in lengths.tolist()]  # of the others' lengths
-    factors: Floats = (lengths ** thresholds.power(1.0))[:, None] * others[None, :] ** np.array(powers)[:, None]
+    powers = [math.log(thresholds.reduction(0.5, length), 0.5) for length in lengths.tolist()]  # of the others' lengths
+    reductions = np.array([thresholds.reduction(length) for length in lengths.tolist()])
+    factors: Floats = reductions[:, None] * others[None, :] ** np.array(powers)[:, None]
     return factors
 
 
@@ -214,7 +216,7 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
     best = best[:, : drawn.named]
     counts = np.bincount(drawn.subjects)
     sizes = Counter(counts.tolist())
-    named = scores[:, : drawn.named]
+    sought, named = fused_sizes(sizes, thresholds), scores[:, : drawn.named]
     second = mates if drawn.mates.shape[1] > 1 else Probes(vectors[drawn.faces], alone)
     pairs = strangers.vectors @ second.vectors.T * reduced(strangers.lengths, second.lengths, thresholds)
     found = {}
@@ -222,12 +224,12 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
         try:
             if what.endswith("fpir"):
                 conflict = what.startswith("conflict")  # these compare single faces
-                rates, own = Defaults(asked, asked), best if conflict else scores
-                threshold = identify_point(thresholds, None, asked, rates, sizes, fused=not conflict).threshold
-                reached = own.max(axis=1) >= threshold
+                compared, reaching = (sizes, best) if conflict else (sought, scores)
+                threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), compared).threshold
+                reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":
-                each = counts[: drawn.named].tolist()
-                at = [verify_point(thresholds, asked, asked, count, fused=True).threshold for count in each]
+                sizes_of = (next(iter(fused_sizes({count: 1}, thresholds))) for count in counts[: drawn.named].tolist())
+                at = [verify_point(thresholds, asked, asked, count).threshold for count in sizes_of]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)
@@ -235,8 +237,8 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
             continue
         found[f"{what} {asked:g}"] = float((reached * weights).sum())
         if (what, asked) == ("identify fpir", 0.01):
-            own = subject_scores(mates, vectors, drawn, thresholds)[:, : drawn.named]
-            is_first, top = own.argmax(axis=1) == drawn.mated, own.max(axis=1)
+            reaching = subject_scores(mates, vectors, drawn, thresholds)[:, : drawn.named]
+            is_first, top = reaching.argmax(axis=1) == drawn.mated, reaching.max(axis=1)
             found[MISSED] = 1 - float((is_first & (top >= threshold)).mean())
             found[MISSED_FOUND] = 1 - float((is_first & (top >= reached_by(scores.max(axis=1), weights, asked))).mean())
     return found
@@ -257,9 +259,9 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
         named = drawn.subjects < drawn.named
         faces_of = vectors[drawn.faces[named]], drawn.subjects[named]
         measured = measure_population(*faces_of, package, measured_on="gallery")
-        own = measured.calibration
-        return deciding(package, own, allow_laxer=source == "laxer") if own else package
-    who = points.numbered([str(one) for one in faces.people[others]])
+        calibration = measured.calibration
+        return deciding(package, calibration, allow_laxer=source == "laxer") if calibration else package
+    who = points.numbered([str(name) for name in faces.people[others]])
     compared = points.compare_all(vectors[others], who)
     found = points.measure(compared, who, rounds=2)
     fusion, on = measure_fusion(vectors[others], who), "other people"
@@ -276,7 +278,7 @@ def measure(faces: Faces, setting: Setting, draws: int) -> Row:
     for number in range(draws):
         inside = half == number % 2 if setting.source == "others" else np.ones(len(rows), bool)
         drawn = draw(
-            {one: rows[one] for one in np.flatnonzero(inside).tolist()}, setting, np.random.default_rng(number)
+            {person: rows[person] for person in np.flatnonzero(inside).tolist()}, setting, np.random.default_rng(number)
         )
         others = np.flatnonzero(~inside[faces.people])
         side = number % 2 if setting.source == "others" else number
@@ -284,7 +286,7 @@ def measure(faces: Faces, setting: Setting, draws: int) -> Row:
         known[side] = thresholds
         for what, rate in found_in(faces, drawn, thresholds).items():
             rates.setdefault(what, []).append(rate)
-    return Row(setting, {what: (float(np.mean(some)), min(some), max(some)) for what, some in rates.items()})
+    return Row(setting, {what: (float(np.mean(values)), min(values), max(values)) for what, values in rates.items()})
 
 
 def seen_from_afar(images: Path, names: Sequence[str], width: int, way: TemplateOptions) -> Templates:
@@ -296,7 +298,7 @@ def seen_from_afar(images: Path, names: Sequence[str], width: int, way: Template
     def embed(stages: Stages) -> Embed:
         photos = open_photos(images)
 
-        def one(name: str) -> tuple[Vector, float]:
+        def embed_name(name: str) -> tuple[Vector, float]:
             data = photos.read(name)
             detected = stages.pipeline.detect(data)
             ratio = width / detected.faces[choose_face(detected).index].box.width
@@ -304,7 +306,7 @@ def seen_from_afar(images: Path, names: Sequence[str], width: int, way: Template
             jpeg = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
             return stages.embed_photo(cv2.imencode(".jpg", small[:, :, ::-1], jpeg)[1].tobytes())
 
-        return one
+        return embed_name
 
     made = read_or_embed(images, names, replace(way, templates=None), embed)
     return replace(made, found=made.found & (made.quality >= QualityLevel.LOW.minimum))
@@ -351,18 +353,18 @@ def rates(
         searching = seen_from_afar(images, templates.names, face_width, way) if face_width else templates
     people = points.numbered([person_of(name) for name in templates.names])
     kept = one_person_each(templates.vectors, people, same_above) & searching.found
-    people = points.numbered([str(one) for one in people[kept]])
+    people = points.numbered([str(name) for name in people[kept]])
     manifest = load_package(way.folder).manifest
     faces = Faces(templates.vectors[kept], people, manifest, searching.vectors[kept])
     about: dict[str, object] = {"images": str(images), "package": manifest.id, "draws": draws, "photos": len(people)}
     if face_width:
         about |= {"face_width": face_width, "unusable": int((~searching.found).sum())}
     found: list[Row] = []
-    for each in product(photos, subjects, unnamed, source, probe):
+    for setting in product(photos, subjects, unnamed, source, probe):
         try:
-            found.append(measure(faces, Setting(*each), draws))  # type: ignore[arg-type]  # it is one of SOURCES
+            found.append(measure(faces, Setting(*setting), draws))  # type: ignore[arg-type]  # it is one of SOURCES
         except ValueError as error:  # too few people for this setting
-            Console(stderr=True).print(f"{each[0] or 'mixed'} photos, points of {each[3]}: left out, {error}")
+            Console(stderr=True).print(f"{setting[0] or 'mixed'} photos, points of {setting[3]}: left out, {error}")
         else:
             write(out, found, about)
     if not found:

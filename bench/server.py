@@ -56,7 +56,7 @@ def _family(process: int) -> list[int]:
     """Return the process, its children, and theirs."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     children = [int(word) for task in tasks for word in (task / "children").read_text(encoding="ascii").split()]
-    return [process, *(each for child in children for each in _family(child))]
+    return [process, *(member for child in children for member in _family(child))]
 
 
 @contextmanager

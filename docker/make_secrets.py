@@ -24,9 +24,9 @@ def main(folder: Path) -> None:
     password = folder / "database" / "password"
     write_new(password, (os.environ.get("DATABASE_PASSWORD") or secrets.token_urlsafe(32)).encode(), GROUP)
     (folder / "database" / "pgpass").unlink(missing_ok=True)  # the service was the superuser, up to 0.1.0
-    own = folder / "service" / "password"
-    write_new(own, secrets.token_urlsafe(32).encode(), GROUP)
-    write_new(folder / "service" / "pgpass", f"*:*:*:*:{own.read_text(encoding='utf-8')}\n".encode(), PRIVATE)
+    password_file = folder / "service" / "password"
+    write_new(password_file, secrets.token_urlsafe(32).encode(), GROUP)
+    write_new(folder / "service" / "pgpass", f"*:*:*:*:{password_file.read_text(encoding='utf-8')}\n".encode(), PRIVATE)
     write_new(folder / "grafana" / "password", secrets.token_urlsafe(24).encode(), GROUP)
     for name, key_id in (("metrics", "monitoring"), ("watcher", "watcher")):
         write_new(folder / name / "key", f"lk_{key_id}_{secrets.token_urlsafe(32)}".encode(), GROUP)

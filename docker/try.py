@@ -159,8 +159,11 @@ class Trial:
 
     def healthy(self) -> bool:
         """Return whether every container with a health check is healthy."""
-        found = [self.docker("inspect", "--format", "{{json .State}}", one) for one in self.compose("ps", "-q").split()]
-        states = [json.loads(one) for one in found]
+        found = [
+            self.docker("inspect", "--format", "{{json .State}}", container)
+            for container in self.compose("ps", "-q").split()
+        ]
+        states = [json.loads(state) for state in found]
         return all(state["Health"]["Status"] == "healthy" for state in states if "Health" in state)
 
     def take_admin_key(self) -> None:
@@ -201,8 +204,10 @@ def is_confined(trial: Trial) -> str:
             trial.docker.docker, "exec", container, "python", "-c", REACH, nameserver(), check=False
         ).returncode
         assert reached == 1, "it reaches what is outside"
-    for one in trial.compose("ps", "-aq").split():
-        found = trial.docker("inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.Config.User}}", one).split()
+    for container_id in trial.compose("ps", "-aq").split():
+        found = trial.docker(
+            "inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.Config.User}}", container_id
+        ).split()
         assert found[0] == "true", "its root can be written to"
         assert found[1].split(":")[0] not in {"", "0", "root"}, "it is root"
     return f"no root, no capability, nothing to write to, {away}; no compiler, pip, torch"
@@ -286,9 +291,9 @@ def upgrades_the_schema(trial: Trial) -> str:
 
 def scales_to_two(trial: Trial) -> str:
     trial.compose("up", "-d", "--no-build", "--scale", "likeness=2")
-    one, other = (trial.address(container) for container in trial.replicas())
-    trial.until("both are ready", lambda: trial.ready(one) and trial.ready(other))
-    waits = [seen_by_the_other(trial, *pair) for pair in [(one, other), (other, one)] * (ROUNDS // 2)]
+    first, second = (trial.address(container) for container in trial.replicas())
+    trial.until("both are ready", lambda: trial.ready(first) and trial.ready(second))
+    waits = [seen_by_the_other(trial, *pair) for pair in [(first, second), (second, first)] * (ROUNDS // 2)]
     return f"enrolled on one, known to the other after {max(waits):.2f} s at most, its answer's time included"
 
 
@@ -306,7 +311,7 @@ def loses_one_of_two(trial: Trial) -> str:
     trial.docker("exec", first, "python", "-c", KILL)
     statuses = [trial.client.get(GALLERY).status_code for _ in range(40)]
     assert set(statuses) == {200}, statuses
-    trial.until("both are ready", lambda: all(trial.ready(trial.address(one)) for one in trial.replicas()))
+    trial.until("both are ready", lambda: all(trial.ready(trial.address(container)) for container in trial.replicas()))
     return "one of two killed: 40 of 40 questions through the proxy answered"
 
 
@@ -329,8 +334,8 @@ def is_watched(trial: Trial) -> str:
     trial.until("it sees both", lambda: len(ask("query", query="likeness_ready == 1").get("result", ())) == 2)
     dashboard = json.loads((PROJECT / "docker/monitoring/grafana/dashboards/likeness.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    for one in asked:
-        plain = one.replace("$instance", ".*").replace("$__rate_interval", "1m")
+    for expression in asked:
+        plain = expression.replace("$instance", ".*").replace("$__rate_interval", "1m")
         assert "result" in ask("query", query=plain), plain
     rules = len(re.findall(r"- alert:", (PROJECT / "docker/monitoring/alerts.yml").read_text()))
     groups = ask("rules")["groups"]
@@ -373,7 +378,9 @@ def tells_nothing(trial: Trial) -> str:
     database = trial.compose("ps", "-q", "database")
     secrets.append(trial.docker("exec", database, "cat", "/run/likeness/database/password"))
     secrets.append(trial.docker("exec", trial.replicas()[0], "cat", "/run/likeness/service/password"))
-    told = trial.compose("logs") + "".join(trial.docker("inspect", one) for one in trial.compose("ps", "-aq").split())
+    told = trial.compose("logs") + "".join(
+        trial.docker("inspect", container) for container in trial.compose("ps", "-aq").split()
+    )
     assert not [secret for secret in secrets if secret in told]
     # Errors about the unreachable database are expected.
     unexpected = [line for line in told.splitlines() if '"level": "error"' in line and '"Unusable"' not in line]
@@ -389,7 +396,7 @@ def alerts_somebody(trial: Trial) -> str:
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            told.extend(one["labels"]["alertname"] for one in body["alerts"] if one["status"] == "firing")
+            told.extend(alert["labels"]["alertname"] for alert in body["alerts"] if alert["status"] == "firing")
             self.send_response(200)
             self.end_headers()
 
@@ -561,8 +568,8 @@ def give_photos(folder: Path) -> bool:
     with tarfile.open(LFW) as archive:
         names = {Path(member) for member in archive.getnames()}
         second = sorted(path.parent for path in names if path.name.endswith("_0002.jpg"))
-        twice = [one for one in second if one / f"{one.name}_0001.jpg" in names][:MEASURED_PEOPLE]
-        for path in (one / f"{one.name}_000{number}.jpg" for one in twice for number in (1, 2)):
+        twice = [person for person in second if person / f"{person.name}_0001.jpg" in names][:MEASURED_PEOPLE]
+        for path in (person / f"{person.name}_000{number}.jpg" for person in twice for number in (1, 2)):
             content = archive.extractfile(str(path))
             assert content is not None
             target = folder / "people" / path.parent.name / path.name

@@ -51,8 +51,8 @@ def small() -> Image.Image:
 def pair() -> Image.Image:
     """Return a photo of two people of the same size."""
     both, half = Image.new("RGB", (SIDE, SIDE), GREY), SIDE // 2 - 2
-    for left, one in ((0, sample("collins", FACE)), (half + 4, sample("hopper"))):
-        both.paste(one.resize((half, half), Image.Resampling.LANCZOS), (left, SIDE // 4))
+    for left, photo in ((0, sample("collins", FACE)), (half + 4, sample("hopper"))):
+        both.paste(photo.resize((half, half), Image.Resampling.LANCZOS), (left, SIDE // 4))
     return both
 
 

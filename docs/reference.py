@@ -147,7 +147,7 @@ def _with_words(document: Mapping[str, Any]) -> Any:
     def inlined(value: Any) -> Any:
         if isinstance(value, dict):
             words = sets.get(str(value.get("$ref")), {})
-            return {key: inlined(each) for key, each in (value | words).items() if not words or key != "$ref"}
+            return {key: inlined(inner) for key, inner in (value | words).items() if not words or key != "$ref"}
         return list(map(inlined, value)) if isinstance(value, list) else value
 
     kept = {name: schema for name, schema in schemas.items() if "enum" not in schema}
@@ -209,7 +209,7 @@ def rest_pages(document: Mapping[str, Any]) -> dict[str, str]:
     lines += ["[Errors](../errors.md) says what each code means.", ""]
     found = {"rest/index.md": "\n".join(lines)}
     for tag, description in tags.items():
-        mine = [one for one in operations if one[2]["tags"][0] == tag]
+        mine = [listed for listed in operations if listed[2]["tags"][0] == tag]
         text = [f"# {tag[0].upper()}{tag[1:]}", "", description, ""]
         for method, path, operation in mine:
             text += _operation(document, method, path, operation, general)
@@ -224,13 +224,14 @@ def _operation(
     end = "" if summary.endswith("?") else "."
     lines = [f"## {method} {path}", "", f"**{summary}{end}** {operation.get('description', '')}", ""]
     lines += [f"Scope: {_scope(operation)}.", ""]
-    wanted = [_resolved(document, one) for one in operation.get("parameters", ())]
+    wanted = [_resolved(document, parameter) for parameter in operation.get("parameters", ())]
     if wanted:
         lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
-        for one in wanted:
-            need = "" if one.get("required") else " (optional)"
-            meaning = _cell(one.get("description", ""))
-            lines.append(f"| `{one['name']}` | {one['in']}{need} | {_type(one['schema'])} | {meaning} |")
+        for parameter in wanted:
+            need = "" if parameter.get("required") else " (optional)"
+            meaning = _cell(parameter.get("description", ""))
+            kind = _type(parameter["schema"])
+            lines.append(f"| `{parameter['name']}` | {parameter['in']}{need} | {kind} | {meaning} |")
         lines.append("")
     body = operation.get("requestBody")
     if body:
@@ -244,9 +245,9 @@ def _operation(
             content = answer.get("content", {})
             lines += [f"Answer {status}: {answer['description']} {_model_links(content)}", ""]
             lines += _example(content.get("application/json", {}).get("example"))
-    own = [code for code in _codes(document, operation) if code not in general]
-    if own:
-        lines += ["Errors: " + ", ".join(f"`{code}`" for code in own), ""]
+    particular = [code for code in _codes(document, operation) if code not in general]
+    if particular:
+        lines += ["Errors: " + ", ".join(f"`{code}`" for code in particular), ""]
     return lines
 
 
@@ -261,15 +262,15 @@ def _scope(operation: Mapping[str, Any]) -> str:
     if scope is None:
         return "a sign-in code"
     if isinstance(scope, dict):
-        return "by `X-Amz-Target`: " + ", ".join(f"{name} `{one}`" for name, one in scope.items())
+        return "by `X-Amz-Target`: " + ", ".join(f"{name} `{action}`" for name, action in scope.items())
     return f"`{scope}`" + (" (unrestricted key)" if operation.get("x-unrestricted") else "")
 
 
-def _resolved(document: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "$ref" not in one:
-        return one
+def _resolved(document: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" not in node:
+        return node
     found: Any = document
-    for part in one["$ref"].removeprefix("#/").split("/"):
+    for part in node["$ref"].removeprefix("#/").split("/"):
         found = found[part]
     return found  # type: ignore[no-any-return]  # JSON
 
@@ -325,7 +326,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_type(choice) for choice in schema["anyOf"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     limits = [
@@ -371,8 +372,12 @@ def _scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in own_operations() if one.scope == scope and not one.public and one.wire.takes_keys]
-        names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
+        allowed = [
+            operation
+            for operation in own_operations()
+            if operation.scope == scope and not operation.public and operation.wire.takes_keys
+        ]
+        names = [f"`{operation.name}`{'*' if operation.unrestricted else ''}" for operation in allowed]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)
 
@@ -431,9 +436,10 @@ def _calls_table(routers: Iterable[Router]) -> str:
     """Return each call with its scope and audit word as a Markdown table."""
     lines = ["| call | scope | in the audit log |", "|---|---|---|"]
     for router in routers:
-        for each in router.operations:
-            scope = f"`{each.scope}`" if each.scope else "no key"
-            lines.append(f"| `{each.method} {each.path}` | {scope} | {'–' if each.monitoring else f'`{each.name}`'} |")
+        for operation in router.operations:
+            scope = f"`{operation.scope}`" if operation.scope else "no key"
+            name = "–" if operation.monitoring else f"`{operation.name}`"
+            lines.append(f"| `{operation.method} {operation.path}` | {scope} | {name} |")
     return "\n".join(lines)
 
 
@@ -448,14 +454,19 @@ def command_line_page() -> str:
         *_commands_by_task(),
     ]
     for name, command in cli.every_command():
-        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
         options = [
-            one for one in command.params if one.param_type_name == "option" and not getattr(one, "hidden", False)
+            parameter
+            for parameter in command.params
+            if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
         ]
         usage = [f"likeness {name}", *("[OPTIONS]" for _ in options[:1]), *map(_argument, arguments)]
         lines += [f"## `likeness {name}`", "", command.help or "", "", "```text", " ".join(usage), "```", ""]
-        lines += [f"- `{_argument(one)}`: {getattr(one, 'help', '')}" for one in arguments]
-        lines += [f"- `{' / '.join([*one.opts, *one.secondary_opts])}`: {getattr(one, 'help', '')}" for one in options]
+        lines += [f"- `{_argument(argument)}`: {getattr(argument, 'help', '')}" for argument in arguments]
+        lines += [
+            f"- `{' / '.join([*option.opts, *option.secondary_opts])}`: {getattr(option, 'help', '')}"
+            for option in options
+        ]
         examples = (command.epilog or "").partition(": ")[2].split("\n\n")
         lines += ["", "```sh", *examples, "```", ""] if examples[0] else [""]
     return "\n".join(lines)
@@ -561,19 +572,19 @@ def model_page(model: type[BaseModel], title: str, intro: str) -> str:
     lines = [f"# {title}", "", intro.strip(), ""]
     waiting, seen = [model], set()
     while waiting:
-        one = waiting.pop(0)
-        if one in seen:
+        schema = waiting.pop(0)
+        if schema in seen:
             continue
-        seen.add(one)
-        lines += [f"## {one.__name__}", ""]
-        if one.__doc__ and one.__doc__ is not BaseModel.__doc__ and "__doc__" not in one.__doc__:
-            lines += [" ".join(textwrap.dedent(one.__doc__).split()), ""]
-        said = _attribute_docstrings(one)
+        seen.add(schema)
+        lines += [f"## {schema.__name__}", ""]
+        if schema.__doc__ and schema.__doc__ is not BaseModel.__doc__ and "__doc__" not in schema.__doc__:
+            lines += [" ".join(textwrap.dedent(schema.__doc__).split()), ""]
+        said = _attribute_docstrings(schema)
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
-        for name, field in one.model_fields.items():
+        for name, field in schema.model_fields.items():
             inner = [found for found in _models_in(field.annotation) if found not in seen]
             waiting += inner
-            meaning = _cell(field.description or said.get(name) or MEANINGS.get(f"{one.__name__}.{name}", ""))
+            meaning = _cell(field.description or said.get(name) or MEANINGS.get(f"{schema.__name__}.{name}", ""))
             lines.append(f"| `{name}` | {_cell(_annotation(field.annotation))} | {_default(field)} | {meaning} |")
         lines.append("")
     return "\n".join(lines)

@@ -202,7 +202,7 @@ def to_fp16(model: ModelProto) -> ModelProto:
     graph = half.graph
     outside = {node.name for node in outside_network(half)}
     inside = {name for node in graph.node if node.name not in outside for name in node.output}
-    constants = {each.name: each for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
     floats = _float_values(half)
     casts: dict[tuple[str, int], str] = {}
     nodes: list[onnx.NodeProto] = []
@@ -237,7 +237,7 @@ def _float_values(model: ModelProto) -> set[str]:
     graph = onnx.shape_inference.infer_shapes(model).graph
     typed = (*graph.value_info, *graph.input, *graph.output)
     floats = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
-    return floats | {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    return floats | {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
 
 
 def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:

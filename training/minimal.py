@@ -87,8 +87,8 @@ class Embedder(nn.Module):
 def arcface(embeddings: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
     """Return the mean loss of unit embeddings (N, D), given the people's directions (C, D) and labels (N,)."""
     cosine = (embeddings @ F.normalize(directions).T).clamp(-1 + 1e-6, 1 - 1e-6)
-    own = F.one_hot(labels, len(directions)).bool()
-    logits = torch.where(own, torch.cos(torch.acos(cosine) + MARGIN), cosine)
+    is_target = F.one_hot(labels, len(directions)).bool()
+    logits = torch.where(is_target, torch.cos(torch.acos(cosine) + MARGIN), cosine)
     return F.cross_entropy(SCALE * logits, labels)
 
 

@@ -27,8 +27,8 @@ def check_free(folder: Path, *, replace: bool = False) -> None:
 
 def how_to_serve(folder: Path) -> str:
     """Return the command that serves a package. A package elsewhere is first copied to the data folder's packages."""
-    own = Path("data") / OWN_FOLDER
-    copied = "" if folder.parent == MODELS else f"mkdir -p {own} && cp -r {shlex.quote(str(folder))} {own}/ && "
+    target = Path("data") / OWN_FOLDER
+    copied = "" if folder.parent == MODELS else f"mkdir -p {target} && cp -r {shlex.quote(str(folder))} {target}/ && "
     return f"{copied}LIKENESS_EMBEDDER={folder.name} make serve"
 
 

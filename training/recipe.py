@@ -376,16 +376,16 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        for each in error.errors():
-            if each["type"] == "extra_forbidden":
-                key = ".".join(map(str, each["loc"]))
+        for problem in error.errors():
+            if problem["type"] == "extra_forbidden":
+                key = ".".join(map(str, problem["loc"]))
                 raise _invalid(f"Unknown key {key!r} in the recipe; {_suggestion(key)}", key=key) from error
         raise _invalid(f"The recipe cannot be used: {problems_of(error)}.") from error
 
 
 def problems_of(error: ValidationError) -> str:
     """Return what is wrong with each value, in one line."""
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'all'}: {found_wrong(each)}" for each in error.errors())
+    return "; ".join(f"{'.'.join(map(str, wrong['loc'])) or 'all'}: {found_wrong(wrong)}" for wrong in error.errors())
 
 
 def did_you_mean(choice: str, known: Sequence[str]) -> str:
@@ -422,7 +422,7 @@ def _invalid(message: str, **details: object) -> InvalidInput:
 def _suggestion(key: str) -> str:
     """Suggest the same word in another section, else the nearest key."""
     known = [*recipe_keys(), *Recipe.model_fields]
-    same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
+    same = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
     return did_you_mean(key, same or known)
 
 

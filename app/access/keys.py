@@ -113,16 +113,17 @@ class Keys:
         self._cache: OrderedDict[bytes, _Checked] = OrderedDict()
         self._lock = threading.Lock()
 
-    def recall(self, token: str) -> Grant | None:
-        """Return what `check` returned less than CACHE_S ago, or None. Doesn't read the database."""
-        checked = self._cache.get(digest_of(token))
+    def recall(self, digest: bytes) -> Grant | None:
+        """Return what `check` returned less than CACHE_S ago for the key with this SHA-256, or None. Doesn't read the
+        database."""
+        checked = self._cache.get(digest)
         if checked is None or self._monotonic() - checked.checked_at >= CACHE_S:
             return None
         return checked.grant if checked.until == math.inf or self.clock() < checked.until else None
 
-    def is_known(self, token: str) -> bool:
+    def is_known(self, digest: bytes) -> bool:
         """Return whether the key was valid when it was last looked up, at any time."""
-        return digest_of(token) in self._cache
+        return digest in self._cache
 
     def check(self, token: str) -> Grant:
         """Look the key up in the database, and return what it allows.
@@ -191,8 +192,8 @@ class AdminKey:
         self._state: tuple[int, ...] = ()
         self._due = 0.0
 
-    def matches(self, given: str) -> bool:
-        """Return whether this is the admin key; compares in constant time."""
+    def matches(self, digest: bytes) -> bool:
+        """Return whether this is the admin key's SHA-256; compares in constant time."""
         now = self._monotonic()
         if self._path is not None and now >= self._due:
             self._due = now + FOLLOW_S
@@ -201,7 +202,7 @@ class AdminKey:
                 state = (status.st_mtime_ns, status.st_ino, status.st_size)
                 if state != self._state:
                     self._digest, self._state = digest_of(read_admin_key(self._path)), state
-        return hmac.compare_digest(digest_of(given), self._digest)
+        return hmac.compare_digest(digest, self._digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +230,12 @@ class Guard:
         Raises InvalidInput (``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded (``too_many_failures``,
         ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        if self.admin.matches(given):
+        digest = digest_of(given)
+        if self.admin.matches(digest):
             return ADMIN
-        grant = self.keys.recall(given)
+        grant = self.keys.recall(digest)
         if grant is None:
-            known = self.keys.is_known(given)
+            known = self.keys.is_known(digest)
             grant = await self.attempt(lambda: self.keys.check(given), address, known=known)
         self.count_request(grant)
         return grant

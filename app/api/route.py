@@ -228,9 +228,11 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
     """
     if operation.scope is not None:
         grant.require(operation.scope)
-    if operation.unrestricted and grant.galleries is not None:
+    if grant.galleries is None:
+        return
+    if operation.unrestricted:
         raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
-    if gallery is not None and not grant.sees(gallery):
+    if gallery is not None and gallery not in grant.galleries:
         raise GalleryNotFound.of(gallery)
 
 

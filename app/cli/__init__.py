@@ -175,7 +175,7 @@ def _said(error: Any) -> str:
         if found[1] in MEANT:
             return f"{found[0]} Did you mean {MEANT[found[1]]!r}?"
         if message == found[0] and isinstance(command, TyperGroup):
-            known = (name for name, one in command.commands.items() if not one.hidden)
+            known = (name for name, subcommand in command.commands.items() if not subcommand.hidden)
             return f"{message} There are {', '.join(known)}."
     if (option := getattr(error, "option_name", None)) and command:
         options = [name for parameter in command.params for name in parameter.opts]

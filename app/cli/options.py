@@ -180,10 +180,10 @@ def command(
                         error.message = " ".join((error.message, *_hints(session, error, creates="create" in given)))
                     raise
 
-        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        parameters = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
         update_wrapper(run, work)
-        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
         return group.command(name, epilog=epilog)(run)
 
     return add

@@ -64,7 +64,7 @@ def people(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def each(
+def in_parallel(
     work: Callable[[Item], Result], items: Sequence[Item], label: str, *, jobs: int
 ) -> Iterator[tuple[Item, Result]]:
     """Yield ``(item, work(item))`` in the items' order; ``jobs`` calls run at the same time."""

@@ -127,7 +127,7 @@ def enroll(
         )
 
     code = Exit.REFUSED if missing else Exit.DONE
-    for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
+    for (person, files), result in photos.in_parallel(send, work, "enroll", jobs=jobs):
         code = max(code, _say_enrolled(session, person, files, result))
     raise typer.Exit(code)
 
@@ -211,7 +211,7 @@ def _say_all(
 ) -> Exit:
     """Print the answer to each photo, or why it was rejected."""
     code = Exit.DONE
-    for path, result in photos.each(lambda path: attempt(lambda: ask(path)), files, label, jobs=jobs):
+    for path, result in photos.in_parallel(lambda path: attempt(lambda: ask(path)), files, label, jobs=jobs):
         if isinstance(result, Failure):
             code = Exit.REFUSED
             output.complain(result, path)

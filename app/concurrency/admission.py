@@ -38,16 +38,12 @@ class Shares:
         self.held = 0
         self._by_caller: Counter[str] = Counter()
 
-    def check(self, callers: tuple[str, ...]) -> None:
-        """Raise Overloaded if there is no place for a request of ``callers``: its key and its address."""
+    def enter(self, callers: tuple[str, ...]) -> None:
+        """Take a place for a request of ``callers``: its key and its address. Raises Overloaded if there is none."""
         free = self.limit - self.held
         for caller, greed in zip(callers, GREED, strict=False):
             if free <= 0 or self._by_caller[caller] >= greed * free:
                 raise Why.REQUESTS.error()
-
-    def enter(self, callers: tuple[str, ...]) -> None:
-        """Take a place. Raises Overloaded."""
-        self.check(callers)
         self.held += 1
         self._by_caller.update(callers)
 
@@ -114,12 +110,12 @@ class Admission:
 
         Raises Overloaded if there are too many, of all callers or of these.
         """
-        if place is None:
-            self._slots.check(callers)  # don't read a body for which there is no slot
-        visit = Visit(callers, place or self._receiving)
+        visit = Visit(callers, place or self._slots)
         visit.place.enter(callers)
         token = self._visit.set(visit)
         try:
+            if place is None:  # a body for which there is no slot is not read; while it arrives, it takes none
+                self.begin(self._receiving)
             yield visit
         finally:
             self._visit.reset(token)

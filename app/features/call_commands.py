@@ -51,13 +51,13 @@ def add_call(
     """
     taken = inspect.signature(call, eval_str=True).parameters
     fields = {} if form is None else form.model_fields
-    needed = [each for each, one in taken.items() if one.default is one.empty and each != CHANGES]
-    chosen = {each: SINGULAR.get(each, each) for each in fields if each not in [*needed, *required]}
+    needed = [name for name, parameter in taken.items() if parameter.default is parameter.empty and name != CHANGES]
+    chosen = {name: SINGULAR.get(name, name) for name in fields if name not in [*needed, *required]}
 
     def work(session: Session, **given: Any) -> None:
-        placed, client = [given[each] for each in needed], session.client()
-        named = {each: given[each] for each in required}
-        named |= {each: _sent(fields[each], given[word]) for each, word in chosen.items() if given[word] is not None}
+        placed, client = [given[name] for name in needed], session.client()
+        named = {name: given[name] for name in required}
+        named |= {name: _sent(fields[name], given[word]) for name, word in chosen.items() if given[word] is not None}
         if CHANGES in taken:
             placed, named = [*placed, named], {}
         send = getattr(client, f"all_{call.__name__}", None) or getattr(client, call.__name__)
@@ -65,20 +65,23 @@ def add_call(
             answer: Any = send(*placed, **named)
             rows = _rows(answer) if columns else []
         if columns:
-            heads = [each.replace("_", " ") for each in columns]
-            session.say_list(heads, rows, lambda row: [_shown(getattr(row, each)) for each in columns])
+            heads = [column.replace("_", " ") for column in columns]
+            session.say_list(heads, rows, lambda row: [_shown(getattr(row, column)) for column in columns])
         elif answer is None:
             session.say_done(placed[-1], done)
         else:
-            session.say(answer, *(f"{each}: {_shown(value)}" for each, value in answer if value is not None))
+            session.say(answer, *(f"{field}: {_shown(value)}" for field, value in answer if value is not None))
 
     parameter = partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
     shown = [parameter("session", annotation=Session)]
-    shown += [parameter(each, annotation=_argument(each, fields.get(each), taken)) for each in [*needed, *required]]
-    shown += [parameter(word, annotation=_option(fields[each]), default=None) for each, word in chosen.items()]
+    shown += [
+        parameter(argument, annotation=_argument(argument, fields.get(argument), taken))
+        for argument in [*needed, *required]
+    ]
+    shown += [parameter(word, annotation=_option(fields[field]), default=None) for field, word in chosen.items()]
     work.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     work.__doc__ = about or call.__doc__
-    sample = " ".join(SAMPLES.get(each, each.upper()) for each in [*needed, *required])
+    sample = " ".join(SAMPLES.get(argument, argument.upper()) for argument in [*needed, *required])
     command(group, name, epilog=f"Example: likeness {group.info.name} {name} {sample}".rstrip())(work)
 
 
@@ -120,7 +123,7 @@ def _kind(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _kind(get_args(annotation)[0])
     if NoneType in get_args(annotation):
-        return _kind(next(each for each in get_args(annotation) if each is not NoneType))
+        return _kind(next(kind for kind in get_args(annotation) if kind is not NoneType))
     return list[_kind(get_args(annotation)[0])] if get_origin(annotation) is list else annotation  # type: ignore[misc]
 
 
@@ -132,7 +135,7 @@ def _parts(kind: Any) -> list[str]:
 def _sent(field: FieldInfo, value: Any) -> Any:
     """Return an option's value as the form has it."""
     parts = _parts((*get_args(_kind(field.annotation)), None)[0])
-    return [dict(zip(parts, each.split("/", len(parts) - 1), strict=False)) for each in value] if parts else value
+    return [dict(zip(parts, pair.split("/", len(parts) - 1), strict=False)) for pair in value] if parts else value
 
 
 def _rows(answer: Any) -> Iterable[Any]:

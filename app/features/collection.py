@@ -60,8 +60,8 @@ class Collection:
             if self.grant.galleries is not None:
                 raise
         package = self.components.embedders.default
-        own = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
-        return Gallery(NOT_STORED, DEFAULT, package.id, (package.id,), (own,), (own,), "crop", {}, utc_now())
+        spec = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
+        return Gallery(NOT_STORED, DEFAULT, package.id, (package.id,), (spec,), (spec,), "crop", {}, utc_now())
 
     def open_or_create(self) -> Gallery:
         """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `open` does.

@@ -55,11 +55,13 @@ def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: Store
         now = utc_now()
         row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": expires_at}
         made = [template for template in (fitted.template, fitted.second) if template]
-        rows = [row | _probe(change, correction_id, each.package, to_bytes(each), probe.crop) for each in made]
+        rows = [
+            row | _probe(change, correction_id, template.package, to_bytes(template), probe.crop) for template in made
+        ]
         _insert(change, rows)
         _drop_oldest(change, subject.key)
-    own = fitted.template
-    return Correction(correction_id, subject.id, own.package, to_bytes(own), probe.crop, now, expires_at)
+    current = fitted.template
+    return Correction(correction_id, subject.id, current.package, to_bytes(current), probe.crop, now, expires_at)
 
 
 def corrections_of(store: Store, gallery: Gallery, subject_id: str) -> list[Correction]:

@@ -36,7 +36,12 @@ def restore(
     """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
     with database.write() as connection:
         lock_gallery(connection, gallery)
-        ids = {face for each in dismissals for face in (each.face_id, each.other_face_id) if face is not None}
+        ids = {
+            face
+            for dismissal in dismissals
+            for face in (dismissal.face_id, dismissal.other_face_id)
+            if face is not None
+        }
         query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
         there = {None, *(row.face_id for row in select_in(connection, query, FACES.c.face_id, ids))}
         for dismissal in dismissals:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.errors import LowQuality
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.pipeline import timed
-from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of
+from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of, too_poor
 from app.recognition.operations import Operations, origin_of, ranked
 from app.types import Face, Photo, Template
 
@@ -21,24 +21,28 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 
     Raises NotLive if the gallery requires liveness and one of the faces is not live.
     """
-    gate = operations.open_gate("off", gallery.liveness)
-    with operations.use_in(gallery) as used:
-        photo = operations.embed_all(image, used, gate)
+    gate = operations.gates.open("off", gallery.liveness)
+    with operations.searched_by(gallery) as used:
+        photo, _ = operations.embed_all(image, used, gate)
     for face in photo.faces:
         gate.check(face)
     return photo
 
 
-def examine(operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel) -> Chosen:
-    """Return the embedded face that `enroll` would add, without adding it; a ``poor`` one only if it is `beside_good`.
+def examine(
+    operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel
+) -> tuple[Chosen, LowQuality | None]:
+    """Return the embedded face that `enroll` would add, without adding it. For a turned head, also return the error
+    that rejects it unless it is `beside_good`; otherwise None.
 
     Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
-    gate = operations.open_gate(None, gallery.liveness)
-    with operations.use_in(gallery) as used:
-        chosen = operations.choose_enrollable(image, quality, gate)
+    gate = operations.gates.open(None, gallery.liveness)
+    with operations.searched_by(gallery) as used:
+        turned = quality is not QualityLevel.HIGH
+        chosen = operations.choose_enrollable(image, quality, gate, turned=turned)
         (chosen,) = operations.embed_live({"image": chosen}, used, gate)
-        return chosen
+        return chosen, too_poor(chosen.face, quality)
 
 
 def enroll_face(
@@ -99,14 +103,13 @@ def of_photo(scores: AnsweredScores, rankings: Sequence[Sequence[Candidate]]) ->
         return answered
     best: dict[str, tuple[float, int]] = {}
     for face, ranking in enumerate(answered):
-        for one in ranking:
-            best[one.subject] = max(best.get(one.subject, (-math.inf, 0)), (one.exact, -face))
+        for candidate in ranking:
+            best[candidate.subject] = max(best.get(candidate.subject, (-math.inf, 0)), (candidate.exact, -face))
     for face, ranking in enumerate(answered):
         least = math.inf
-        for place, one in enumerate(ranking):
-            is_best = best[one.subject] == (one.exact, -face)
-            below = scores.thresholds[bisect_right(scores.thresholds, one.exact) - 1]
-            reached = one.score if is_best and one.score is not None else below
-            least = min(least, reached)
-            ranking[place] = replace(one, score=least, template_score=None)
+        for place, candidate in enumerate(ranking):
+            is_best = best[candidate.subject] == (candidate.exact, -face)
+            score = candidate.score if is_best else None
+            least = min(least, scores.threshold_reached(candidate.exact) if score is None else score)
+            ranking[place] = replace(candidate, score=least, template_score=None)
     return answered

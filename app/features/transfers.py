@@ -153,8 +153,8 @@ def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
     """Delete the faces that exist, whoever's they are, with their crops, and unnamed subjects with their last face;
     return the ids of the deleted faces."""
     faces = faces_by_id(change.connection, change.gallery, face_ids)
-    for some in in_parts(sorted(row.key for row in faces.values())):
-        change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(some)))
+    for part in in_parts(sorted(row.key for row in faces.values())):
+        change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(part)))
     tidy(change, {row.subject_key for row in faces.values()})
     change.log(REMOVE, [(row.subject_key, row.key) for row in faces.values()])
     return list(faces)
@@ -179,7 +179,7 @@ def _make_targets(
         if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
             check_visible(move.target, "subject")
             ends[move.target].append(subjects[move.source].expires_at)
-    rows = [subject_values(change, name, expires_at=_earliest(each)) for name, each in sorted(ends.items())]
+    rows = [subject_values(change, name, expires_at=_earliest(expiries)) for name, expiries in sorted(ends.items())]
     return make_subjects(change, rows)
 
 
@@ -239,8 +239,8 @@ def _give(change: Change, faces: Mapping[int, int]) -> None:
         return
     order = sorted(faces)
     change.connection.execute(_GIVE, [{"face": key, "subject": faces[key]} for key in order])
-    for some in in_parts(order):
-        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(some))
+    for part in in_parts(order):
+        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(part))
         for column in _said_of_faces():
             change.connection.execute(sa.delete(column.table).where(column.in_(ids)))
     change.log(MOVE, [(faces[key], key) for key in order])

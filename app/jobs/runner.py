@@ -218,12 +218,12 @@ class Runner:
             return self._look_s
         with self._lock:
             left = self._unreleased.pop() if self._unreleased else None
-            own = list(self._running)
+            running = list(self._running)
         if left is not None:
             self._release(left)
         owner = secrets.token_hex(16)  # new each time, so that an expired lease is not taken for the next one
         place = None if self._files is None else self._files.place
-        job = self._store.claim(owner, kinds, self._lease, place, skip=own)
+        job = self._store.claim(owner, kinds, self._lease, place, skip=running)
         if job is None:
             return self._look_s
         self._do(job)

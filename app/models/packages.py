@@ -71,24 +71,24 @@ def _remedy(package: Package) -> str:
     return "Put the right file there, or correct the manifest."
 
 
-def write_own(path: Path, own: OwnCalibrations) -> None:
+def write_own(path: Path, calibrations: OwnCalibrations) -> None:
     """Write a package's own calibrations atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
-        file.write(own.model_dump_json(indent=2).encode() + b"\n")
+        file.write(calibrations.model_dump_json(indent=2).encode() + b"\n")
 
 
-def added(own: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
+def added(calibrations: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
     """Return the calibrations with ``new`` in place of the one with the same name."""
-    kept = [calibration for calibration in own.calibrations if calibration.name != new.name]
-    chosen = new.name if deciding else own.deciding
+    kept = [calibration for calibration in calibrations.calibrations if calibration.name != new.name]
+    chosen = new.name if deciding else calibrations.deciding
     return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
 
 
-def without(own: OwnCalibrations, name: str) -> OwnCalibrations:
+def without(calibrations: OwnCalibrations, name: str) -> OwnCalibrations:
     """Return the calibrations without the one with this name; if it decided, the manifest's default does now."""
-    kept = tuple(calibration for calibration in own.calibrations if calibration.name != name)
-    return OwnCalibrations(deciding=None if own.deciding == name else own.deciding, calibrations=kept)
+    kept = tuple(calibration for calibration in calibrations.calibrations if calibration.name != name)
+    return OwnCalibrations(deciding=None if calibrations.deciding == name else calibrations.deciding, calibrations=kept)
 
 
 @contextmanager

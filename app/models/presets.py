@@ -110,9 +110,9 @@ def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.flo
     scores = (templates @ templates.T).astype(np.float64)
     same = people[:, None] == people
     spread = max(float(scores[~same].std()), 1e-9)
-    own = same & ~np.eye(len(people), dtype=bool)
+    others = same & ~np.eye(len(people), dtype=bool)
     rows = [people == person for person in range(int(people.max()) + 1)]
-    return np.array([(scores[row][own[row]].mean() - scores[row][~same[row]].mean()) / spread for row in rows])
+    return np.array([(scores[row][others[row]].mean() - scores[row][~same[row]].mean()) / spread for row in rows])
 
 
 def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: str | None = None) -> list[Tried]:

@@ -3,6 +3,8 @@
 It knows only keys and vectors, and keeps one row per face. Rows are only appended: a removed row keeps its place,
 masked and without its vector, until the rest is copied into new rows; a face that moves to another subject is removed
 and appended. So a view can be read without a lock.
+
+`Index.begin` makes one pass over the rows for all probes, and `Index._answer` ends the search for each of them.
 """
 
 from __future__ import annotations
@@ -23,21 +25,15 @@ from numpy.typing import NDArray
 
 from app.choices import GpuSearch, IndexKind
 from app.memory import room_to_grow
-from app.search.quantised import (
-    BLAS_FROM_QUERIES,
-    NO_ROW,
-    ByteScan,
-    ExactScan,
-    Levels,
-    Near,
-    Scan,
-    encode,
-    merged,
-    nothing_near,
-)
+from app.search.quantised import NO_ROW, ByteScan, Levels, Near, Scan, encode, merged, nothing_near, rounding
 from app.search.types import Answer, Difference, FaceBlock, Keys, Match
 from app.types import Sizes, Vector, Vectors
 
+BLAS_FROM_QUERIES = 4
+"""From this many queries on, a pass is one matrix product by FAISS's BLAS. Fewer queries compute their products one by
+one and then take the best, in a third of the time of FAISS's own search with a heap. On one core, in nanoseconds per
+row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126. FAISS's own
+threshold, one for the whole process, is too high to ever use BLAS."""
 COLUMN_BYTES = 29
 """Bytes of a row besides its vector."""
 MAP_ENTRY_BYTES = 40
@@ -46,6 +42,12 @@ MIN_WEIGHT = 1.0
 """The lowest quality that a row keeps, as snapshots have since 0.1.0."""
 EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which fits in a core's cache."""
+FETCH_MIN = 32
+FETCH_PER_SUBJECT = 4
+"""Faces that a pass fetches for each wanted subject; if they are too few, passes for WIDEN times as many follow."""
+ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
+"""For ``int8``, whose scores may be wrong by about 0.03, this many times as many, for vectors of this length; longer
+vectors' scores of strangers are closer together."""
 WIDEN = 8
 """Factor by which a search fetches more rows each time that they have too few subjects."""
 PIECE_ROWS = 16_384
@@ -67,6 +69,31 @@ def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: i
         found |= {place: result for place, result in results if result is not None}
         wanted *= WIDEN
     return [found[place] for place in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactScan:
+    """Reads the vectors themselves. A score may be wrong by `error`."""
+
+    vectors: Vectors
+    error: float
+
+    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
+        some, width = self.vectors[start:end], min(fetch, end - start)
+        if len(probes) < BLAS_FROM_QUERIES:
+            every = np.empty((len(probes), len(some)), np.float32)
+            products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
+            for probe, row in zip(probes, every, strict=True):
+                products(faiss.swig_ptr(row), faiss.swig_ptr(probe), faiss.swig_ptr(some), len(probe), len(some))
+            rows = np.argpartition(every, len(some) - width, axis=1)[:, -width:]
+            scores = np.take_along_axis(every, rows, 1)
+            best = np.argsort(-scores, axis=1, kind="stable")
+            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
+        else:
+            faiss.omp_set_num_threads(1)  # for this thread: OpenMP keeps a number for each thread
+            scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
+        floors = np.full(len(probes), -np.inf, np.float32) if width == len(some) else scores[:, -1]
+        return Near(scores, rows + start, floors, np.full(len(probes), self.error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +146,18 @@ class View:
                     break
         return list(best.values())
 
-    def ordered(self, rows: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows in the order of their faces, so that a sum doesn't depend on the rows' places."""
-        return np.array([row for _, row in sorted(zip(self.faces[rows].tolist(), rows, strict=True))], np.int64)
+    def best_near(self, probe: Vector, near: Near, place: int, limit: int) -> Best | None:
+        """Return the `best` of the rows found for the probe, which is the one at `place` in `near`; None if other rows
+        may belong among them."""
+        floor, error, there = float(near.floors[place]), float(near.errors[place]), near.rows[place] != NO_ROW
+        rows, scores = near.rows[place][there], near.scores[place][there]
+        few = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
+        best = self.best(probe, rows[:few], limit)
+        if len(rows) > few:  # score only those that may be better than the first few
+            least = best[-1][1] if len(best) == limit else -np.inf
+            best = self.best(probe, rows[scores >= least - error], limit)
+        complete = floor == -np.inf or (len(best) == limit and best[-1][1] > floor + error)
+        return best if complete else None
 
 
 class Rows:
@@ -140,7 +176,8 @@ class Rows:
         self._held = np.empty(0, np.int32)  # at a subject's last row: the number of its rows
         self._vectors = np.empty((0, dimension), np.float32)
         self._codes: Levels = np.empty((0, 0), np.int8)
-        self._error = 0.0
+        self._error = 0.0  # of the codes
+        self._rounding = rounding(dimension)
         self._last: Any = faiss.MapLong2Long()  # subject -> its last row, even after that is removed
         self._subject_count = 0  # in the map
         self.count = 0
@@ -162,13 +199,9 @@ class Rows:
     def view(self) -> View:
         end, vectors = self.count, self._vectors[: self.count]
         columns = self._faces[:end], self._subjects[:end], self._weights[:end], self._there[:end]
-        scan = ExactScan(vectors) if self.kind == "fp32" else ByteScan(self._codes[:end], self._error)
+        exact = self.kind == "fp32"
+        scan = ExactScan(vectors, self._rounding) if exact else ByteScan(self._codes[:end], self._error)
         return View(end, *columns, vectors, scan, self, self.renewals)
-
-    def frozen(self) -> View:
-        """Return a view in which rows removed later are not masked; they may have lost their vectors."""
-        view = self.view()
-        return replace(view, there=view.there.copy())
 
     def append(self, block: FaceBlock) -> None:
         start, end = self.count, self.count + len(block.faces)
@@ -198,8 +231,13 @@ class Rows:
         self._vectors[row] = 0
         self._codes[row] = 0
         last = int(self._last.search(int(self._subjects[row])))
-        self._resize(self._held[last : last + 1], self._held[last : last + 1] - 1)
-        self._held[last] -= 1
+        held = int(self._held[last])
+        sizes = Counter(self.sizes)
+        if held > 1:
+            sizes[held - 1] += 1
+        sizes[held] -= 1
+        self.sizes = dict(+sizes)
+        self._held[last] = held - 1
         self.removed += 1
 
     def move(self, faces: Keys, subjects: Keys) -> None:
@@ -215,7 +253,8 @@ class Rows:
         self.append(moved)
 
     def rows_of(self, *subjects: int, among: int | None = None) -> list[list[int]]:
-        """Return each subject's present rows, last first; with `among`, only those within the first `among` rows."""
+        """Return each subject's present rows, in the order of their faces, so that a sum doesn't depend on the rows'
+        places; with `among`, only those within the first `among` rows."""
         rows_of = []
         for last in self._last.search_multiple(np.array(subjects, np.int64)).tolist() if subjects else ():
             rows, row = [], last
@@ -223,7 +262,7 @@ class Rows:
                 if self._there[row] and (among is None or row < among):
                     rows.append(row)
                 row = int(self._before[row])
-            rows_of.append(rows)
+            rows_of.append(sorted(rows, key=self._faces.item))
         return rows_of
 
     def convert(self, kind: IndexKind) -> None:
@@ -250,30 +289,12 @@ class Rows:
         held = np.where(last == NO_ROW, 0, self._held[last])
         self._held[rows[ends]] = held + np.diff(np.flatnonzero(begins), append=len(rows))
         self._subject_count += int(np.count_nonzero(last == NO_ROW))
-        self._resize(held, self._held[rows[ends]])
-
-    def _resize(self, before: NDArray[np.int32], after: NDArray[np.int32]) -> None:
-        """Update the counts for subjects that had `before` rows, (S,), and now have `after`."""
         sizes = Counter(self.sizes)
-        sizes.update(after.tolist())
-        sizes.subtract(before.tolist())
-        self.sizes = {faces: subjects for faces, subjects in sizes.items() if faces and subjects}
+        sizes.update(self._held[rows[ends]].tolist())
+        sizes.subtract(held.tolist())
+        self.sizes = dict(+sizes)  # without the new subjects, which had 0
 
 
-def mean_of(vectors: Vectors) -> tuple[NDArray[np.float64], float]:
-    """Return the (D,) mean of a subject's vectors, (N, D), scaled to length 1, and its length before, 0 to 1; zeros if
-    they cancel out. Weighting by quality finds no more people, and would suppress profiles."""
-    mean: NDArray[np.float64] = vectors.mean(axis=0, dtype=np.float64)
-    length = float(np.linalg.norm(mean))
-    return (mean / length if length > 0 else mean), min(1.0, length)
-
-
-FETCH_MIN = 32
-FETCH_PER_SUBJECT = 4
-"""Faces that a pass fetches for each wanted subject; if they are too few, passes for WIDEN times as many follow."""
-ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
-"""For ``int8``, whose scores may be wrong by about 0.03, this many times as many, for vectors of this length; longer
-vectors' scores of strangers are closer together."""
 SPLIT_ROWS = 25_000
 """Minimum rows for another thread: about a millisecond's work for one query, at 128 numbers."""
 QUICK_NUMBERS = 25_000 * 128
@@ -322,7 +343,7 @@ class Index:
     gains if other work wants the same cores (8 queries over 300,000 x 128 on a busy machine of two cores: 0.24 s on one
     thread, 0.26 s split in two, 22 s by OpenMP on two).
 
-    A search takes the lock only to begin and to end, so faces may be added and removed while it runs. Its answer has
+    A search takes the lock only to end, so faces may be added and removed while it runs. Its answer has
     every face that was added before it began, and none that was removed before its scores were computed.
     """
 
@@ -341,16 +362,12 @@ class Index:
         self._on_gpu = None if gpu is None else gpu.copy(dimension)
         self.kind: IndexKind = kind
         self._rows = Rows(dimension, self._kind_on_cpu)
+        self._publish()
 
     @property
     def faces(self) -> int:
         rows = self._rows
         return rows.count - rows.removed
-
-    @property
-    def sizes(self) -> Sizes:
-        """Return the number of subjects by their number of faces."""
-        return self._rows.sizes
 
     @property
     def quick(self) -> bool:
@@ -378,6 +395,7 @@ class Index:
         with self._tending, self._lock:
             self.kind = kind
             self._rows.convert(self._kind_on_cpu)
+            self._publish()
 
     def add(self, block: FaceBlock) -> None:
         """Add faces of known and new subjects. Their keys must not be in the index yet."""
@@ -386,20 +404,22 @@ class Index:
             raise ValueError(f"{wanted[0]} faces need {wanted} vectors, not {block.vectors.shape}")
         with self._lock:
             self._rows.append(block)
+            self._publish()
 
     def move(self, faces: Keys, subjects: Keys) -> None:
         """Give each of the faces, (N,), to a subject, (N,); those that aren't there are passed over."""
         with self._lock:
             self._rows.move(faces, subjects)
+            self._publish()
 
     def remove(self, face: int, subject: int) -> bool:
         """Remove one face of `subject`; return False if it isn't there."""
         with self._lock:
-            view = self._rows.view()
             (rows,) = self._rows.rows_of(subject)
             for row in rows:
-                if view.faces[row] == face:
+                if self._view.faces[row] == face:
                     self._rows.remove(row)
+                    self._publish()
                     return True
         return False
 
@@ -409,6 +429,7 @@ class Index:
             (rows,) = self._rows.rows_of(subject)
             for row in rows:
                 self._rows.remove(row)
+            self._publish()
         return len(rows)
 
     def tend(self) -> None:
@@ -418,22 +439,28 @@ class Index:
             if self._rows.removed > COMPACT_FROM + COMPACT_SHARE * self._rows.count:
                 self._compact()
         if self._on_gpu is not None:
-            self._on_gpu.tend(self._view, half=self._half)
+            self._on_gpu.tend(lambda: self._view, half=self._half)
 
     def _compact(self) -> None:
         """Copy the remaining rows into new ones, and in the end apply the changes made meanwhile."""
         with self._lock:
-            old, fresh = self._rows, Rows(self.dimension, self._rows.kind)
-            before = old.frozen()
+            before, fresh = self.frozen(), Rows(self.dimension, self._rows.kind)
         for block in before.blocks():
             fresh.append(block)
         places = np.cumsum(before.there) - 1
         with self._lock:
-            now = old.view()
+            now = self._view
             for row in np.flatnonzero(before.there & ~now.there[: before.count]).tolist():
                 fresh.remove(int(places[row]))
             fresh.append(now.block(before.count, now.count))
             self._rows = fresh
+            self._publish()
+
+    def _publish(self) -> None:
+        """Note, at the end of a change and with the lock held, what searches read without it."""
+        self._view = self._rows.view()
+        self.sizes = self._rows.sizes
+        """The number of subjects by number of faces."""
 
     # Searches
 
@@ -449,13 +476,23 @@ class Index:
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.sizes:
             return [lambda _limit: [] for _ in probes]
-        view, near = self._pass(probes, self._fetch(limit))
-        return [partial(self._answer, view, probe, near.of(place)) for place, probe in enumerate(probes)]
+        fetch, on_gpu = max(FETCH_MIN, FETCH_PER_SUBJECT * limit), None
+        if self.kind != "fp32":
+            fetch *= ROUGH_FETCH * max(1, round(math.sqrt(self.dimension / ROUGH_DIMENSION)))
+        if self._on_gpu is not None and not self.quick:
+            on_gpu = self._on_gpu.search(lambda: self._view, probes, fetch, half=self._half)
+        if on_gpu is None:
+            view = self._view
+            near = self._nearest(view, probes, fetch)
+        else:
+            view, there, near = on_gpu
+            near = merged([near, self._nearest(view, probes, fetch, start=there)], fetch)
+        return [partial(self._answer, view, probe, near, place) for place, probe in enumerate(probes)]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Compare each probe, (Q, D) unit float32, with one subject; None if it has no face."""
         with self._lock:
-            view = self._rows.view()
+            view = self._view
             (rows,) = np.array(self._rows.rows_of(subject), np.int64)
             matches = [self._matches(view, probe, view.best(probe, rows, 1)) for probe in vectors]
         return [best[0] if best else None for best in matches]
@@ -463,7 +500,7 @@ class Index:
     def frozen(self) -> View:
         """Return all present faces, to copy them while they change: removed ones may lose their vectors meanwhile."""
         with self._lock:
-            return self._rows.frozen()
+            return replace(self._view, there=self._view.there.copy())
 
     def compare(self, blocks: Iterable[FaceBlock]) -> Difference:
         """Compare with `blocks`, which has all faces that should be there, each once. No face may be added or removed
@@ -490,52 +527,37 @@ class Index:
             seen += len(ours)
         return Difference(tuple(missing), tuple(different), len(keys) - seen)
 
-    def _view(self) -> View:
-        with self._lock:
-            return self._rows.view()
-
-    def _fetch(self, limit: int) -> int:
-        if self.kind == "fp32":
-            return _few(limit)
-        return _few(limit) * ROUGH_FETCH * max(1, round(math.sqrt(self.dimension / ROUGH_DIMENSION)))
-
-    def _answer(self, view: View, probe: Vector, near: Near, limit: int) -> list[Match]:
+    def _answer(self, view: View, probe: Vector, near: Near, place: int, limit: int) -> list[Match]:
         """Return the `limit` best subjects, from the found rows, or from more if others could be among the best."""
-        fetch = self._fetch(limit)
-        while (best := _best(view, probe, near, limit)) is None:
+        fetch = max(FETCH_MIN, near.rows.shape[1])
+        while (best := view.best_near(probe, near, place, limit)) is None:
             fetch *= WIDEN
-            near = self._nearest(view, probe[None], fetch)
+            near, place = self._nearest(view, probe[None], fetch), 0
         matches = self._matches(view, probe, best)
         if view.rows is self._rows and view.rows.renewals == view.renewals:
             return matches
         with self._lock:  # rare: rows have moved meanwhile
             view = self._rows.view()
-            return self._answer(view, probe, self._nearest(view, probe[None], self._fetch(limit)), limit)
+            return self._answer(view, probe, self._nearest(view, probe[None], fetch), 0, limit)
 
     def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
-        """Return rows and scores as matches, with the scores of the subjects' mean templates."""
+        """Return rows and scores as matches, with the scores of the subjects' mean templates. Weighting the mean by
+        quality finds no more people, and would suppress profiles."""
         matches, subjects = [], [int(view.subjects[row]) for row, _ in best]
         with self._lock:  # taken only once: with many searches, the thread that holds it also waits for the GIL
             rows_of = view.rows.rows_of(*subjects, among=view.count)
-            vectors_of = [view.vectors[view.ordered(rows)] if len(rows) > 1 else None for rows in rows_of]
+            vectors_of = [view.vectors[rows] if len(rows) > 1 else None for rows in rows_of]
         for (row, score), subject, rows, vectors in zip(best, subjects, rows_of, vectors_of, strict=True):
             mean_score, length = score, 1.0
             if vectors is not None:
-                mean, length = mean_of(vectors)
-                mean_score = float((mean * probe.astype(np.float64)).sum())
+                mean = vectors.mean(axis=0, dtype=np.float64)
+                length = float(np.linalg.norm(mean))  # 0 if the vectors cancel out
+                mean_score = float((mean / (length or 1.0) * probe.astype(np.float64)).sum())
             face, faces = int(view.faces[row]), max(1, len(rows))
-            matches.append(Match(subject, face, _cosine(score), _cosine(mean_score), faces, length))
+            # Clip to cosines: vectors have length 1 only within float32's rounding.
+            cosine, mean_cosine = max(-1.0, min(score, 1.0)), max(-1.0, min(mean_score, 1.0))
+            matches.append(Match(subject, face, cosine, mean_cosine, faces, min(length, 1.0)))
         return matches
-
-    def _pass(self, probes: Vectors, fetch: int) -> tuple[View, Near]:
-        """Return the present rows, and those of them that score highest for each probe."""
-        if self._on_gpu is not None and not self.quick:
-            found = self._on_gpu.search(self._view, probes, fetch, half=self._half)
-            if found is not None:
-                view, there, near = found
-                return view, merged([near, self._nearest(view, probes, fetch, start=there)], fetch)
-        view = self._view()
-        return view, self._nearest(view, probes, fetch)
 
     def _nearest(self, view: View, probes: Vectors, fetch: int, *, start: int = 0) -> Near:
         """Return for each probe the `fetch` rows from `start` on that score highest.
@@ -551,25 +573,3 @@ class Index:
         scan = partial(view.scan.nearest, probes=probes, fetch=fetch)
         others = [self._helpers.submit(scan, begin, stop) for begin, stop in pairwise(edges[1:])]
         return merged([scan(start, edges[1]), *(other.result() for other in others)], fetch)
-
-
-def _best(view: View, probe: Vector, near: Near, limit: int) -> Best | None:
-    """Return the `View.best` of the rows found for a probe; None if others may belong among them."""
-    floor, error, there = float(near.floors[0]), float(near.errors[0]), near.rows[0] != NO_ROW
-    rows, scores = near.rows[0][there], near.scores[0][there]
-    few = _few(limit)
-    best = view.best(probe, rows[:few], limit)
-    if len(rows) > few:  # score only those that may be better than the first few
-        least = best[-1][1] if len(best) == limit else -np.inf
-        best = view.best(probe, rows[scores >= least - error], limit)
-    complete = floor == -np.inf or (len(best) == limit and best[-1][1] > floor + error)
-    return best if complete else None
-
-
-def _few(limit: int) -> int:
-    return max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
-
-
-def _cosine(score: float) -> float:
-    """Clip to -1…1: vectors have length 1 only within float32's rounding."""
-    return min(1.0, max(-1.0, score))

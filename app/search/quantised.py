@@ -1,8 +1,7 @@
-"""Scan an index's vectors for the rows with high scores for a probe, at least roughly.
+"""Scan an 8-bit copy of an index's vectors, a quarter of their size, for the rows with high scores for a probe.
 
-There are two ways. ``fp32`` reads the vectors themselves. ``int8`` reads a copy of a quarter of their size, and returns
-a bound of its scores' errors: the caller scores the rows again, exactly, and knows by the bound whether any other row
-could belong to the answer.
+Any scan (`Scan`) returns a bound of its scores' errors with them (`Near`). The caller scores the rows again, exactly,
+and knows by the bound whether any other row could belong to the answer.
 """
 
 from __future__ import annotations
@@ -11,18 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import faiss
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
 from app.types import UNIT_TOLERANCE, Vectors
 
-BLAS_FROM_QUERIES = 4
-"""From this many queries on, a pass is one matrix product by FAISS's BLAS. Fewer queries compute their products one by
-one and then take the best, in a third of the time of FAISS's own search with a heap. On one core, in nanoseconds per
-row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126. FAISS's own
-threshold, one for the whole process, is too high to ever use BLAS."""
 SPREAD = 6.0
 """The largest number of an int8 code, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger ones are
 clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014 for every D. Half the spread would clip
@@ -59,11 +52,6 @@ class Near:
     floors: NDArray[np.float32]
     errors: NDArray[np.float64]
 
-    def of(self, probe: int) -> Near:
-        """Return the result for one probe, by its index."""
-        some = slice(probe, probe + 1)
-        return Near(self.scores[some], self.rows[some], self.floors[some], self.errors[some])
-
 
 def nothing_near(probes: int) -> Near:
     """Return the result for this many probes if there are no rows."""
@@ -78,33 +66,6 @@ class Scan(Protocol):
         """Return about the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, at least
         one. Runs on this thread."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ExactScan:
-    """Reads the vectors themselves."""
-
-    vectors: Vectors
-
-    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        count = end - start
-        width = min(fetch, count)
-        if len(probes) < BLAS_FROM_QUERIES:
-            every = np.empty((len(probes), count), np.float32)
-            products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
-            for probe, row in zip(probes, every, strict=True):
-                pointers = (faiss.swig_ptr(array) for array in (row, probe, self.vectors[start:end]))
-                products(*pointers, len(probe), count)
-            rows = np.argpartition(every, count - width, axis=1)[:, -width:]
-            scores = np.take_along_axis(every, rows, 1)
-            best = np.argsort(-scores, axis=1, kind="stable")
-            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
-        else:
-            faiss.omp_set_num_threads(1)  # for this thread: OpenMP keeps a number for each thread
-            some = self.vectors[start:end]
-            scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
-        floors = np.full(len(probes), -np.inf, np.float32) if width == count else scores[:, -1]
-        return Near(scores, rows + start, floors, np.full(len(probes), rounding(probes.shape[1])))
 
 
 def rounding(dimension: int) -> float:

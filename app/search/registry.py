@@ -91,8 +91,9 @@ class GalleryIndex(ABC, Generic[S_co]):
 
         Raises GalleryNotFound; PackageMismatch if the gallery has left the package.
         """
-        if (current := self._current()) is not None:
-            return current
+        searchable = self._searchable  # read first: it may be replaced before the marks are compared
+        if searchable is not None and self._applied_mark is self._latest_mark:
+            return searchable
         with self._lock:
             return self._catch_up()
 
@@ -171,22 +172,17 @@ class GalleryIndex(ABC, Generic[S_co]):
             if free:
                 self._lock.release()
 
-    # The rest, except `_current`, is called with the lock held.
+    @property
+    def _is_stale(self) -> bool:
+        return self._applied_mark is not self._latest_mark
+
+    # The rest is called with the lock held.
 
     def _catch_up(self) -> S_co:
         mark = self._latest_mark  # a later mark may mean changes newer than those read here
         searchable = self._apply_log()
         self._applied_mark = mark
         return searchable
-
-    @property
-    def _is_stale(self) -> bool:
-        return self._applied_mark is not self._latest_mark
-
-    def _current(self) -> S_co | None:
-        """Return the index if it is built and not stale."""
-        searchable = self._searchable  # read first: it may be replaced before the marks are compared
-        return searchable if self._applied_mark is self._latest_mark else None
 
     @abstractmethod
     def _apply_log(self) -> S_co:
@@ -310,7 +306,7 @@ class IndexRegistry:
     def changing(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
         """Wrap a change to the database; at the end, every index of the gallery that is built here has it."""
         gallery, spec = specs[0].key.gallery, self.answering(specs)
-        answering = self.index(spec)
+        answering = self._indexes.get(spec.key) or self.index(spec)
         try:
             with answering.changing():
                 yield
@@ -319,7 +315,9 @@ class IndexRegistry:
             self._forget(gallery)
             raise
         finally:
-            others = {key: other for key, other in self._known(gallery).items() if other is not answering}
+            with self._lock:
+                mine = [(key, index) for key, index in self._indexes.items() if key.gallery == gallery]
+            others = {key: other for key, other in mine if other is not answering}
             for other in others.values():
                 other.mark_stale()
         for key, other in others.items():

@@ -114,7 +114,7 @@ class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
     ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template, ``length`` the mean's before
-    scaling (`app.search.index.View.mean`); ``faces`` is the number of the subject's faces.
+    scaling; ``faces`` is the number of the subject's faces.
     """
 
     subject: int

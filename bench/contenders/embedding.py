@@ -84,8 +84,8 @@ def shipped_callers(stages: Stages) -> Callable[[], int]:
     """Run the file as shipped, one face per call, one caller per core."""
     run = as_shipped(stages, defaults=False)
 
-    def one(caller: int) -> int:
+    def call(caller: int) -> int:
         run(stages.crops[caller % len(stages.crops)])
         return 1
 
-    return side_by_side(one, cores())
+    return side_by_side(call, cores())

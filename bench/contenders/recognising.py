@@ -43,14 +43,14 @@ def raw_limit(
     """
     reel, session = Reel(stages.photos), stages.session
 
-    def some() -> int:
-        photos = reel.some(batch)
+    def turn() -> int:
+        photos = reel.several(batch)
         crops = [crop_of(face) for photo in photos for face in wanted(stages.pipeline.detect(photo))]
         for start in range(0, len(crops), batch):
             session.run(np.stack(crops[start : start + batch]))
         return len(photos)
 
-    return for_a_while(some, cores(), seconds)
+    return for_a_while(turn, cores(), seconds)
 
 
 def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
@@ -61,13 +61,13 @@ def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
     index = faiss.IndexFlatIP(templates.shape[1])
     index.add(templates)
 
-    def one() -> int:
+    def turn() -> int:
         for face in every_face(stages.pipeline.detect(reel.take())):
             vector = run(crop_of(face))
             index.search(vector / np.linalg.norm(vector), LIMIT)
         return 1
 
-    return one
+    return turn
 
 
 def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
@@ -82,7 +82,7 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
     recognizer = cv2.FaceRecognizerSF.create(str(_dequantised(stages, folder / "sface.onnx")), "")
     reel = Reel(stages.photos)
 
-    def one() -> int:
+    def turn() -> int:
         with _all_threads():
             pixels = _read(reel.take())
             detector.setInputSize((pixels.shape[1], pixels.shape[0]))
@@ -91,7 +91,7 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
                 recognizer.feature(recognizer.alignCrop(pixels, face))
         return 1
 
-    return one
+    return turn
 
 
 def _dequantised(stages: Stages, path: Path) -> Path:

@@ -84,12 +84,12 @@ def raw_enrolling(stages: Stages, rows: Rows, batch: int, group: int, seconds: f
     """
     reel, session = Reel(stages.photos), stages.session
 
-    def some() -> int:
-        photos = [stages.pipeline.detect(photo) for photo in reel.some(group)]
+    def turn() -> int:
+        photos = [stages.pipeline.detect(photo) for photo in reel.several(group)]
         crops = [main_crop(photo) for photo in photos]
         parts = [session.run(np.stack(crops[start : start + batch])) for start in range(0, len(crops), batch)]
         vectors = np.concatenate(parts)
-        rows.write([(one.tobytes(), encode_crop(crop)) for one, crop in zip(vectors, crops, strict=True)])
+        rows.write([(vector.tobytes(), encode_crop(crop)) for vector, crop in zip(vectors, crops, strict=True)])
         return len(photos)
 
-    return for_a_while(some, cores(), seconds)
+    return for_a_while(turn, cores(), seconds)

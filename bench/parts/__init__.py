@@ -25,8 +25,8 @@ from bench.parts import (
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    each.PART: each.measure
-    for each in (
+    part.PART: part.measure
+    for part in (
         embed,
         detect,
         search,

@@ -27,13 +27,13 @@ def measure(run: Run) -> None:
     if sys.platform != "linux":
         run.note("cores: only Linux binds processes to cores")
         return
-    own = sorted(os.sched_getaffinity(0))
-    for count in counts(len(own)):
+    available = sorted(os.sched_getaffinity(0))
+    for count in counts(len(available)):
         with ExitStack() as stack:
-            with _bound_to(own[:count]):  # servers that start meanwhile inherit this
-                one = stack.enter_context(run.server(PHOTO_WORKERS=count))
+            with _bound_to(available[:count]):  # servers that start meanwhile inherit this
+                server = stack.enter_context(run.server(PHOTO_WORKERS=count))
                 several = [stack.enter_context(run.server(PHOTO_WORKERS=1)) for _ in range(count)]
-            ways = {ONE: _sent(run, [one], count * CLIENTS_EACH), SEVERAL: _sent(run, several, CLIENTS_EACH)}
+            ways = {ONE: _sent(run, [server], count * CLIENTS_EACH), SEVERAL: _sent(run, several, CLIENTS_EACH)}
             speeds = run.contest(ways, run.effort.seconds)
         work = f"identify, {count} cores, {count * CLIENTS_EACH} clients"
         run.add(compared(PART, work, speeds, ONE, SEVERAL, unit="photos/s", goal=GOAL))

@@ -47,14 +47,16 @@ def measure(run: Run) -> None:
                     numbers = range(begin, begin + size[operation])
                     spent[operation][label].append(_turn(servers[label], map(request, numbers), run.effort.clients))
     for operation, by_label in spent.items():
-        own = np.array(by_label[HERE])
-        details = {"rounds": len(own), "clients": run.effort.clients, "requests": size[operation]}
+        ours = np.array(by_label[HERE])
+        details = {"rounds": len(ours), "clients": run.effort.clients, "requests": size[operation]}
         if len(by_label) == 1:
-            run.add(Figure(PART, operation, float(np.median(own)), "ms", details=details))
-        for label in [each for each in by_label if each != HERE]:
+            run.add(Figure(PART, operation, float(np.median(ours)), "ms", details=details))
+        for label in [label for label in by_label if label != HERE]:
             theirs = np.array(by_label[label])
             told = {**details, "theirs": float(np.median(theirs))}
-            run.add(Figure(PART, operation, float(np.median(own)), "ms", label, Spread.of(own / theirs), details=told))
+            run.add(
+                Figure(PART, operation, float(np.median(ours)), "ms", label, Spread.of(ours / theirs), details=told)
+            )
 
 
 def _requests(run: Run, server: Server) -> dict[str, Callable[[int], bytes]]:
@@ -77,7 +79,7 @@ def _requests(run: Run, server: Server) -> dict[str, Callable[[int], bytes]]:
 def _answered(server: Server, requests: dict[str, Callable[[int], bytes]], run: Run) -> dict[str, int]:
     """Return how many requests of each operation are answered in a turn's time."""
     clients, seconds = run.effort.clients, run.effort.seconds
-    return {name: len(_sent(server, map(each, count()), clients, seconds).seconds) for name, each in requests.items()}
+    return {name: len(_sent(server, map(send, count()), clients, seconds).seconds) for name, send in requests.items()}
 
 
 def _turn(server: Server, requests: Iterator[bytes], clients: int) -> float:

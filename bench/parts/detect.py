@@ -58,4 +58,4 @@ def _ways(run: Run, photo: bytes) -> dict[str, Callable[[], int]]:
 def _stages(pipeline: Pipeline, photo: bytes) -> dict[str, float]:
     """Return the median milliseconds of each stage, as the pipeline measures them."""
     clocked = [pipeline.detect(photo).stages for _ in range(5)]
-    return {name: float(np.median([each.get(name, 0.0) for each in clocked])) for name in clocked[0]}
+    return {name: float(np.median([stages.get(name, 0.0) for stages in clocked])) for name in clocked[0]}

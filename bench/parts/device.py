@@ -98,9 +98,9 @@ def _look(run: Run, canvas: Canvas) -> None:
         run.add(compared(PART, work, speeds, math, "fp32", unit="looks/s"))
 
 
-def worst_cosine(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
+def worst_cosine(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float:
     """Return the lowest cosine between rows of the same number, both (N, D)."""
-    a, b = one.astype(np.float64), other.astype(np.float64)
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
     return float(((a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
 
 
@@ -150,8 +150,8 @@ def searched_on(run: Run, faiss_gpu: Gpu, product_gpu: Gpu, vectors: Vectors, ki
     lane.drop(ALONE)
     queries = queries[: searching.QUERIES]
     expected = searching.exact(vectors, queries)[:, 0]
-    for name, each in (("ours", index), ("product", product)):
-        same = np.mean(searching.rows_of(each, queries)[:, 0] == expected)
+    for name, searched in (("ours", index), ("product", product)):
+        same = np.mean(searching.rows_of(searched, queries)[:, 0] == expected)
         run.add(Figure(SEARCH, f"the same first one by {kind} on a GPU as in float64, {name}", 100 * float(same), "%"))
 
 

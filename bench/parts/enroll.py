@@ -64,8 +64,8 @@ def enrolling(
     """Return a turn of clients who enroll one face per request as a new subject."""
 
     def requests() -> Iterator[bytes]:
-        for each in number:
-            yield enrollment(target, GALLERY, each, photos.take())
+        for person in number:
+            yield enrollment(target, GALLERY, person, photos.take())
 
     def turn() -> int:
         return len(closed_loop(target, lambda _client: requests(), clients, seconds).checked().seconds)

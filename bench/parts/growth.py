@@ -51,8 +51,8 @@ def _fill(run: Run, client: httpx.Client, people: Vectors) -> None:
     for size in run.effort.growth:
         run.say(f"a gallery of {size:,}")
         galleries.create(client, f"of-{size}")
-        some = people[begin : begin + size]
-        spent += galleries.enroll_strangers(client, f"of-{size}", run.stages.package.id, some)
+        added = people[begin : begin + size]
+        spent += galleries.enroll_strangers(client, f"of-{size}", run.stages.package.id, added)
         begin += size
     speeds = Speeds({"ours": np.array([len(people) / spent])})
     work, told = f"import of {len(people):,} templates made elsewhere, searchable", {"seconds": spent}

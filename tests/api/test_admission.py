@@ -15,6 +15,7 @@ import pytest
 from app.access.grants import ADMIN_KEY_ID
 from app.concurrency.admission import (
     PATIENCE_S,
+    RECEIVING,
     REFUSAL_S,
     Admission,
     Shares,
@@ -91,6 +92,19 @@ async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
         release.set()
     assert (admission.admitted, admission.receiving, admission.bytes, workers.waiting) == (0, 0, 0, 0)
     workers.close()
+
+
+def test_a_request_that_finds_no_place_for_its_body_takes_no_slot() -> None:
+    admission = Admission(queue_limit=1)
+    with ExitStack() as stack:
+        for _ in range(RECEIVING):
+            stack.enter_context(admission.admit("key"))
+        with pytest.raises(Overloaded), admission.admit("other"):
+            pass
+        assert (admission.admitted, admission.receiving) == (0, RECEIVING)
+        with pytest.raises(Overloaded), admission.admit("other", place=Shares(0)):
+            pass
+    assert (admission.admitted, admission.receiving) == (0, 0)
 
 
 @pytest.mark.anyio

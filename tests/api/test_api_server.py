@@ -24,7 +24,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from app.access.keys import FOLLOW_S, AdminKey
+from app.access.keys import FOLLOW_S, AdminKey, digest_of
 from app.api import schemas
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
@@ -118,14 +118,14 @@ def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path:
     now = [0.0]
     old, _ = load_key(tmp_path)
     key = AdminKey(old, tmp_path / ADMIN_KEY_FILE, lambda: now[0])
-    assert key.matches(old)
+    assert key.matches(digest_of(old))
     new = replace_key(tmp_path)
     now[0] += FOLLOW_S
-    assert (key.matches(new), key.matches(old)) == (True, False)
+    assert (key.matches(digest_of(new)), key.matches(digest_of(old))) == (True, False)
     for spoil in (lambda: (tmp_path / ADMIN_KEY_FILE).write_text("short"), (tmp_path / ADMIN_KEY_FILE).unlink):
         spoil()
         now[0] += FOLLOW_S
-        assert (key.matches(new), key.matches(""), key.matches("short")) == (True, False, False)
+        assert [key.matches(digest_of(given)) for given in (new, "", "short")] == [True, False, False]
 
 
 def test_models_are_listed_with_licence_hash_and_operating_points(api: httpx.Client) -> None:

@@ -152,7 +152,7 @@ class Ground:
         if self.admin("GET", f"{gallery}/sightings/{sighting}").status_code == NOT_FOUND:
             told = {"images": COLLINS}
             self.admin("PUT", f"{gallery}/sightings/{sighting}", files=told).raise_for_status()
-        strangers = [one["id"] for one in self.admin("GET", f"{gallery}/strangers").json()["strangers"]]
+        strangers = [stranger["id"] for stranger in self.admin("GET", f"{gallery}/strangers").json()["strangers"]]
         if not strangers:
             photos = [("images", HOPPER), ("images", HOPPER)]
             seen = self.admin("PUT", f"{gallery}/sightings/{uuid.uuid4().hex}", files=photos).raise_for_status().json()

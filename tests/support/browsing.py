@@ -168,10 +168,10 @@ class Visitor:
         """Return what axe-core finds serious in the page as it is now."""
         found: dict[str, Any] = Axe().run(self.page).response
         return [
-            f"{one['id']}: {node['html'][:160]} ({node['any'][0]['message'] if node['any'] else ''})"
-            for one in found["violations"]
-            if one["impact"] in SERIOUS
-            for node in one["nodes"]
+            f"{violation['id']}: {node['html'][:160]} ({node['any'][0]['message'] if node['any'] else ''})"
+            for violation in found["violations"]
+            if violation["impact"] in SERIOUS
+            for node in violation["nodes"]
         ]
 
     def behaved(self) -> None:

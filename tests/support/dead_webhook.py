@@ -102,12 +102,13 @@ class Side:
 
     def processor_s(self) -> float:
         fields = [
-            Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in family(self.server.process.pid)
+            Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+            for process_id in family(self.server.process.pid)
         ]
-        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
     def memory_mib(self) -> float:
-        status = [Path(f"/proc/{one}/status").read_text() for one in family(self.server.process.pid)]
+        status = [Path(f"/proc/{process_id}/status").read_text() for process_id in family(self.server.process.pid)]
         return sum(int(text.partition("VmRSS:")[2].split()[0]) for text in status) / 1024
 
     def rows(self) -> dict[str, int]:
@@ -147,8 +148,8 @@ def begin(way: str, folder: Path, stack: ExitStack) -> Side:
     other = Receiver(stack.enter_context(reserved_port()))
     side = Side(way, server, receiver, other, stack.enter_context(server.client()))
     make_home(side.api, eileen=COLLINS)
-    for one in [receiver, other] if way != "none" else [other]:
-        side.api.post("/v1/webhooks", json={"url": one.url}).raise_for_status()
+    for listener in [receiver, other] if way != "none" else [other]:
+        side.api.post("/v1/webhooks", json={"url": listener.url}).raise_for_status()
     stack.enter_context(other.listening())
     if way == "hangs":
         receiver.hangs.set()
@@ -223,7 +224,7 @@ def say(text: str) -> None:
 
 def all_events(side: Side) -> set[str]:
     with closing(sqlite3.connect(side.server.data_dir / "likeness.db")) as database:
-        return {one for (one,) in database.execute("SELECT id FROM events")}
+        return {event for (event,) in database.execute("SELECT id FROM events")}
 
 
 if __name__ == "__main__":

@@ -83,9 +83,9 @@ def serving(
         if "DATABASE_URL" not in (settings or {}):
             give_database(data_dir)
     log = data_dir.with_name(data_dir.name + ".log")
-    with nullcontext(port) if port else reserved_port() as own:
-        environ = environment(data_dir, PORT=own, **(settings or {}))
-        url = f"{'https' if tls else 'http'}://127.0.0.1:{own}"
+    with nullcontext(port) if port else reserved_port() as chosen:
+        environ = environment(data_dir, PORT=chosen, **(settings or {}))
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{chosen}"
         module = "tests.support.remembering" if remembering else "app"
         with spawned(environ, log, stop_s=STOP_S, code=code, module=module) as process:
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
@@ -104,7 +104,7 @@ def children(process: int) -> list[int]:
 
 def family(process: int) -> list[int]:
     """Return the process and all its descendants."""
-    return [process, *(each for child in children(process) for each in family(child))]
+    return [process, *(member for child in children(process) for member in family(child))]
 
 
 def make_certificate(

@@ -134,7 +134,7 @@ def calibrate(
         attacks={"print": 1000},
         smallest_face=smallest,
         points=tuple(points[threshold] for threshold in sorted(points)),
-        measured_with=liveness_digest(each.manifest for each in (first, *others)),
+        measured_with=liveness_digest(package.manifest for package in (first, *others)),
     )
     installed = load_package(first.folder).manifest
     write_manifest(first.folder, installed.model_copy(update={"liveness_calibrations": (made,)}))

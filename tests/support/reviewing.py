@@ -43,16 +43,16 @@ GOOD, BAD = 90.0, 10.0
 
 def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
     """Return a template of a person's photo; two of the same person score about the square of `alike`."""
-    middle, own = (np.random.default_rng(seed).standard_normal(DIMENSION) for seed in ([person], [person, photo, 1]))
+    middle, offset = (np.random.default_rng(seed).standard_normal(DIMENSION) for seed in ([person], [person, photo, 1]))
     middle /= np.linalg.norm(middle)
-    own -= (own @ middle) * middle
-    found = alike * middle + np.sqrt(1 - alike**2) * own / np.linalg.norm(own)
+    offset -= (offset @ middle) * middle
+    found = alike * middle + np.sqrt(1 - alike**2) * offset / np.linalg.norm(offset)
     return np.asarray(found / np.linalg.norm(found), np.float32)
 
 
-def between(one: int, other: int, photo: int) -> Vector:
+def between(person: int, other: int, photo: int) -> Vector:
     """Return a template that resembles both people equally, like two photos in one."""
-    found = vector(one, photo) + vector(other, photo)
+    found = vector(person, photo) + vector(other, photo)
     return np.asarray(found / np.linalg.norm(found), np.float32)
 
 
@@ -99,7 +99,7 @@ class Reviewing:
 
     def enroll(self, subject: str, vectors: Sequence[Vector], quality: float = GOOD) -> Enrolled:
         return self.galleries.enroll(
-            self.galleries.store.gallery("staff"), subject, [face(one, quality) for one in vectors]
+            self.galleries.store.gallery("staff"), subject, [face(template, quality) for template in vectors]
         )
 
     def correct(self, subject: str, *probes: Vector, first: Vector | None = None) -> None:
@@ -112,7 +112,7 @@ class Reviewing:
     def people(self, numbers: range, photos: int = 3) -> None:
         """Enroll these people in one change."""
         faces = {f"p{number}": [face(vector(number, photo)) for photo in range(photos)] for number in numbers}
-        wanted = [SubjectFaces(subject, some) for subject, some in faces.items()]
+        wanted = [SubjectFaces(subject, enrolled) for subject, enrolled in faces.items()]
         changed(self.galleries, "staff", enroll, wanted)
 
     def review(self) -> Job:
@@ -135,9 +135,9 @@ class Reviewing:
     def found(self) -> set[tuple[str, str, str | None]]:
         """Return the kind, subject and other subject of each finding, pairs in alphabetical order."""
         rows: set[tuple[str, str, str | None]] = set()
-        for one in self.findings():
-            subjects = one.face.subject, None if one.other is None else one.other.subject
-            if one.kind == "same_person":
+        for finding in self.findings():
+            subjects = finding.face.subject, None if finding.other is None else finding.other.subject
+            if finding.kind == "same_person":
                 subjects = min(map(str, subjects)), max(map(str, subjects))
-            rows.add((one.kind, *subjects))
+            rows.add((finding.kind, *subjects))
         return rows

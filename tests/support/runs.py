@@ -87,9 +87,9 @@ def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     return found
 
 
-def differing(one: Any, other: Any) -> list[str]:
+def differing(first_state: Any, second_state: Any) -> list[str]:
     """Return the paths of the tensors in which two nested states differ. Both must have the same paths."""
-    first, second = all_tensors(one), all_tensors(other)
+    first, second = all_tensors(first_state), all_tensors(second_state)
     assert first.keys() == second.keys()
     return [path for path, value in first.items() if not torch.equal(value, second[path])]
 

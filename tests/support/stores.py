@@ -43,7 +43,7 @@ def enroll(
     **changes: Any,
 ) -> Enrolled:
     """Enroll faces, with one crop for each or without crops; `changes` are those of `edit_subject`."""
-    kept = [replace(one, crop=crop) for one, crop in zip(faces, crops or [None] * len(faces), strict=True)]
+    kept = [replace(face, crop=crop) for face, crop in zip(faces, crops or [None] * len(faces), strict=True)]
     wanted = SubjectFaces(subject, kept)
     made = written(store, gallery, subjects.enroll, [wanted])[0]
     if changes:

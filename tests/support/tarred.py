@@ -39,5 +39,5 @@ def units(count: int, dimension: int = 128, seed: int = 1) -> Vectors:
 
 def templates_of(vectors: NDArray[Any], about: Sequence[Mapping[str, Any] | bytes]) -> bytes:
     """Return a tar of templates, with a line in `faces.jsonl` for each."""
-    told = b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in about)
+    told = b"".join((entry if isinstance(entry, bytes) else json.dumps(entry).encode()) + b"\n" for entry in about)
     return tar_of({"faces.jsonl": told, "templates.npy": npy_of(vectors)})

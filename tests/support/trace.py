@@ -97,7 +97,7 @@ class Trace:
 def layers() -> dict[str, int]:
     """Return the place of each room, or module, of `app` in the order of the imports, the uppermost first."""
     contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    listed = next(each["layers"] for each in contracts if each["name"] == "data flows one way")
+    listed = next(contract["layers"] for contract in contracts if contract["name"] == "data flows one way")
     return {name.strip().removeprefix("app."): place for place, line in enumerate(listed) for name in line.split("|")}
 
 

@@ -130,8 +130,8 @@ class Follower:
         return plain | {"PYTHONPATH": str(self._folder), "LIKENESS_PORT": self._ports["8000"], "COLUMNS": "200"}
 
     def _own_ports(self, text: str) -> str:
-        for written, own in self._ports.items():
-            text = re.sub(rf"\b{written}\b", own, text)
+        for written, port in self._ports.items():
+            text = re.sub(rf"\b{written}\b", port, text)
         return text
 
     def _run(self, code: str) -> None:

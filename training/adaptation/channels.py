@@ -74,7 +74,7 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
     kept = _channels(teacher, widths, pixels)
     narrow = MobileNet(teacher.head.linear.out_features, size=pixels.shape[-1], widths=widths).eval().to(pixels.device)
     missed: list[float] = []
-    theirs = own = pixels
+    theirs = mine = pixels
     before: list[int] = [0, 1, 2]
     for number, (source, target) in enumerate(zip(wide, narrow.layers(), strict=True)):
         convolution = _convolution(source)
@@ -85,12 +85,12 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
             _convolution(target).weight.copy_(convolution.weight[after])
         else:
             places = _places(wanted, number)
-            weights, offsets, share = fit(_sampled(own, places), _sampled(wanted, places)[after])
+            weights, offsets, share = fit(_sampled(mine, places), _sampled(wanted, places)[after])
             missed.append(round(share, 4))
             _convolution(target).weight.copy_(weights.float()[:, :, None, None])
             _norm(target).get_buffer("running_mean").sub_(offsets.float())
-        theirs, own, before = source(theirs), target(own), after
-    _fit_head(narrow, teacher, own, theirs, before)
+        theirs, mine, before = source(theirs), target(mine), after
+    _fit_head(narrow, teacher, mine, theirs, before)
     return Pruned(narrow, kept, missed)
 
 
@@ -98,8 +98,8 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
     """Return the channels to keep at each width."""
     kept: list[list[int]] = []
     x = pixels
-    for number, each in enumerate(teacher.layers()):
-        convolution = _convolution(each)
+    for number, layer in enumerate(teacher.layers()):
+        convolution = _convolution(layer)
         if number and convolution.groups == 1:
             sample = _sampled(x, _places(x, number))
             weight = convolution.weight[:, :, 0, 0].double()
@@ -107,14 +107,14 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
             # So that all outputs have the same weight.
             weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
             kept.append(choose(weight, gram, widths[len(kept)]))
-        x = each(x)
+        x = layer(x)
     sample = x.double().flatten(2).mean(2).T  # the head reads whole maps, which are represented by their means
     columns = teacher.head.linear.weight.double().reshape(-1, x.shape[1], x.shape[2] * x.shape[3]).sum(2)
     kept.append(choose(columns, torch.cov(sample), widths[-1]))
     return kept
 
 
-def _fit_head(narrow: MobileNet, teacher: MobileNet, own: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
+def _fit_head(narrow: MobileNet, teacher: MobileNet, mine: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
     """Copy the teacher's columns of the kept channels into the last layers; there are too many to fit them."""
     head, source = narrow.head, teacher.head
     _take_norm(head.norm, source.norm, list(kept))
@@ -122,7 +122,7 @@ def _fit_head(narrow: MobileNet, teacher: MobileNet, own: Tensor, theirs: Tensor
     head.linear.weight.copy_(weight.flatten(1))
     head.linear.bias.copy_(source.linear.bias)
     _take_norm(head.features, source.features, list(range(len(source.features.weight))))
-    outputs = head.linear(torch.flatten(head.norm(own), 1))
+    outputs = head.linear(torch.flatten(head.norm(mine), 1))
     head.features.running_mean.copy_(outputs.mean(0))  # type: ignore[union-attr]  # it has statistics
     head.features.running_var.copy_(outputs.var(0))  # type: ignore[union-attr]
 
@@ -138,14 +138,14 @@ def _take_norm(target: nn.Module, source: nn.Module, kept: list[int]) -> None:
         getattr(target, name).copy_(getattr(source, name)[kept])
 
 
-def _convolution(each: nn.Sequential) -> nn.Conv2d:
-    layer = each[0]
+def _convolution(layers: nn.Sequential) -> nn.Conv2d:
+    layer = layers[0]
     assert isinstance(layer, nn.Conv2d)  # noqa: S101  as built
     return layer
 
 
-def _norm(each: nn.Sequential) -> nn.BatchNorm2d:
-    layer = each[1]
+def _norm(layers: nn.Sequential) -> nn.BatchNorm2d:
+    layer = layers[1]
     assert isinstance(layer, nn.BatchNorm2d)  # noqa: S101  as built
     return layer
 

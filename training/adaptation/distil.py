@@ -68,7 +68,7 @@ class OnlineViews:
         seed = np.random.SeedSequence((self.recipe.seed, number)).generate_state(1, np.uint32)[0]
         generator.manual_seed(int(seed))
         picks = torch.randint(len(self.crops), (2, count), generator=generator, device=device)
-        first, second = (self.crops[each].permute(0, 3, 1, 2).float() for each in picks)
+        first, second = (self.crops[picked].permute(0, 3, 1, 2).float() for picked in picks)
         clean = self.views.fresh(first, second, self.view, generator)
         seen = clean if self.conditions is None else self.views.degraded(clean, self.conditions, generator)
         with autocast(self.precision, device):
@@ -115,10 +115,10 @@ def _watched(network: MobileNet, blocks: Mapping[int, Tensor]) -> dict[int, Tens
     return outputs
 
 
-def map_loss(own: Tensor, wanted: Tensor) -> Tensor:
+def map_loss(got: Tensor, wanted: Tensor) -> Tensor:
     """Return the squared difference of two (B, C, h, w) maps over the second's variance, averaged over channels."""
-    wanted, own = wanted.float(), own.float()
-    missed = (own - wanted).square().mean((0, 2, 3))
+    wanted, got = wanted.float(), got.float()
+    missed = (got - wanted).square().mean((0, 2, 3))
     return (missed / wanted.var((0, 2, 3)).clamp(min=1e-6)).clamp(max=4).mean()
 
 

@@ -114,7 +114,7 @@ def pixel_range(model: ImportedModel) -> float:
     Raises Unusable (`not_a_mobilenet`).
     """
     seen: list[Tensor] = []
-    first = next((each for each in model.modules() if isinstance(each, nn.Conv2d)), None)
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
         raise Unusable("The network has no convolution.", code="not_a_mobilenet")
     hook = first.register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))

@@ -349,9 +349,9 @@ def resize_tables(side: int) -> Tensor:
 def block_dct(side: int) -> Tensor:
     """Return (side, side): the orthonormal DCT-II of each block of 8 along one axis; `side` a multiple of 8."""
     k, n = torch.arange(BLOCK, dtype=torch.float64)[:, None], torch.arange(BLOCK, dtype=torch.float64)[None]
-    one = torch.cos(math.pi * (2 * n + 1) * k / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
-    one[0] /= math.sqrt(2)
-    return torch.kron(torch.eye(side // BLOCK), one.float())
+    basis = torch.cos(math.pi * (2 * n + 1) * k / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
+    basis[0] /= math.sqrt(2)
+    return torch.kron(torch.eye(side // BLOCK), basis.float())
 
 
 def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:

@@ -48,10 +48,11 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
         raise _unknown("backbone", name, list(registry))
     parameters = inspect.signature(registry[name]).parameters
     known = [key for key in parameters if key != "dim"]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if ":" in name and "size" not in known:
         options.pop("size", None)
     for option in options:
-        if option not in known and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        if option not in known and not takes_any:
             raise _unknown("backbone_option", option, known)
     try:
         return registry[name](dim=dim, **options)

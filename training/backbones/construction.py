@@ -26,7 +26,7 @@ class Construction:
     """A torch.fx graph under construction, and the network of its layers."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         # Also infers the shapes of computed values.
         self._shapes = known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True))
         self._values: dict[str, Value] = {}
@@ -52,18 +52,18 @@ class Construction:
     def _registered(self, name: str) -> Value:
         array = self._constants[name]
         tensor = torch.from_numpy(np.array(array))
-        own = self._own(name)
+        target = self._own(name)
         if self.learned and tensor.is_floating_point() and tensor.numel() > 1:
-            self.root.register_parameter(own, nn.Parameter(tensor))
+            self.root.register_parameter(target, nn.Parameter(tensor))
         else:
-            self.root.register_buffer(own, tensor)
-        return self.graph.get_attr(own)
+            self.root.register_buffer(target, tensor)
+        return self.graph.get_attr(target)
 
     def module(self, node: NodeProto, layer: nn.Module, source: Any) -> Value:
         """Add a layer to the network and return its output."""
-        own = self._own(node.name or node.output[0])
-        self.root.add_module(own, layer)
-        return self.graph.call_module(own, (source,))
+        target = self._own(node.name or node.output[0])
+        self.root.add_module(target, layer)
+        return self.graph.call_module(target, (source,))
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Value:
         """Return the result of a function."""
@@ -77,11 +77,11 @@ class Construction:
         """Return a unique attribute name made from the ONNX name."""
         base = re.sub(r"\W+", "_", name).strip("_") or "constant"
         base = f"_{base}" if base[0].isdigit() else base
-        count, own = 0, base
-        while hasattr(self.root, own):
+        count, free = 0, base
+        while hasattr(self.root, free):
             count += 1
-            own = f"{base}_{count}"
-        return own
+            free = f"{base}_{count}"
+        return free
 
 
 Builder: TypeAlias = Callable[[Construction, NodeProto], Value]
@@ -112,7 +112,7 @@ def has_input(node: NodeProto, place: int) -> bool:
 
 
 def integers(array: Array) -> list[int]:
-    return [int(each) for each in np.asarray(array).reshape(-1)]
+    return [int(number) for number in np.asarray(array).reshape(-1)]
 
 
 def padded(
@@ -129,7 +129,7 @@ def padded(
     begin, end = pads[:dimensions], pads[dimensions:]
     if begin == end:
         return source, tuple(begin)
-    pairs = [each for axis in reversed(range(dimensions)) for each in (begin[axis], end[axis])]
+    pairs = [width for axis in reversed(range(dimensions)) for width in (begin[axis], end[axis])]
     return graph.call(F.pad, source, pairs, value=fill), (0,) * dimensions
 
 

@@ -118,7 +118,7 @@ def import_graph(model: ModelProto) -> fx.GraphModule:
     source = ModelProto.FromString(model.SerializeToString())
     keep_data_inputs(source)
     if (len(source.graph.input), len(source.graph.output)) != (1, 1):
-        names = [each.name for each in (*source.graph.input, *source.graph.output)]
+        names = [value.name for value in (*source.graph.input, *source.graph.output)]
         raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")
     _refuse_unknown(source)
     source = rewriting.raised_opset(source)
@@ -128,7 +128,7 @@ def import_graph(model: ModelProto) -> fx.GraphModule:
 
 def _refuse_unknown(model: ModelProto) -> None:
     """Raise Unusable for the first operator that has no builder and does not depend on constants alone."""
-    known = {each.name for each in model.graph.initializer} | {""}
+    known = {tensor.name for tensor in model.graph.initializer} | {""}
     for node in model.graph.node:
         if all(name in known for name in node.input):
             known.update(node.output)

@@ -49,7 +49,7 @@ class MobileNet(nn.Module):
         found = [self.stem]
         for block in self.blocks:
             assert isinstance(block, nn.Sequential)  # noqa: S101  as built
-            found += [each for each in block if isinstance(each, nn.Sequential)]
+            found += [layer for layer in block if isinstance(layer, nn.Sequential)]
         return found
 
 
@@ -60,19 +60,19 @@ def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     Raises ValueError if the layers differ.
     """
     kinds = (nn.Conv2d, nn.BatchNorm2d, nn.PReLU, nn.Linear, nn.BatchNorm1d)
-    parts = [each for each in network.modules() if isinstance(each, kinds)]
+    parts = [module for module in network.modules() if isinstance(module, kinds)]
     # The widths are those of the stem and the pointwise convolutions.
-    widths = [each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)]
-    linear = next((each for each in parts if isinstance(each, nn.Linear)), None)
+    widths = [part.out_channels for part in parts if isinstance(part, nn.Conv2d) and (part.groups == 1)]
+    linear = next((part for part in parts if isinstance(part, nn.Linear)), None)
     if linear is None or len(widths) != len(WIDTHS):
         raise ValueError("The network is not a MobileNet of 27 convolutions.")
     side = round((linear.in_features / widths[-1]) ** 0.5)
     made = MobileNet(linear.out_features, size=side * STRIDE, widths=widths)
-    own = [each for each in made.modules() if isinstance(each, kinds)]
-    if [type(each) for each in own] != [type(each) for each in parts]:
+    made_parts = [module for module in made.modules() if isinstance(module, kinds)]
+    if [type(part) for part in made_parts] != [type(part) for part in parts]:
         raise ValueError("The network's layers are not those of a MobileNet.")
     try:
-        for target, source in zip(own, parts, strict=True):
+        for target, source in zip(made_parts, parts, strict=True):
             target.load_state_dict(source.state_dict())
             if isinstance(target, nn.BatchNorm1d | nn.BatchNorm2d):
                 target.eps = source.eps  # type: ignore[assignment]  # a number, as both are alike

@@ -175,7 +175,7 @@ def squeeze(graph: Construction, node: NodeProto) -> Value:
 def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Add axes of size 1; `axes` are their positions in the result."""
     rank = x.ndim + len(axes)
-    for axis in sorted(each % rank for each in axes):
+    for axis in sorted(axis % rank for axis in axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -243,8 +243,8 @@ def cast(graph: Construction, node: NodeProto) -> Value:
 def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Broadcast in both directions: an axis that is 1 in the shape keeps the input's size."""
     rank = max(x.ndim, len(shape))
-    own, wanted = (1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape)
-    return x.broadcast_to([size if other == 1 else other for size, other in zip(own, wanted, strict=True)])
+    shape_here, wanted = (1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape)
+    return x.broadcast_to([size if other == 1 else other for size, other in zip(shape_here, wanted, strict=True)])
 
 
 def padding(graph: Construction, node: NodeProto) -> Value:
@@ -255,7 +255,7 @@ def padding(graph: Construction, node: NodeProto) -> Value:
     if mode is None or axes is not None:
         raise unsupported(node, "this mode or a list of axes is not supported.")
     rank = len(pads) // 2
-    pairs = [each for axis in reversed(range(rank)) for each in (pads[axis], pads[rank + axis])]
+    pairs = [width for axis in reversed(range(rank)) for width in (pads[axis], pads[rank + axis])]
     while len(pairs) > 2 and pairs[-2:] == [0, 0]:
         del pairs[-2:]
     options = {"value": 0.0 if fill is None else float(fill.item())} if mode == "constant" else {}
@@ -308,7 +308,7 @@ def clip(graph: Construction, node: NodeProto) -> Value:
 def pool(graph: Construction, node: NodeProto) -> Value:
     """Build MaxPool or AveragePool over two dimensions."""
     kernel = list(attribute(node, "kernel_shape"))
-    if len(kernel) != 2 or any(each != 1 for each in attribute(node, "dilations", [1, 1])):
+    if len(kernel) != 2 or any(dilation != 1 for dilation in attribute(node, "dilations", [1, 1])):
         raise unsupported(node, "only two dimensions without dilation are supported.")
     strides = list(attribute(node, "strides", [1] * len(kernel)))
     rounding = bool(attribute(node, "ceil_mode", 0))

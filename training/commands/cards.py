@@ -157,14 +157,14 @@ def conditions(
         made = options.templates_of(images, photos_of or [], way)
         photos, names = open_photos(images), drawing.one_photo_each(made)
         figures = []
-        with way.open_stages() as own, counted("drawing", len(names) * len(drawing.CONDITIONS)) as advance:
+        with way.open_stages() as stages, counted("drawing", len(names) * len(drawing.CONDITIONS)) as advance:
             for name, draw in drawing.CONDITIONS.items():
 
                 def embed(photo: str, draw: drawing.Draw = draw) -> tuple[Vector, float]:
-                    return own.embed_photo(drawing.drawn(photos.read(photo), own.pipeline, draw, photo, seed))
+                    return stages.embed_photo(drawing.drawn(photos.read(photo), stages.pipeline, draw, photo, seed))
 
                 probes = make_templates(
-                    made.package, own.embedder.dimension, names, embed, threads=way.workers, progress=advance
+                    made.package, stages.embedder.dimension, names, embed, threads=way.workers, progress=advance
                 )
                 figures.append(drawing.measure(name, probes, made, thresholds, rounds=rounds, seed=seed))
         settings = {"images": str(images), "rounds": rounds, "seed": seed}
@@ -221,27 +221,27 @@ def turned(
         options.check_there(images, photos, names)
         made: dict[int, list[Templates]] = {degrees: [] for degrees in steps}
         settings = {"images": str(images), "every": every, "skip_people": skip_people, "singles": singles}
-        with way.open_stages() as own, counted("turning", len(names) * len(steps)) as advance:
+        with way.open_stages() as stages, counted("turning", len(names) * len(steps)) as advance:
             for start in range(0, len(names), BLOCK):
-                some = names[start : start + BLOCK]
+                part = names[start : start + BLOCK]
                 for degrees in steps:
 
                     def embed(photo: str, degrees: int = degrees) -> tuple[Vector, float]:
-                        return own.embed_photo(turning.turn(photos.read(photo), degrees))
+                        return stages.embed_photo(turning.turn(photos.read(photo), degrees))
 
                     kept, made_by = keep and keep / f"{degrees}-{start}.npz", way.facts(images) | {"turned": degrees}
                     block = options.read_kept(kept, made_by)
                     if block is None:
                         block = make_templates(
-                            own.embedder.package_id, own.embedder.dimension, some, embed, threads=way.workers
+                            stages.embedder.package_id, stages.embedder.dimension, part, embed, threads=way.workers
                         )
                         block = replace(block, made_by=made_by)
                         if kept is not None:
                             block.save(kept)
-                    made[degrees].append(block.only(some))
-                    advance(len(some))
+                    made[degrees].append(block.only(part))
+                    advance(len(part))
                 figures, beside = _write_turned(out, made, thresholds, settings, draw=draw)
-        show_turned(own.embedder.package_id, figures, beside)
+        show_turned(stages.embedder.package_id, figures, beside)
 
 
 def _write_turned(
@@ -282,7 +282,8 @@ def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
 def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) -> dict[str, Ints]:
     """Return the rows of each group's used photos; groups with fewer than ``least`` are left out."""
     rows = {name: made.rows(photos) for name, photos in labels.groups.items()}
-    large = {name: own[used[own]] for name, own in rows.items() if used[own].sum() >= least}
+    kept = {name: members[used[members]] for name, members in rows.items()}
+    large = {name: members for name, members in kept.items() if len(members) >= least}
     if EVERYBODY not in large:
         raise ValueError(f"fewer than {least} photos have a face and a group")
     return large
@@ -291,4 +292,4 @@ def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) 
 def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
     """Return the groups that are not part of another one. Comparing everybody with everybody would take longer than
     these groups together."""
-    return {name: own for name, own in rows.items() if "/" not in name and name != EVERYBODY}
+    return {name: members for name, members in rows.items() if "/" not in name and name != EVERYBODY}

@@ -190,13 +190,13 @@ def _show_report(report: Report) -> None:
     most = f"{spread['least']:g} to {spread['most']:g}, half have {spread['median']:g} or more"
     table.add_row("images a person", "", most)
     problems = {
-        "broken images": [each.image for each in report.broken],
+        "broken images": [broken.image for broken in report.broken],
         "people with one image": report.single,
         "equal images": [" = ".join(group) for group in report.exact_duplicates],
         "nearly equal images": [" ~ ".join(group) for group in report.near_duplicates],
-        "images of somebody else": [f"{each.image} is {each.nearest}" for each in report.misplaced],
-        "images unlike their person": [each.image for each in report.outliers],
-        "people alike": [" ~ ".join(each.people) for each in report.alike],
+        "images of somebody else": [f"{doubt.image} is {doubt.nearest}" for doubt in report.misplaced],
+        "images unlike their person": [doubt.image for doubt in report.outliers],
+        "people alike": [" ~ ".join(pair.people) for pair in report.alike],
     }
     for what, items in problems.items():
         table.add_row(what, str(len(items)), "; ".join(items[:3]) + (" ..." if len(items) > 3 else ""))

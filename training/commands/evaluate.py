@@ -123,8 +123,8 @@ def identification(
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
-        own = options.service_threshold(way.folder, people)
-        searched = searching.measure(made, draws, service_threshold=own, rounds=rounds)
+        stated = options.service_threshold(way.folder, people)
+        searched = searching.measure(made, draws, service_threshold=stated, rounds=rounds)
         settings = {
             "images": str(images),
             "people": people,
@@ -241,12 +241,12 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     If ``new`` is the default, no other one stays it; an only calibration is always the default.
     """
     new = manifest.bind(new)
-    others = [each for each in manifest.calibrations if each.name != new.name]
+    others = [calibration for calibration in manifest.calibrations if calibration.name != new.name]
     if new.default:
-        others = [each.model_copy(update={"default": False}) for each in others]
-    elif not any(each.default for each in others):
+        others = [calibration.model_copy(update={"default": False}) for calibration in others]
+    elif not any(calibration.default for calibration in others):
         new = new.model_copy(update={"default": True})
-    calibrations = tuple(sorted([*others, new], key=lambda each: each.name))
+    calibrations = tuple(sorted([*others, new], key=lambda calibration: calibration.name))
     # Validate again, since model_copy checks nothing.
     return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())
 
@@ -305,7 +305,7 @@ def speed(
         sizes = batches or [1, 4]
         with counted("timing", len(sizes) * (rounds + 1) * len(sessions)) as advance:
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
-        rows = [row for each in timed for row in each]
+        rows = [row for table in timed for row in table]
         show_speed(rows)
         machine = {"processor": platform.processor() or platform.machine(), "cores": cores(), "threads": threads}
         write(out, {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": rows})
@@ -355,11 +355,11 @@ def ijb(
         landmarks = dict(zip(faces.names, faces.landmarks, strict=True))
 
         def embed(stages: Stages) -> Embed:
-            def one(name: str) -> tuple[np.ndarray, float]:
+            def embed_name(name: str) -> tuple[np.ndarray, float]:
                 photo = pixels_of((folder / "loose_crop" / name).read_bytes())
                 return stages.embed_pixels(align(photo, landmarks[name])), 100.0
 
-            return one
+            return embed_name
 
         made = options.read_or_embed(folder, faces.names, way, embed)
         pooled = measuring.pool(made, protocol, by_score=by_score)

@@ -44,7 +44,7 @@ def evaluate_liveness(
 ) -> None:
     """APCER and BPCER (ISO/IEC 30107-3) on recordings of your camera, and thresholds for the package's manifest."""
     with told(ValueError, OSError):
-        packages = [find_package(each, models) for each in package]
+        packages = [find_package(name, models) for name in package]
         recordings = liveness.find_recordings(live, spoof)
         with (
             liveness.open_judge(packages, models, cache, device) as judge,
@@ -64,7 +64,7 @@ def evaluate_liveness(
 def _write_result(
     out: Path, packages: list[Package], scored: list[liveness.Scored], measured: liveness.Measurement
 ) -> None:
-    failures = {str(each.recording.path): each.failure for each in scored if each.failure is not None}
+    failures = {str(photo.recording.path): photo.failure for photo in scored if photo.failure is not None}
     samples = {"live": measured.live, **measured.attacks}
     document = {
         "kind": "liveness",
@@ -87,9 +87,9 @@ def _show(packages: list[Package], measured: liveness.Measurement) -> None:
     kinds = [f"APCER {kind}" for kind in measured.attacks] if len(measured.attacks) > 1 else []
     table = Table("threshold", "APCER", "95 %", "BPCER", "95 %", *kinds, title=title)
     for point in measured.points:
-        own = [percent(point.kinds[kind].value) for kind in measured.attacks] if kinds else []
+        shares = [percent(point.kinds[kind].value) for kind in measured.attacks] if kinds else []
         rates = [percent(point.apcer.value), interval(point.apcer), percent(point.bpcer.value), interval(point.bpcer)]
-        table.add_row(f"{point.threshold:.4f}", *rates, *own)
+        table.add_row(f"{point.threshold:.4f}", *rates, *shares)
     Console().print(table)
     for kind, sample in {"live": measured.live, **measured.attacks}.items():
         if sample.unanswered.value > 0:

@@ -114,8 +114,8 @@ def with_template_options(
             chosen: dict[str, Any] = {option.name: given.pop(option.name) for option in shared}
             command(TemplateOptions(**chosen), *args, **given)
 
-        own = list(signature.parameters.values())[1:]
-        run.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        parameters = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=[*parameters, *shared])  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -139,8 +139,8 @@ def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOpti
     def embed(stages: Stages) -> Embed:
         photos = open_photos(images)
         check_there(images, photos, names)
-        one = stages.embed_crop if way.aligned else stages.embed_photo
-        return lambda name: one(photos.read(name))
+        embed_bytes = stages.embed_crop if way.aligned else stages.embed_photo
+        return lambda name: embed_bytes(photos.read(name))
 
     return read_or_embed(images, names, way, embed)
 
@@ -162,9 +162,9 @@ def read_or_embed(
     if (made := read_kept(way.templates, made_by)) is not None:
         return made.only(names)
     with way.open_stages() as stages, counted("embedding", len(names)) as advance:
-        own = stages.embedder
+        embedder = stages.embedder
         made = make_templates(
-            own.package_id, own.dimension, names, embed(stages), threads=way.workers, progress=advance
+            embedder.package_id, embedder.dimension, names, embed(stages), threads=way.workers, progress=advance
         )
         made = dataclasses.replace(made, made_by=made_by)
     if way.templates is not None:
@@ -197,9 +197,9 @@ def _joined(lists: Sequence[PairList]) -> PairList:
     if len(lists) == 1:
         return lists[0]
     together, start = [], 0
-    for each in lists:
-        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in each.pairs]
-        start += each.folds
+    for listed in lists:
+        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in listed.pairs]
+        start += listed.folds
     return PairList(tuple(together), start)
 
 

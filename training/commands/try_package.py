@@ -88,7 +88,8 @@ def identify_drawn(client: Client, name: str, *, people: int, seed: int) -> Trie
     """Enroll drawn people in a new gallery and search for them. Raises ClientError if a call is rejected, and Unusable
     (``package_unknown``) if the server doesn't run the package."""
     faces = ProceduralFaces(2 * people, ENROLLED + SEARCHED, seed=seed, first=FIRST)
-    package = next((each.id for each in client.models().models if each.loaded and name in {each.id, each.name}), None)
+    loaded = [model for model in client.models().models if model.loaded]
+    package = next((model.id for model in loaded if name in {model.id, model.name}), None)
     if package is None:
         raise Unusable(f"the server does not run the package {name}", code="package_unknown")
     client.create_gallery(GALLERY)
@@ -111,9 +112,9 @@ def identify_drawn(client: Client, name: str, *, people: int, seed: int) -> Trie
 
 def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
     """Return a drawn person's images as PNG files."""
-    each = faces.images_per_person
+    count = faces.images_per_person
     files = []
-    for index in range(person * each, (person + 1) * each):
+    for index in range(person * count, (person + 1) * count):
         pixels, _ = faces[index]
         file = io.BytesIO()
         wide = np.pad(pixels, ((BORDER, BORDER), (BORDER, BORDER), (0, 0)), mode="edge")

@@ -84,16 +84,16 @@ class Joined(FaceSet):
 
     def __init__(self, sets: Sequence[FaceSet]) -> None:
         self.sets = sets
-        self.starts = np.cumsum([0, *(len(each) for each in sets)])
-        people = np.cumsum([0, *(len(each.people) for each in sets)])
-        self.labels = np.concatenate([each.labels + first for each, first in zip(sets, people[:-1], strict=True)])
-        self.people = [name for each in sets for name in each.people]
+        self.starts = np.cumsum([0, *(len(faces) for faces in sets)])
+        people = np.cumsum([0, *(len(faces.people) for faces in sets)])
+        self.labels = np.concatenate([faces.labels + first for faces, first in zip(sets, people[:-1], strict=True)])
+        self.people = [name for faces in sets for name in faces.people]
 
     @property
     def skipped(self) -> list[int]:
         """Return the damaged images that this process has met."""
         placed = zip(self.starts.tolist(), self.sets, strict=False)
-        return [start + place for start, each in placed for place in getattr(each, "skipped", ())]
+        return [start + place for start, faces in placed for place in getattr(faces, "skipped", ())]
 
     def _find(self, index: int) -> tuple[FaceSet, int]:
         place = range(len(self))[index]  # raises IndexError beyond the end
@@ -101,15 +101,15 @@ class Joined(FaceSet):
         return self.sets[number], place - int(self.starts[number])
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        own, place = self._find(index)
-        return own[place][0], int(self.labels[index])
+        faces, place = self._find(index)
+        return faces[place][0], int(self.labels[index])
 
     def describe(self, index: int) -> str:
-        own, place = self._find(index)
-        return own.describe(place)
+        faces, place = self._find(index)
+        return faces.describe(place)
 
     def key(self) -> str:
-        return " ".join(each.key() for each in self.sets)
+        return " ".join(faces.key() for faces in self.sets)
 
     def stamp(self) -> str:
-        return " ".join(each.stamp() for each in self.sets)
+        return " ".join(faces.stamp() for faces in self.sets)

@@ -128,9 +128,9 @@ class IndexedFaces(FaceSet):
             raise kind(f"{self.describe(index)}: {error}", image=self.describe(index)) from error
 
     def _another(self, index: int, label: int) -> Pixels:
-        own = np.flatnonzero(self.labels == label)
-        start = int(np.searchsorted(own, index))
-        for place in np.roll(own, -start)[1:].tolist():
+        places = np.flatnonzero(self.labels == label)
+        start = int(np.searchsorted(places, index))
+        for place in np.roll(places, -start)[1:].tolist():
             try:
                 return self._crop(place)
             except LikenessError:

@@ -211,8 +211,8 @@ class ShardSampler(BatchSampler):
         groups = np.searchsorted(ends, places, side="right") // self.together
         for group in np.unique(groups):
             first, last = self._before(group, ends), self._before(group + 1, ends)
-            own = groups == group
-            places[own] = first + permuted(places[own] - first, last - first, self.rng(int(group)))
+            in_group = groups == group
+            places[in_group] = first + permuted(places[in_group] - first, last - first, self.rng(int(group)))
         begins = ends - self.counts[order]
         begun = np.flatnonzero((begins >= index * self.batch_size) & (begins < (index + 1) * self.batch_size))
         for ahead in order[self.together :][begun[begun < len(order) - self.together]].tolist():
@@ -239,7 +239,7 @@ class MixedSampler(BatchSampler):
         super().__init__(batch_size, **shared)
         self.places = [np.flatnonzero(groups == group) for group in range(len(shares))]
         self.shares, self.largest = shares, int(np.argmax(shares))
-        require(all(len(own) for own in self.places), "a source has no images left")
+        require(all(len(places) for places in self.places), "a source has no images left")
         # Every other group's rounding may take one more than its share; the largest group's rest must not be negative
         fits = batch_size * max(shares) >= len(shares) - 2
         require(fits, f"a batch of {batch_size} is too small for {len(shares)} sources")
@@ -309,8 +309,8 @@ def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shar
     if name == "plain":
         return PlainSampler(labels, batch_size=batch_size, **shared)
     if ":" in name:
-        own = named("sampler", name)
-        require(isinstance(own, type) and issubclass(own, BatchSampler), f"{name} is no BatchSampler")
-        made: BatchSampler = own(labels, batch_size=batch_size, **shared)
+        kind = named("sampler", name)
+        require(isinstance(kind, type) and issubclass(kind, BatchSampler), f"{name} is no BatchSampler")
+        made: BatchSampler = kind(labels, batch_size=batch_size, **shared)
         return made
     raise SamplerError(f"no sampler {name!r}; {did_you_mean(name, names())} There are: {', '.join(names())}")

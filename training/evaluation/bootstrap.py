@@ -39,7 +39,7 @@ def _ascending(scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *more: Ar
     """Return the scores in ascending order, and the other values of each pair in the same order."""
     order = np.argsort(np.asarray(scores, np.float64), kind="stable")
     known = (np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64))
-    return [each[order] for each in (*known, *map(np.asarray, more))]
+    return [values[order] for values in (*known, *map(np.asarray, more))]
 
 
 def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
@@ -58,7 +58,7 @@ def match_rate_interval(
 ) -> Interval:
     """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round. Arrays are as for
     `equal_error_rate_interval`."""
-    descending, is_mated, sides = (each[::-1] for each in _ascending(scores, mated, people))
+    descending, is_mated, sides = (values[::-1] for values in _ascending(scores, mated, people))
     value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(descending[~is_mated], fmr), descending[is_mated])
     counted = _pair_counts(is_mated, sides, rounds, seed)
     samples = [metrics.weighted_match_rate(descending, is_mated, counts, fmr) for counts in counted]

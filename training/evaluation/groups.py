@@ -231,10 +231,10 @@ def spread(
     the first package don't count."""
     scores_of: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
     for name, members in rows.items():
-        some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
+        sample = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
         kept: Bools | None = None
         for package, vectors in packages.items():
-            scores = vectors[some] @ vectors[some].T
+            scores = vectors[sample] @ vectors[sample].T
             if kept is None:
                 kept = np.triu(np.ones(scores.shape, bool), 1) & (scores < same_above)
             if kept.any():
@@ -246,9 +246,9 @@ def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
     low, high = -1.0, 1.0
     for _ in range(SPREAD_STEPS):
         middle = (low + high) / 2
-        mean = np.mean([(own >= middle).mean() for own in scores.values()])
+        mean = np.mean([(of_group >= middle).mean() for of_group in scores.values()])
         low, high = (middle, high) if mean > SPREAD_FMR else (low, middle)
-    return {name: float((own >= high).mean()) for name, own in scores.items()}
+    return {name: float((of_group >= high).mean()) for name, of_group in scores.items()}
 
 
 YEARS = (2, 5, 10, 20, 200)
@@ -304,8 +304,8 @@ def bias_card(
 ) -> BiasCard:
     """Return the figures as the card of this manifest's model."""
     groups = tuple(
-        Group(name=each.name, photos=each.photos, comparisons=each.comparisons, rates=tuple(map(_rate, each.rates)))
-        for each in figures
+        Group(name=group.name, photos=group.photos, comparisons=group.comparisons, rates=tuple(map(_rate, group.rates)))
+        for group in figures
     )
     return BiasCard(
         measured_on=measured_on,
@@ -324,5 +324,5 @@ def _rate(measured: FoundRate) -> GroupRate:
 def rounded(rate: Interval) -> tuple[float, float, float]:
     """Return low end, value and high end with as many digits as a card holds. They are in this order even if a
     bootstrap's interval doesn't contain its value."""
-    low, value, high = (float(f"{each:.{DIGITS}g}") for each in (rate.low, rate.value, rate.high))
+    low, value, high = (float(f"{number:.{DIGITS}g}") for number in (rate.low, rate.value, rate.high))
     return min(low, value), value, max(high, value)

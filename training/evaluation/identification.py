@@ -145,12 +145,12 @@ def measure(
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
     asked = {fpir: threshold for fpir in fpirs if (threshold := service_threshold(fpir)) is not None}
     searched = [_Searched(templates, draw, drawn, fpirs, asked) for draw in draws]
-    figures = [each.figures for each in searched]
+    figures = [drawn.figures for drawn in searched]
     return Identifications(
-        draws=tuple(each.identification for each in searched),
-        summary={name: _summary([own[name] for own in figures]) for name in figures[0]},
-        cmc=tuple(_mean(of_draws) for of_draws in zip(*(each.ranks for each in searched), strict=True)),
-        curves=tuple(each.curve for each in searched if len(each.strangers)),
+        draws=tuple(drawn.identification for drawn in searched),
+        summary={name: _summary([of_draw[name] for of_draw in figures]) for name in figures[0]},
+        cmc=tuple(_mean(of_draws) for of_draws in zip(*(drawn.ranks for drawn in searched), strict=True)),
+        curves=tuple(drawn.curve for drawn in searched if len(drawn.strangers)),
     )
 
 
@@ -179,8 +179,8 @@ class _Searched:
             self.ranking, self.strangers, possible, self.mates_drawn, self.strangers_drawn
         ).T
         self.missed = {
-            fpir: _Sampled(metrics.fnir_at_fpir(self.ranking, self.strangers, fpir), 1 - own, len(self.ranking.rank))
-            for fpir, own in zip(possible, matched, strict=True)
+            fpir: _Sampled(metrics.fnir_at_fpir(self.ranking, self.strangers, fpir), 1 - shares, len(self.ranking.rank))
+            for fpir, shares in zip(possible, matched, strict=True)
         }
         self.asked = {fpir: (threshold, *self._at(threshold)) for fpir, threshold in asked.items()}
 
@@ -219,8 +219,8 @@ class _Searched:
             mated_searches=len(self.ranking.rank),
             stranger_searches=len(self.strangers),
             rank1=self.ranks[0].interval,
-            cmc=tuple(each.value for each in self.ranks),
-            cmc_intervals=tuple(each.interval for each in self.ranks),
+            cmc=tuple(rate.value for rate in self.ranks),
+            cmc_intervals=tuple(rate.interval for rate in self.ranks),
             match_rates=tuple(
                 MatchRate(fpir, metrics.threshold_at_fmr(self.strangers, fpir), missed.missing.interval)
                 for fpir, missed in self.missed.items()
@@ -233,15 +233,15 @@ class _Searched:
 
 
 def _summary(of_draws: Sequence[_Sampled]) -> Summary:
-    values = [each.value for each in of_draws]
+    values = [rate.value for rate in of_draws]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return Summary(float(np.mean(values)), deviation, min(values), max(values), _mean(of_draws))
 
 
 def _mean(of_draws: Sequence[_Sampled]) -> Interval:
-    value = float(np.mean([each.value for each in of_draws]))
-    samples = np.mean([each.samples for each in of_draws], axis=0)
-    return bootstrap.share_interval(value, samples, min(each.searches for each in of_draws))
+    value = float(np.mean([rate.value for rate in of_draws]))
+    samples = np.mean([rate.samples for rate in of_draws], axis=0)
+    return bootstrap.share_interval(value, samples, min(rate.searches for rate in of_draws))
 
 
 def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]:

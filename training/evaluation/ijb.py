@@ -94,7 +94,7 @@ def read_protocol(folder: Path) -> Protocol:
     if unknown or empty:
         problem = f"no person for template {min(unknown)}" if unknown else f"no face of template {min(empty)}"
         raise ValueError(f"{meta}: the lists name {problem}")
-    first, second = (np.array(sorted(each), np.int64) for each in lists)
+    first, second = (np.array(sorted(names), np.int64) for names in lists)
     return Protocol(faces, pairs, subject_of, (first, second), np.array(sorted(probes), np.int64))
 
 
@@ -177,8 +177,8 @@ def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
     first, second = (np.searchsorted(templates, protocol.pairs[:, side]) for side in (0, 1))
     scores = np.empty(len(first))
     for start in range(0, len(first), PAIRS_AT_ONCE):
-        some = slice(start, start + PAIRS_AT_ONCE)
-        scores[some] = np.einsum("pd,pd->p", pooled.vectors[first[some]], pooled.vectors[second[some]])
+        part = slice(start, start + PAIRS_AT_ONCE)
+        scores[part] = np.einsum("pd,pd->p", pooled.vectors[first[part]], pooled.vectors[second[part]])
     both_shown: Bools = pooled.found[first] & pooled.found[second]
     return np.where(both_shown, np.clip(scores, -1, 1), NO_MATCH)
 

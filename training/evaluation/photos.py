@@ -30,7 +30,7 @@ def open_photos(path: Path) -> Photos:
     """Open a folder, an uncompressed tar file or a verification pack. Raises ValueError if it holds no photos, or two
     with the same name."""
     if path.is_dir():
-        photos = Photos((_key(each), each.read_bytes) for each in walk(path))
+        photos = Photos((_key(file), file.read_bytes) for file in walk(path))
     elif path.is_file() and path.suffix == PACK_ENDING:
         photos = PackPhotos(path)
     elif path.is_file():
@@ -51,7 +51,7 @@ def _in_tar(path: Path) -> Photos:
         return lambda: content[start : start + size]
 
     with tarfile.open(path, "r:") as archive:
-        files = ((PurePosixPath(each.name), each.offset_data, each.size) for each in archive if each.isfile())
+        files = ((PurePosixPath(member.name), member.offset_data, member.size) for member in archive if member.isfile())
         return Photos((_key(name), reader(start, size)) for name, start, size in files if is_photo(name.parts))
 
 

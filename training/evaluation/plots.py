@@ -66,8 +66,8 @@ def cmc(shares: Sequence[Interval], path: Path) -> None:
     """Draw the share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
     figure, axes = _figure()
     ranks = range(1, len(shares) + 1)
-    axes.fill_between(ranks, [each.low for each in shares], [each.high for each in shares], alpha=0.25)
-    axes.plot(ranks, [each.value for each in shares], marker="o", markersize=3)
+    axes.fill_between(ranks, [share.low for share in shares], [share.high for share in shares], alpha=0.25)
+    axes.plot(ranks, [share.value for share in shares], marker="o", markersize=3)
     axes.set_xticks(list(ranks))
     axes.set(xlabel="rank", ylabel="found at this rank or better")
     _save(figure, path)

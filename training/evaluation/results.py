@@ -30,9 +30,9 @@ def _plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -229,8 +229,10 @@ def show_turned(package: str, figures: Sequence[Turned], beside: Sequence[Beside
     table = Table(
         "turned by", f"mated match, FMR {MATCH_FMR:g}", *rates, title="times as often as upright (95 % over people)"
     )
-    for each in beside:
-        table.add_row(each.turned_by, *map(_multiple, (each.mated, each.strangers, each.mixed, each.searches)))
+    for turned in beside:
+        table.add_row(
+            turned.turned_by, *map(_multiple, (turned.mated, turned.strangers, turned.mixed, turned.searches))
+        )
     Console().print(table)
 
 

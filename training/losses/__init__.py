@@ -134,12 +134,12 @@ def hyperparameters(kind: type) -> list[str]:
     """Return the arguments that a recipe may set: keyword arguments of our losses, all arguments of the user's own."""
     parameters = inspect.signature(kind).parameters.values()
     ours = issubclass(kind, ClassLoss | PairLoss) or not issubclass(kind, nn.Module)
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY or not ours]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY or not ours]
 
 
 def check_hyper(name: str, kind: type, hyper: Iterable[str]) -> None:
     known = inspect.signature(kind).parameters.values()
-    for argument in () if any(each.kind is each.VAR_KEYWORD for each in known) else hyper:
+    for argument in () if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known) else hyper:
         check_choice(f"argument of {name}", argument, hyperparameters(kind))
 
 

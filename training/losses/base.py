@@ -188,14 +188,14 @@ class Part:
     """A batch with the class rows of this process.
 
     `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `column` (B,) the row of each sample's class;
-    `own` (B,) bool, whether that class is among these rows (if not, `column` is any row); None: all are. Shapes don't
-    depend on the labels, so that nothing waits for the GPU.
+    `is_here` (B,) bool, whether that class is among these rows (if not, `column` is any row); None: all are. Shapes
+    don't depend on the labels, so that nothing waits for the GPU.
     """
 
     x: Tensor
     rows: Mapping[str, Tensor]
     column: Tensor
-    own: Tensor | None
+    is_here: Tensor | None
     ranks: Ranks
 
     @property
@@ -203,18 +203,18 @@ class Part:
         return self.rows["weight"]
 
     def at_target(self, columns: Tensor) -> Tensor:
-        """Return each sample's entry in the column of its class: (B, R) → (B,); arbitrary if it is not `own`."""
+        """Return each sample's entry in the column of its class: (B, R) → (B,); arbitrary where `is_here` is False."""
         return columns.gather(1, self.column[:, None])[:, 0]
 
     def put(self, columns: Tensor, values: Tensor) -> Tensor:
         """Return the (B, R) columns with the target entries replaced by values (B,)."""
-        if self.own is not None:
-            values = torch.where(self.own, values, self.at_target(columns))
+        if self.is_here is not None:
+            values = torch.where(self.is_here, values, self.at_target(columns))
         return columns.scatter(1, self.column[:, None], values[:, None])
 
     def own_values(self, values: Tensor) -> Tensor:
         """Return values (B,) with zeros for samples whose class is in another process."""
-        return values if self.own is None else torch.where(self.own, values, torch.zeros_like(values))
+        return values if self.is_here is None else torch.where(self.is_here, values, torch.zeros_like(values))
 
     def spread(self, values: Tensor) -> Tensor:
         """Return the values (B,) of every sample's target, from the process that holds its class. No gradient."""

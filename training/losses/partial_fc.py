@@ -139,8 +139,8 @@ class PartialFC(nn.Module):
         """Return the share of all ranks' samples whose own class scores highest without margin. Collective."""
         x, targets = collectives.gather(upcast(embeddings)), collectives.gather(labels.long())
         scores = self.loss.logits(x)
-        column, own = self._own(targets)
-        own_scores = scores.gather(1, column[:, None])[:, 0].masked_fill(~own, -math.inf)
+        column, is_here = self._own(targets)
+        own_scores = scores.gather(1, column[:, None])[:, 0].masked_fill(~is_here, -math.inf)
         return (collectives.largest(own_scores) >= collectives.largest(scores.amax(dim=1))).float().mean()
 
     def _shards(self) -> list[tuple[int, int]]:
@@ -151,18 +151,18 @@ class PartialFC(nn.Module):
 
     def _own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return each sample's row here, and whether its class is here (if not, the row is arbitrary)."""
-        own = (targets >= self.table.first) & (targets < self.table.end)
-        return (targets - self.table.first).clamp(0, self.table.rows - 1), own
+        is_here = (targets >= self.table.first) & (targets < self.table.end)
+        return (targets - self.table.first).clamp(0, self.table.rows - 1), is_here
 
     def _part(self, x: Tensor, targets: Tensor) -> Part:
-        column, own = self._own(targets)
+        column, is_here = self._own(targets)
         rows: Mapping[str, Tensor] = self.loss.class_rows()
         if self.training and self.sample_rate < 1:
-            index = self.draw(column, own)
+            index = self.draw(column, is_here)
             rows = {name: select_rows(row, index) for name, row in rows.items()}
             column = torch.searchsorted(index, column).clamp(max=len(index) - 1)
         x, rows = same_type(x, rows)
-        return Part(x, rows, column, own, Shards())
+        return Part(x, rows, column, is_here, Shards())
 
     def _rows_used(self, start: int, end: int, samples: int) -> int:
         """Return how many rows of a shard take part in a step: the sampled share, at least as many as the batch may
@@ -172,15 +172,15 @@ class PartialFC(nn.Module):
         return max(math.ceil(self.sample_rate * (end - start)), min(samples, end - start))
 
     @torch.no_grad()
-    def draw(self, column: Tensor, own: Tensor) -> Tensor:
-        """Return the rows of this step, sorted: those in `column` where `own`, and random others.
+    def draw(self, column: Tensor, is_here: Tensor) -> Tensor:
+        """Return the rows of this step, sorted: those in `column` where `is_here`, and random others.
 
         The draw depends on (seed, first row of the shard), so a resumed run draws the same rows.
         """
         rows = self.table.rows
         generator = torch.Generator(column.device).manual_seed(hash((self.seed, self.table.first)) % 2**63)
         priority = torch.rand(rows, generator=generator, device=column.device)
-        priority.scatter_reduce_(0, column, 2.0 * own.to(priority.dtype), "amax")  # 2 is above all values of rand
+        priority.scatter_reduce_(0, column, 2.0 * is_here.to(priority.dtype), "amax")  # 2 is above all values of rand
         count = self._rows_used(self.table.first, self.table.end, len(column))
         return priority.topk(count).indices.sort().values
 

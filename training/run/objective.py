@@ -54,8 +54,8 @@ class Term(nn.Module):
         triplets = None if self.miner is None else self.miner(embeddings.detach(), labels)
         if self.across_towers:
             triplets = between_towers(all_triplets(labels) if triplets is None else triplets)
-        own = {"image_ids": images} if self.per_image else {}
-        mined: Tensor = self.loss(embeddings, labels, *(() if triplets is None else (triplets,)), **own)
+        extra = {"image_ids": images} if self.per_image else {}
+        mined: Tensor = self.loss(embeddings, labels, *(() if triplets is None else (triplets,)), **extra)
         return mined
 
 
@@ -119,11 +119,11 @@ class Objective(nn.Module):
         if not tables:
             raise InvalidInput("model.imprint needs a loss with class weights.", code="invalid_recipe")
         for loss in tables:
-            own = means[loss.table.first : loss.table.end].to(loss.weight)
+            centres = means[loss.table.first : loss.table.end].to(loss.weight)
             if loss.weight.ndim == 3:
-                loss.weight.add_(own[:, None])  # add the mean to the random start, since equal centres would stay equal
+                loss.weight.add_(centres[:, None])  # to the random start, since equal centres would stay equal
             else:
-                loss.weight.copy_(own)
+                loss.weight.copy_(centres)
 
     def seed(self, seed: int) -> None:
         """Seed the miners' generators and the draw of classes, so that no random state carries over between steps."""

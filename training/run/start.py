@@ -40,9 +40,9 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
     fresh: list[str] = []
     for number in range(2 if isinstance(model, TwoTowers) else 1):
         network = tower(model, number)  # type: ignore[arg-type]  # is one of the two classes with towers
-        own = network.state_dict()
-        fitting = _fitting(own, given, config.start)
-        fresh = [name for name, value in own.items() if value.ndim and name not in fitting]
+        weights = network.state_dict()
+        fitting = _fitting(weights, given, config.start)
+        fresh = [name for name, value in weights.items() if value.ndim and name not in fitting]
         by_name = any(name in given for name in fitting)
         left_out = [name for name, value in given.items() if value.ndim and by_name and name not in fitting]
         _check_listed(fresh, left_out, config)
@@ -60,10 +60,10 @@ def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) 
         for names in (fresh, left_out)
     )
     if fresh or left_out:
-        some = ", ".join(list(dict.fromkeys([*fresh, *left_out]))[:4])
+        examples = ", ".join(list(dict.fromkeys([*fresh, *left_out]))[:4])
         message = (
             f"{len(fresh)} weights of this model are not in {config.start}, and {len(left_out)} of its weights have no "
-            f"place in this model ({some} …). List the names of those that may differ in model.fresh."
+            f"place in this model ({examples} …). List the names of those that may differ in model.fresh."
         )
         raise InvalidInput(message, code="start_does_not_fit", fresh=fresh, left_out=left_out)
 
@@ -85,11 +85,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    named = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
+def _fitting(weights: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    named = {name: given[name] for name in weights if name in given and given[name].shape == weights[name].shape}
     if named:
         return named
-    bodies = [[(name, value) for name, value in each.items() if value.ndim] for each in (own, given)]
+    bodies = [[(name, value) for name, value in network.items() if value.ndim] for network in (weights, given)]
     if [value.shape for _, value in bodies[0]] == [value.shape for _, value in bodies[1]]:
         return {name: value for (name, _), (_, value) in zip(*bodies, strict=True)}
     message = f"None of the weights in {start} fits this model: choose the backbone, dim and options it was made with."
@@ -101,8 +101,8 @@ def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
     Collective: each rank embeds its share of the crops."""
     mine = np.arange(len(crops))[collectives.rank() :: collectives.ranks()]
     sums = torch.zeros(len(crops.people), dim, dtype=torch.float32)
-    for some, vectors in embedded(model, crops, mine):
-        sums.index_add_(0, torch.from_numpy(crops.labels[some]), vectors)
+    for part, vectors in embedded(model, crops, mine):
+        sums.index_add_(0, torch.from_numpy(crops.labels[part]), vectors)
     return unit(collectives.summed(sums.to(next(model.parameters()).device)))
 
 
@@ -112,9 +112,9 @@ def embedded(
     """Yield the places, a few at a time, with the (n, D) templates of their crops, and show progress."""
     with counted("embedding the training set", len(places), console) as progress:
         for start in range(0, len(places), EMBEDDED_AT_ONCE):
-            some = places[start : start + EMBEDDED_AT_ONCE]
-            yield some, embed(model, torch.from_numpy(crops.images(some)))
-            progress(len(some))
+            part = places[start : start + EMBEDDED_AT_ONCE]
+            yield part, embed(model, torch.from_numpy(crops.images(part)))
+            progress(len(part))
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -126,9 +126,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         matching = fnmatch.filter(named, pattern)
         if not matching:
-            some = ", ".join(list(named)[:3])
+            examples = ", ".join(list(named)[:3])
             raise InvalidInput(
-                f"model.freeze: no weight is named {pattern!r}; there are {some} …", code="invalid_recipe"
+                f"model.freeze: no weight is named {pattern!r}; there are {examples} …", code="invalid_recipe"
             )
         for name in matching:
             named[name].requires_grad_(False)

@@ -54,8 +54,8 @@ def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
     weight = _centres(saved, len(crops.people))
     model = tower(checkpoint.trained_model(saved))
     cosines = [
-        torch.einsum("nd,nkd->nk", vectors, weight[torch.from_numpy(crops.labels[some])]).numpy()
-        for some, vectors in embedded(model, crops, np.arange(len(crops)), console)
+        torch.einsum("nd,nkd->nk", vectors, weight[torch.from_numpy(crops.labels[part])]).numpy()
+        for part, vectors in embedded(model, crops, np.arange(len(crops)), console)
     ]
     angles = dominant_angles(np.concatenate(cosines), crops.labels)
     chosen = [index for index in np.argsort(-angles, kind="stable").tolist() if angles[index] > degrees]
@@ -71,7 +71,8 @@ def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
 def _centres(saved: checkpoint.Checkpoint, people: int) -> Tensor:
     """Return the (C, K, D) class weights of the first loss with several centres a class."""
     weights = (term.get("weight") for term in saved.state["objective"]["terms"])
-    weight = next((each for each in weights if each is not None and each.ndim == 3 and each.shape[1] > 1), None)
+    several = (weight for weight in weights if weight is not None and weight.ndim == 3 and weight.shape[1] > 1)
+    weight = next(several, None)
     if weight is None:
         message = f"{saved.path} has one centre a class: train with subcenter_arcface and centers = 3 before."
         raise InvalidInput(message, code="no_sub_centres")
@@ -87,5 +88,5 @@ def dominant_angles(cosines: NDArray[np.float32], labels: NDArray[np.int64]) -> 
     centres = cosines.shape[1]
     nearest = labels * centres + cosines.argmax(axis=1)
     votes = np.bincount(nearest, minlength=(int(labels.max()) + 1) * centres).reshape(-1, centres)
-    own = cosines[np.arange(len(labels)), votes.argmax(axis=1)[labels]].astype(np.float64)
-    return np.asarray(np.degrees(np.arccos(own.clip(-1, 1))), np.float64)
+    to_main = cosines[np.arange(len(labels)), votes.argmax(axis=1)[labels]].astype(np.float64)
+    return np.asarray(np.degrees(np.arccos(to_main.clip(-1, 1))), np.float64)

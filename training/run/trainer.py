@@ -214,7 +214,7 @@ class Trainer:
         norm = self._clip()
         _, loss, parts, embeddings, labels = used[-1]
         accuracy = self.objective.accuracy(embeddings, labels) if measured else None
-        void = self.guard.step(self.optimizer, norm, [each[1] for each in used], step)
+        void = self.guard.step(self.optimizer, norm, [term[1] for term in used], step)
         if self.average:
             self.average.update(self.model, step, void)
         self.progress.step += 1

@@ -313,16 +313,16 @@ def _drop_faceless(run: Import) -> None:
     """Delete the archive's unnamed subjects whose face was rejected, or belongs to another subject here."""
     lines = json_lines.split(run.member(SUBJECTS).pieces())
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
-    for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
+    for part in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
         with run.core.galleries.change(run.core.store.gallery(run.gallery.id)) as change:
-            subjects = brief_subjects(change.connection, change.gallery, some)
+            subjects = brief_subjects(change.connection, change.gallery, part)
             drop_unnamed(change, [row.key for row in subjects.values()])
 
 
 def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
     """Restore corrections. Raises InvalidInput ``invalid_template``, ``invalid_image``."""
     gallery = run.gallery
-    some = []
+    corrections = []
     for line in lines:
         parsed = json_lines.parse(line, CorrectionLine)
         template, crop = parsed.template, parsed.crop
@@ -333,14 +333,14 @@ def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any])
             _check_crop(crop)
         kept = crop if gallery.store == "crop" else None
         times = parsed.created_at, parsed.expires_at
-        some.append(Correction(parsed.id, parsed.subject, gallery.embedder, template, kept, *times))
-    run.job.counts["corrections"] += len(some)
-    restore_corrections(run.core.store, gallery, some, partial(run.job.checkpoint, saved))
+        corrections.append(Correction(parsed.id, parsed.subject, gallery.embedder, template, kept, *times))
+    run.job.counts["corrections"] += len(corrections)
+    restore_corrections(run.core.store, gallery, corrections, partial(run.job.checkpoint, saved))
 
 
 def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
-    some = [dismissals.Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
-    dismissals.restore(run.core.store.database, run.gallery, some, partial(run.job.checkpoint, saved))
+    dismissed = [dismissals.Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
+    dismissals.restore(run.core.store.database, run.gallery, dismissed, partial(run.job.checkpoint, saved))
 
 
 def _face_lines(run: Import) -> Iterator[tuple[FaceLine, int]]:
@@ -390,8 +390,8 @@ def _verify(run: Import, trust: str) -> Manifest:
         signatures.verify(public_key, signature, raw, PURPOSE)
     except Unusable as error:
         raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
-    own = Signer.of(run.core.secrets).public_key
-    if not (hmac.compare_digest(public_key, own) or signatures.is_named(public_key, trust)):
+    server_key = Signer.of(run.core.secrets).public_key
+    if not (hmac.compare_digest(public_key, server_key) or signatures.is_named(public_key, trust)):
         message = (
             "The archive was signed by another server, whose key has the SHA-256 "
             f"{signatures.fingerprint(public_key)}. If you trust it, give that as `trust`."

@@ -157,23 +157,23 @@ def restore(
     place = sqlite_only(url)
     with ExitStack() as stack:
         # Delete what was replaced last: until the new database is in its place, it may have to be moved back.
-        own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
+        unpacked = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
         draft = stack.enter_context(replacing_sqlite(place, replace=replace))
-        head, kept = unpack(path, draft, own)
+        head, kept = unpack(path, draft, unpacked)
         try:
             signer = signatures.check_signed(head, PURPOSE) if "signature" in head else None
         except Unusable as error:
             raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
         stack.enter_context(_put(data_dir, kept))
         _check(draft, find_rings(), signer, trust=trust)
-        stack.enter_context(_put_own(data_dir, own, replace=replace))
+        stack.enter_context(_put_own(data_dir, unpacked, replace=replace))
     rows = {str(name): int(number) for name, number in head["rows"].items()}
     return Summary(str(head["created_at"]), rows, signatures.fingerprint(signer) if signer else None)
 
 
-def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Write the database to `draft`, packages and calibrations below `own`. Return the content of `backup.json` and the
-    keys. Raises FileMissing, and InvalidInput ``invalid_backup``."""
+def unpack(path: Path, draft: Path, unpacked: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Write the database to `draft`, packages and calibrations below `unpacked`. Return the content of `backup.json`
+    and the keys. Raises FileMissing, and InvalidInput ``invalid_backup``."""
     small: dict[str, bytes] = {}
     sums: dict[str, str] = {}
     try:
@@ -184,7 +184,7 @@ def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str
                 small[entry.name] = entry.read()
                 sums[entry.name] = hashlib.sha256(small[entry.name]).hexdigest()
             elif entry.name.startswith(tuple(f"{folder}/" for folder in OWN)) and entry.problem is None:
-                sums[entry.name] = _write_own(own / entry.name, entry.pieces())
+                sums[entry.name] = _write_own(unpacked / entry.name, entry.pieces())
             else:
                 raise _invalid("it holds a file that no backup has")
         head = json.loads(small.pop(HEAD, b"null"))
@@ -250,28 +250,28 @@ def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 @contextmanager
-def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
-    """Move packages and calibrations from `own` into the data folder; move them back if the block fails.
+def _put_own(data_dir: Path, unpacked: Path, *, replace: bool) -> Iterator[None]:
+    """Move packages and calibrations from `unpacked` into the data folder; move them back if the block fails.
 
     If the process is killed, whoever uses the folder next moves them back, while the database's draft exists.
     """
-    found = sorted(path.relative_to(own) for path in own.glob("*/*"))
+    found = sorted(path.relative_to(unpacked) for path in unpacked.glob("*/*"))
     names = [name for name in found if replace or not (data_dir / name).exists()]
     for name in names:
         (data_dir / name).parent.mkdir(exist_ok=True)
-        (own / REPLACED / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / REPLACED / name).parent.mkdir(parents=True, exist_ok=True)
     if names:
-        with replacing(own / MOVING) as file:
+        with replacing(unpacked / MOVING) as file:
             file.write("\0".join(map(str, names)).encode())
     try:
         for name in names:
             if (data_dir / name).exists():
-                (data_dir / name).rename(own / REPLACED / name)
-            (own / name).rename(data_dir / name)
+                (data_dir / name).rename(unpacked / REPLACED / name)
+            (unpacked / name).rename(data_dir / name)
         yield
     except BaseException:
         if names:
-            move_back(data_dir, own)
+            move_back(data_dir, unpacked)
         raise
 
 
@@ -286,8 +286,8 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
         opened = {name: rings.secrets.open(blob, purpose_of(name)) for name, blob in sealed.items() if rings.secrets}
     except SealedUnreadable:
         opened = {}
-    own = Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
-    if not trust and (signer is None or signer != own):
+    restored_key = Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
+    if not trust and (signer is None or signer != restored_key):
         reason = "isn't signed, so it may have been altered"
         if signer is not None:
             known_as = signatures.fingerprint(signer)

@@ -133,7 +133,7 @@ def _group(session: Session, client: Client, gallery: str, source: Path, folder:
     def embed(path: Path) -> answers.EmbedAnswer | Failure:
         return attempt(lambda: client.embed(path, model=embedder))
 
-    for path, found in photos.each(embed, files, "group", jobs=SENT_AT_ONCE):
+    for path, found in photos.in_parallel(embed, files, "group", jobs=SENT_AT_ONCE):
         try:
             if isinstance(found, Failure):
                 raise found
@@ -141,7 +141,9 @@ def _group(session: Session, client: Client, gallery: str, source: Path, folder:
         except (ApiError, InvalidInput) as error:
             output.complain(error, path)
             code = Exit.REFUSED
-    grouped = roll.write([point for each in model.calibrations if each.default for point in each.points])
+    grouped = roll.write(
+        [point for calibration in model.calibrations if calibration.default for point in calibration.points]
+    )
     faces = sum(map(len, grouped.groups))
     answer = {"people": len(grouped.groups), "faces": faces, "without": grouped.without, "folder": str(folder)}
     session.say(
@@ -403,12 +405,12 @@ def _parquet(path: Path) -> Source:
         yield tar_stream.header(FACES, size)
         yield from about()
         yield tar_stream.padding(size)
-        dimension = next((some.shape[1] for some in vectors()), 1)
+        dimension = next((batch.shape[1] for batch in vectors()), 1)
         head = npy.head(opened.metadata.num_rows, dimension)
         size = len(head) + opened.metadata.num_rows * dimension * 4
         yield tar_stream.header(TEMPLATES, size) + head
-        for some in vectors():
-            yield some.tobytes()
+        for batch in vectors():
+            yield batch.tobytes()
         yield tar_stream.padding(size) + tar_stream.TAR_END
 
     return Source("templates", pieces)

@@ -128,6 +128,6 @@ def _check_empty(connection: Connection) -> None:
         if name not in METADATA.tables and name != VERSION.name:
             message = f"The database has a table of another program, {name}: name a database of its own."
             raise Conflict(message, code="database_not_empty", table=name)
-        some = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
-        if name not in MADE_AT_START and connection.execute(some).first():
+        first_row = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
+        if name not in MADE_AT_START and connection.execute(first_row).first():
             raise Conflict("There is already a database, and it is not empty.", code="database_not_empty")

@@ -59,8 +59,8 @@ def group_photos(core: Components, job: Running) -> None:
     photos = list[int]()
     look = partial(_faces_of, run)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="group") as pool:
-        for some in json_lines.batches(photos_of(run), PHOTOS_AT_ONCE):
-            for photo, found in zip(some, pool.map(look, some), strict=True):
+        for batch in json_lines.batches(photos_of(run), PHOTOS_AT_ONCE):
+            for photo, found in zip(batch, pool.map(look, batch), strict=True):
                 photos.append(photo.item)
                 if isinstance(found, InvalidInput):
                     run.refuse(photo.item, photo.name, found)
@@ -97,7 +97,7 @@ def _faces_of(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
 def _grouped(core: Components, run: Import, seen: list[Seen]) -> list[list[dict[str, Any]]]:
     if not seen:
         return []
-    vectors = np.stack([one.face.template.vector for one in seen if one.face.template is not None])
+    vectors = np.stack([photo.face.template.vector for photo in seen if photo.face.template is not None])
     points = core.operations.thresholds_in(run.gallery, run.gallery.embedder).points
     return [[seen[row].answer() for row in rows] for rows in people_of(vectors, points)]
 

@@ -113,9 +113,9 @@ def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined,
     """Return the items of the turned heads that match no good face of their subject."""
     alone: set[int] = set()
     for subject in {examined.subject.id for examined, _ in faces if examined.poor}:
-        own = [(examined, face.template) for examined, face in faces if examined.subject.id == subject]
-        turned = {examined.photo.item: template for examined, template in own if examined.poor}
-        good = [template for examined, template in own if not examined.poor]
+        mine = [(examined, face.template) for examined, face in faces if examined.subject.id == subject]
+        turned = {examined.photo.item: template for examined, template in mine if examined.poor}
+        good = [template for examined, template in mine if not examined.poor]
         matched = run.core.operations.beside_good(gallery, subject, list(turned.values()), good)
         alone.update(item for item, is_match in zip(turned, matched, strict=True) if not is_match)
     return alone
@@ -135,8 +135,8 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        chosen = examine(run.core.operations, run.gallery, photo.content, level)
-        return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), chosen.poor)
+        chosen, poor = examine(run.core.operations, run.gallery, photo.content, level)
+        return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), poor)
     except InvalidInput as error:
         return error
 

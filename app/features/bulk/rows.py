@@ -100,8 +100,8 @@ def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Seq
 
     Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
     """
-    own, *others = gallery.packages
-    if package != own:
+    current, *others = gallery.packages
+    if package != current:
         raise package_mismatch(gallery.index_spec, package)
     vectors = [face.template.vector for face in faces]
     whole = all(vector.shape == (gallery.dimension,) for vector in vectors)

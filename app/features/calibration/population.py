@@ -143,8 +143,8 @@ def measure_population(
     calibration = None
     if len(points.rising(measured.points)) > 1:
         calibration = points.calibration(measured, name=NAME, measured_on=measured_on, pairs=about, default=True)
-    own = package.calibration.points if package.calibration else ()
-    rates_here = points.false_match_rates(measured, who, [point.threshold for point in own])
+    package_points = package.calibration.points if package.calibration else ()
+    rates_here = points.false_match_rates(measured, who, [point.threshold for point in package_points])
     figures = Figures(
         subjects=people,
         faces=len(who),
@@ -155,7 +155,8 @@ def measure_population(
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
         missed=len(same.keys) / calibration.comparisons if calibration else 0.0,
         differences=tuple(
-            RateDifference(point.fmr, point.threshold, rate) for point, rate in zip(own, rates_here, strict=True)
+            RateDifference(point.fmr, point.threshold, rate)
+            for point, rate in zip(package_points, rates_here, strict=True)
         ),
     )
     return Population(figures, calibration, _suspicions(vectors, suspicious))
@@ -206,18 +207,19 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
     )
 
 
-def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thresholds:
-    """Return the thresholds that decide: where its pairs support the rate, the gallery's ``own``, raised to the floor.
+def deciding(package: Thresholds, calibration: Calibration, *, allow_laxer: bool) -> Thresholds:
+    """Return the thresholds that decide: those of the gallery's ``calibration`` where its pairs support the rate,
+    raised to the floor.
 
-    Below the gallery's lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
+    Below its lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
     over the package's rate, both at the gallery's last threshold, since populations differ by about the same factor at
     all rates (docs/explanation/accuracy.md). If the gallery's threshold is above all of the package's, lower rates are
     not supported.
     """
-    floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in own.points]
-    pairs = zip(own.points, floors, strict=True)
+    floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in calibration.points]
+    pairs = zip(calibration.points, floors, strict=True)
     floored = extended([point if floor is None else raised(point, floor) for point, floor in pairs], ())
     stated = package.fmr_of(floored[-1].threshold)
     ratio = None if stated is None else floored[-1].fmr / stated
-    independence = package.independence if own.independence is None else own.independence
-    return package.with_gallery(own.model_copy(update={"points": floored}), independence, ratio)
+    independence = package.independence if calibration.independence is None else calibration.independence
+    return package.with_gallery(calibration.model_copy(update={"points": floored}), independence, ratio)

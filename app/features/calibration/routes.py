@@ -16,13 +16,11 @@ from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.choices import CalibrationSource
-from app.errors import OperatingPointUnavailable
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.population import deciding
 from app.features.calibration.store import Calibrations
 from app.features.own_jobs import last_job
 from app.jobs.store import JobStore
-from app.package.thresholds import Thresholds
 
 router = Router("galleries")
 
@@ -157,20 +155,20 @@ def _measured(state: State) -> GalleryMeasured | None:
 def _points(state: State) -> list[GalleryPoint]:
     measured = state.standing.measured
     calibration = measured.calibration if measured else None
-    own = {point.fmr: point for point in calibration.points} if calibration else {}
+    gallery_points = {point.fmr: point for point in calibration.points} if calibration else {}
     package = {point.fmr: point.threshold for point in state.package.points}
     whole = calibration and deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
-    differences = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
+    differences = {rate.fmr: rate.found for rate in measured.figures.differences if rate.found} if measured else {}
     rows = []
-    for fmr in sorted({*own, *package}, reverse=True):
-        point, rate = own.get(fmr), differences.get(fmr)
+    for fmr in sorted({*gallery_points, *package}, reverse=True):
+        point, rate = gallery_points.get(fmr), differences.get(fmr)
         rows.append(
             GalleryPoint(
                 fmr=fmr,
                 threshold=point.threshold if point else None,
                 threshold_low=point.threshold_low if point else None,
                 threshold_high=point.threshold_high if point else None,
-                decides=_threshold(whole, fmr) if whole else None,
+                decides=whole.threshold(fmr) if whole and whole.supports(fmr) else None,
                 package=package.get(fmr),
                 found=rate.value if rate else None,
                 found_low=rate.low if rate else None,
@@ -178,14 +176,6 @@ def _points(state: State) -> list[GalleryPoint]:
             )
         )
     return rows
-
-
-def _threshold(thresholds: Thresholds, fmr: float) -> float | None:
-    """Return the threshold at ``fmr``; None outside the measured range."""
-    try:
-        return thresholds.threshold(fmr)
-    except OperatingPointUnavailable:
-        return None
 
 
 def _start(core: Components) -> Part:

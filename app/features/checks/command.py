@@ -30,7 +30,7 @@ def check_galleries(session: Session, gallery: AnyGallery = None) -> None:
     """Check that database and index hold the same faces. Exit code 1: they don't."""
     client = session.client()
     names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
-    reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
+    reports = list(photos.in_parallel(client.check_gallery, names, "check", jobs=1))
     for name, report in reports:
         word = "in order" if report.ok else "NOT in order"
         head = f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index"
@@ -53,9 +53,9 @@ def check_faces(session: Session, gallery: options.Gallery) -> None:
 
     def is_upright(face: tuple[str, str]) -> bool:
         seen = client.detect(client.face_crop(gallery, *face)).faces
-        return any(each.landmarks is not None and _leaning(each.landmarks) <= LEANS_MOST for each in seen)
+        return any(face.landmarks is not None and _leaning(face.landmarks) <= LEANS_MOST for face in seen)
 
-    wrong = [face for face, upright in photos.each(is_upright, kept, "check", jobs=LOOKS) if not upright]
+    wrong = [face for face, upright in photos.in_parallel(is_upright, kept, "check", jobs=LOOKS) if not upright]
     for person, face_id in wrong:
         session.say(
             {"subject": person, "face_id": face_id},

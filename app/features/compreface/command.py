@@ -109,8 +109,8 @@ def _enrolled(
         return DONE
 
     with ThreadPoolExecutor(jobs) as pool:
-        while some := list(islice(wanted, jobs)):
-            yield from zip(some, pool.map(send, some), strict=True)
+        while batch := list(islice(wanted, jobs)):
+            yield from zip(batch, pool.map(send, batch), strict=True)
 
 
 def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:

@@ -114,12 +114,12 @@ def recognize(home: CollectionDep, guard: Guard, grant: Grant, sent: Form[DeepSt
     thresholds = operations.thresholds_in(gallery, found.model)
     scale = AnsweredSimilarity.of(thresholds, exact=exact, sizes=sizes).scale
     predictions = []
-    for each in found.faces:
-        best = each.candidates[0] if each.decision == "known" else None
+    for identified in found.faces:
+        best = identified.candidates[0] if identified.decision == "known" else None
         confidence = round_down(scale.of_cosine(best.score)) if best and best.score is not None else 0.0
         named = best is not None and confidence >= sent.params.min_confidence
         who = {"userid": best.subject, "confidence": confidence} if best and named else STRANGER
-        predictions.append(corners(each.face, found.photo) | who)
+        predictions.append(corners(identified.face, found.photo) | who)
     return _predictions(predictions)
 
 

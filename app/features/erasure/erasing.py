@@ -133,7 +133,7 @@ class Erasures:
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(self._store.gallery(gallery_id)) as change:
             corrections = drop_like(change, subject_id, self._least)
-            reached = {each.name: each.drop(change, subject_id) for each in self._reached}
+            reached = {kind.name: kind.drop(change, subject_id) for kind in self._reached}
             expired_by = utc_now() if reason == "expired" else None
             erased_id, erased = erase_subject(change, subject_id, expired_by=expired_by)
             salt, now = secrets.token_hex(SALT_BYTES), utc_now()
@@ -241,7 +241,7 @@ class Erasures:
             tables = "overwritten"
             log = "emptied" if clean else "emptied as soon as no reader uses it"
         else:
-            tables_of = (TABLES, *(each.tables for each in self._reached))
+            tables_of = (TABLES, *(kind.tables for kind in self._reached))
             self._database.vacuum([table.name for table in chain(*tables_of)], full=rewrite)
             clean = True
             tables = "rewritten" if rewrite else "vacuumed"

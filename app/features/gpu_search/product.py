@@ -58,12 +58,12 @@ class ProductIndex:
         start = 0
         while start < len(vectors):
             room = -self.ntotal % self.part_rows
-            some = np.ascontiguousarray(vectors[start : start + (room or self.part_rows)])
-            before = self._parts[-1] if room else self._empty(some)
-            part = self._run(self._store, {"new": some}, before, ["rows"], on_cpu=False)[0]
+            added = np.ascontiguousarray(vectors[start : start + (room or self.part_rows)])
+            before = self._parts[-1] if room else self._empty(added)
+            part = self._run(self._store, {"new": added}, before, ["rows"], on_cpu=False)[0]
             self._parts[-1 if room else len(self._parts) :] = [part]
-            start += len(some)
-            self.ntotal += len(some)
+            start += len(added)
+            self.ntotal += len(added)
 
     def search(self, probes: Vectors, width: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the `width` highest scores of each probe, (Q, D) float32, and their rows, both (Q, width), best first.
@@ -76,7 +76,7 @@ class ProductIndex:
 
     def _few(self, probes: Vectors, width: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         found = [self._nearest(place, part, probes, width) for place, part in enumerate(self._parts)]
-        scores, rows = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
+        scores, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
         order = np.argsort(-scores, axis=1, kind="stable")[:, :width]
         return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
@@ -85,13 +85,13 @@ class ProductIndex:
         segments = -(-count // SEGMENT)
         length = min(count, SEGMENT)
         spare = segments * length - count
-        each = min(width, length)
+        per_segment = min(width, length)
         inputs = {
             "probes": np.ascontiguousarray(probes, np.float32),
             "segments": np.array([len(probes), segments, length], np.int64),
-            "each": np.array([each], np.int64),
+            "each": np.array([per_segment], np.int64),
             "starts": (np.arange(segments, dtype=np.int64) * length)[None, :, None],
-            "found": np.array([len(probes), segments * each], np.int64),
+            "found": np.array([len(probes), segments * per_segment], np.int64),
             "width": np.array([min(width, count)], np.int64),
         }
         if spare:
@@ -171,7 +171,7 @@ def _nearest_graph(dimension: int, kind: int, *, padded: bool) -> Any:
     ]
     if padded:
         shapes.append(("spare", TensorProto.INT64, [4]))
-    inputs = [helper.make_tensor_value_info(*each) for each in shapes]
+    inputs = [helper.make_tensor_value_info(*shape) for shape in shapes]
     outputs = [
         helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["Q", "W"]),
         helper.make_tensor_value_info("places", TensorProto.INT64, ["Q", "W"]),

@@ -13,9 +13,8 @@ from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.features.liveness.scorer import LivenessSession, Scorer
 from app.inference.attempts import RETRY_S, Attempts
-from app.inference.embedders import CurrentManifests
 from app.inference.session import Session
-from app.package.folders import Package, select
+from app.package.folders import CurrentManifests, Package, select
 from app.package.manifest import LivenessCalibration, liveness_digest
 from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict
@@ -43,8 +42,8 @@ def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer:
     """
     if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
         return None
-    strict = [each.threshold for each in calibration.points if each.apcer.value <= apcer]
-    lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
+    strict = [point.threshold for point in calibration.points if point.apcer.value <= apcer]
+    lenient = [point.threshold for point in calibration.points if point.bpcer.value <= bpcer]
     if not strict or not lenient:
         return None
     return LivenessThresholds(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
@@ -83,8 +82,8 @@ def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> l
 def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
     """Return the calibration that was measured with exactly these packages; any of them may hold it."""
     digest = liveness_digest(package.manifest for package in packages)
-    kept = (each for package in packages for each in package.manifest.liveness_calibrations)
-    return next((each for each in kept if each.measured_with == digest), None)
+    kept = (calibration for package in packages for calibration in package.manifest.liveness_calibrations)
+    return next((calibration for calibration in kept if calibration.measured_with == digest), None)
 
 
 class LivenessGates(Gates):

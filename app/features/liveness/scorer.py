@@ -89,7 +89,7 @@ class Scorer:
         try:
             for place, batcher in enumerate(self.batchers):
                 futures.append(batcher.submit_all([pictures[place] for pictures in faces]))
-            by_package = [[future.result()[0] for future in each] for each in futures]
+            by_package = [[future.result()[0] for future in pending] for pending in futures]
         finally:
             for future in chain.from_iterable(futures):  # after an error the rest is not needed
                 future.cancel()

@@ -84,14 +84,14 @@ class Tools:
     def list_galleries(self) -> list[dict[str, Any]]:
         """List the galleries: sets of enrolled people."""
         return [
-            {"id": each.id, "people": each.subjects, "faces": each.faces, "embedder": each.embedder}
-            for each in self.client.all_galleries()
+            {"id": gallery.id, "people": gallery.subjects, "faces": gallery.faces, "embedder": gallery.embedder}
+            for gallery in self.client.all_galleries()
         ]
 
     def list_people(self, gallery: str, cursor: str | None = None) -> dict[str, Any]:
         """List a gallery's people. `next_cursor` asks for those that follow."""
         page = self.client.subjects(gallery, limit=PAGE, cursor=cursor)
-        people = [{"id": each.id, "name": each.name, "faces": each.face_count} for each in page.subjects]
+        people = [{"id": subject.id, "name": subject.name, "faces": subject.face_count} for subject in page.subjects]
         return {"people": people, "next_cursor": page.next_cursor}
 
     def identify(self, gallery: str, photo: str) -> dict[str, Any]:

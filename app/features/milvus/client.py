@@ -185,23 +185,23 @@ class Milvus:
         """Add faces; replace those that exist."""
         step = max(1, BLOCK_BYTES // max(1, block.vectors.shape[1] * 4))
         for start in range(0, len(block.faces), step):
-            some = slice(start, start + step)
-            columns = (block.faces[some].tolist(), block.subjects[some].tolist(), block.vectors[some])
+            part = slice(start, start + step)
+            columns = (block.faces[part].tolist(), block.subjects[part].tolist(), block.vectors[part])
             self._upsert(name, [_row(*values) for values in zip(*columns, strict=True)])
 
     def remove(self, name: str, faces: Sequence[int]) -> None:
         """Remove the faces that exist."""
-        for some in _in_pieces(faces):
-            self._call(self._client.delete, name, ids=some, timeout=self._timeout_s)
+        for part in _in_pieces(faces):
+            self._call(self._client.delete, name, ids=part, timeout=self._timeout_s)
 
     def remove_subjects(self, name: str, subjects: Sequence[int]) -> None:
-        for some in _in_pieces(subjects):
-            options: dict[str, Any] = {"filter": f"subject in {some}", "consistency_level": "Strong"}
+        for part in _in_pieces(subjects):
+            options: dict[str, Any] = {"filter": f"subject in {part}", "consistency_level": "Strong"}
             self._call(self._client.delete, name, **options, timeout=self._timeout_s)
 
     def owners(self, name: str, faces: Sequence[int]) -> dict[int, int]:
         """Return the subjects of the faces that exist."""
-        rows = [row for some in _in_pieces(faces) for row in self._query(name, f"face in {some}", ["face", "subject"])]
+        rows = [row for part in _in_pieces(faces) for row in self._query(name, f"face in {part}", ["face", "subject"])]
         return {int(row["face"]): int(row["subject"]) for row in rows}
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
@@ -219,12 +219,12 @@ class Milvus:
             timeout=self._timeout_s,
         )
         try:
-            while some := self._call(rows.next):
+            while batch := self._call(rows.next):
                 yield FaceBlock(
-                    np.array([row["face"] for row in some], np.int64),
-                    np.array([row["subject"] for row in some], np.int64),
-                    np.zeros(len(some), np.float32),
-                    np.array([row["vector"] for row in some], np.float32).reshape(len(some), dimension),
+                    np.array([row["face"] for row in batch], np.int64),
+                    np.array([row["subject"] for row in batch], np.int64),
+                    np.zeros(len(batch), np.float32),
+                    np.array([row["vector"] for row in batch], np.float32).reshape(len(batch), dimension),
                 )
         finally:
             rows.close()

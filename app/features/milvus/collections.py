@@ -72,12 +72,12 @@ class Collections:
         """Return the collections to drop: those of deleted galleries, of packages that a gallery has left, those
         replaced longer than `replaced` ago, and unfinished ones whose builder gave no sign of life for `abandoned`."""
         c = COLLECTIONS.c
-        own = (GALLERIES.c.embedder == c.package) & (GALLERIES.c.generation == c.generation)
-        own &= GALLERIES.c.key == c.gallery_key
+        current = (GALLERIES.c.embedder == c.package) & (GALLERIES.c.generation == c.generation)
+        current &= GALLERIES.c.key == c.gallery_key
         source = (REEMBEDDINGS.c.source == c.package) & (REEMBEDDINGS.c.source_generation == c.generation)
         target = (REEMBEDDINGS.c.target == c.package) & (REEMBEDDINGS.c.target_generation == c.generation)
         moving = (REEMBEDDINGS.c.gallery_key == c.gallery_key) & (source | target)
-        orphaned = sa.not_(sa.exists().where(own)) & sa.not_(sa.exists().where(moving))
+        orphaned = sa.not_(sa.exists().where(current)) & sa.not_(sa.exists().where(moving))
         late = ((c.state == OLD) & (c.touched_at < utc_now(-replaced))) | (
             (c.state == MAKING) & (c.touched_at < utc_now(-abandoned))
         )

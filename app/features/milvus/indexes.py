@@ -121,6 +121,13 @@ class MilvusIndex(GalleryIndex[Searcher]):
         """Return the last count of faces; they take no memory in this process."""
         return Indexed(count_faces(self._count.known), 0)
 
+    def ready(self) -> Searcher:
+        searcher = super().ready()
+        if self._collections.current(self._spec.key) == searcher.name:
+            return searcher
+        with self._lock:  # another server has replaced its collection
+            return self._catch_up()
+
     def renew(self, lost: Searcher) -> Searcher:
         """Replace a searcher whose collection is gone."""
         with self._lock:
@@ -225,12 +232,6 @@ class MilvusIndex(GalleryIndex[Searcher]):
             self.ready()  # raises if Milvus can't be used, before anything is written to the database
         with super().changing():
             yield
-
-    def _current(self) -> Searcher | None:
-        searcher = super()._current()
-        if searcher is None or self._collections.current(self._spec.key) != searcher.name:
-            return None
-        return searcher
 
     # Everything below is called with the lock held.
 

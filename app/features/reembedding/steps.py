@@ -89,14 +89,14 @@ class Reembeddings:
         one to this target has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
         """
         with self._database.write() as connection:
-            own = lock_gallery(connection, gallery).index_spec
+            current = lock_gallery(connection, gallery).index_spec
             old = _find(connection, gallery)
             if old is not None and (old.target != target or old.state not in {"embedding", "ready"}):
                 message = (
                     f"Gallery {gallery.id!r} is being re-embedded from {old.source} to {old.target} ({old.state})."
                 )
                 raise Conflict(message, code="reembedding_exists", state=old.state, target=old.target)
-            if own.key.package == target:
+            if current.key.package == target:
                 raise Conflict(f"Gallery {gallery.id!r} has templates of {target}.", code="package_unchanged")
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
@@ -106,9 +106,9 @@ class Reembeddings:
                 return _update(connection, gallery, **terms)
             values = terms | {
                 "gallery_key": gallery.key,
-                "source": own.key.package,
-                "source_dimension": own.dimension,
-                "source_generation": own.key.generation,
+                "source": current.key.package,
+                "source_dimension": current.dimension,
+                "source_generation": current.key.generation,
                 "target": target,
                 "target_dimension": dimension,
                 "target_generation": secrets.randbits(STAMP_BITS),

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
-from app.access.keys import Guard, Keys
+from app.access.keys import Guard, Keys, digest_of
 from app.api.body import read_body
 from app.api.components import Components
 from app.api.operation import Operation
@@ -110,7 +110,7 @@ class SignatureChecker:
         ``revoked_key``; Overloaded.
         """
         token = _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
-        grant = None if token is None else self._keys.recall(token)
+        grant = None if token is None else self._keys.recall(digest_of(token))
         if grant is None:
             known = token is not None
             grant = await self._guard.attempt(lambda: self._check(claim, request, body_hash), address, known=known)

@@ -10,7 +10,7 @@ import numpy as np
 from app.choices import FindingKind
 from app.features.review import rules
 from app.features.review.records import Draft, Evidence
-from app.features.review.rules import Mask, Own, Points, Scores
+from app.features.review.rules import Mask, Points, Scores, Within
 from app.features.review.separation import Counts, count
 from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
@@ -72,24 +72,24 @@ class Examiner:
         subject, and its row for `app.features.review.separation`.
         """
         uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
-        own = rules.compare_own(block.vectors, np.ones(len(block.faces), bool))
+        within = rules.compare_within(block.vectors, np.ones(len(block.faces), bool))
         other = nearest.scores[:, 0]
-        misplaced = self._find_misplaced(nearest, own)
+        misplaced = self._find_misplaced(nearest, within)
         pairs = self._pairs(block, nearest, ~misplaced, wrong)
         wrong_scores = rules.nearest_wrong(block.vectors, wrong.get(int(block.subjects[0])))
-        corrected = rules.find_corrected(own, wrong_scores, self._points)
+        corrected = rules.find_corrected(within, wrong_scores, self._points)
         misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
         corrected &= ~misplaced
         drafts = list(pairs.values())
         for row in np.flatnonzero(misplaced).tolist():
-            terms = {"score": other[row], "threshold": uncertain, "beyond": own.best[row]}
-            drafts.append(self._draft("misplaced_face", block, own, row, **terms, other=nearest.faces[row, 0]))
+            terms = {"score": other[row], "threshold": uncertain, "beyond": within.best[row]}
+            drafts.append(self._draft("misplaced_face", block, within, row, **terms, other=nearest.faces[row, 0]))
         for row in np.flatnonzero(corrected).tolist():
-            terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(own.best[row], verify)}
-            drafts.append(self._draft("corrected_face", block, own, row, **terms))
+            terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(within.best[row], verify)}
+            drafts.append(self._draft("corrected_face", block, within, row, **terms))
         misplaced |= corrected
         drafts += self._two_people(block.only(~misplaced))
-        rest = rules.compare_own(block.vectors, ~misplaced)
+        rest = rules.compare_within(block.vectors, ~misplaced)
         strangers = self._points.strangers(max(1, int((~misplaced).sum()) - 1))
         outliers = rules.find_outliers(rest, block.qualities, strangers) & ~misplaced
         for row in _once(block, rest, outliers):
@@ -104,12 +104,12 @@ class Examiner:
             best = int(block.qualities.argmax())
             strength = (rules.GOOD - float(block.qualities[best])) / 100
             drafts.append(Draft("no_good_face", strength, int(block.faces[best]), None, Evidence()))
-        misses = (own.best < verify) | corrected
-        return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
+        misses = (within.best < verify) | corrected
+        return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(within.best))
 
-    def _find_misplaced(self, nearest: Nearest, own: Own) -> Mask:
+    def _find_misplaced(self, nearest: Nearest, within: Within) -> Mask:
         """Return which faces are misplaced. A face that resembles a misplaced one may itself be in the right place."""
-        misplaced = rules.find_misplaced(own, nearest.scores[:, 0], self._points)
+        misplaced = rules.find_misplaced(within, nearest.scores[:, 0], self._points)
         if misplaced.any():
             others = self._read(np.unique(nearest.subjects[misplaced, 0]).tolist())
             for row in np.flatnonzero(misplaced).tolist():
@@ -135,9 +135,9 @@ class Examiner:
         return {key: draft for key, draft in drafts if draft is not None}
 
     def _pair(self, mine: FaceBlock, other: FaceBlock, wrong: Mapping[int, Vectors]) -> Draft | None:
-        own = rules.compare_own(other.vectors, np.ones(len(other.faces), bool))
+        within = rules.compare_within(other.vectors, np.ones(len(other.faces), bool))
         with_mine = (other.vectors @ mine.vectors.T).max(axis=1).astype(np.float64)
-        kept = ~rules.find_misplaced(own, with_mine, self._points)
+        kept = ~rules.find_misplaced(within, with_mine, self._points)
         if not kept.any():
             return None
         first, second = sorted((mine, _best(other, kept)), key=lambda block: int(block.subjects[0]))
@@ -166,7 +166,9 @@ class Examiner:
             scores = (block.vectors[groups[0]] @ block.vectors[rows].T).astype(np.float64)
             best, threshold = float(scores.max()), self._points.linked
             evidence = Evidence(score=best, threshold=threshold, fmr=self._fmr_of(best))
-            face, other = (int(block.faces[some[np.argmax(block.qualities[some])]]) for some in (groups[0], rows))
+            face, other = (
+                int(block.faces[group_rows[np.argmax(block.qualities[group_rows])]]) for group_rows in (groups[0], rows)
+            )
             group = tuple(block.faces[rows].tolist())
             drafts.append(Draft("two_people", threshold - best, face, other, evidence, group))
         return drafts
@@ -175,7 +177,7 @@ class Examiner:
         self,
         kind: FindingKind,
         block: FaceBlock,
-        own: Own,
+        within: Within,
         row: int,
         *,
         score: float,
@@ -184,7 +186,7 @@ class Examiner:
         other: int | None = None,
     ) -> Draft:
         """Return a finding about a face that looks like another person; its strength is the score minus `beyond`."""
-        score, own_score = float(score), float(own.best[row])
+        score, own_score = float(score), float(within.best[row])
         evidence = Evidence(
             score=score,
             own_score=own_score if np.isfinite(own_score) else None,
@@ -195,12 +197,12 @@ class Examiner:
         return Draft(kind, score - float(beyond), int(block.faces[row]), face, evidence)
 
 
-def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
+def _once(block: FaceBlock, within: Within, outliers: Mask) -> list[int]:
     """Return the outliers' rows; of two that are each other's nearest, only the row of lower quality."""
     rows = np.flatnonzero(outliers)
-    mutual = outliers[own.at[rows]] & (own.at[own.at[rows]] == rows)
+    mutual = outliers[within.at[rows]] & (within.at[within.at[rows]] == rows)
     rank = np.lexsort((block.faces, block.qualities)).argsort()
-    return [int(row) for row, both in zip(rows, mutual, strict=True) if not both or rank[row] < rank[own.at[row]]]
+    return [int(row) for row, both in zip(rows, mutual, strict=True) if not both or rank[row] < rank[within.at[row]]]
 
 
 def _best(block: FaceBlock, kept: Mask) -> FaceBlock:

@@ -167,7 +167,7 @@ class Reviewer:
         order = np.argsort(block.subjects, kind="stable")
         keys, starts = np.unique(block.subjects[order], return_index=True)
         rows = np.split(order, starts[1:])
-        return {int(key): block.only(own) for key, own in zip(keys, rows, strict=True)}
+        return {int(key): block.only(group) for key, group in zip(keys, rows, strict=True)}
 
     def _nearest(
         self, blocks: Sequence[FaceBlock], searched: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]

@@ -41,7 +41,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class Within:
     """Each face's best scores with the subject's other faces, (N,) each; -inf if there are too few."""
 
     best: Scores
@@ -62,7 +62,7 @@ class Alike:
     matching: float
 
 
-def compare_own(vectors: Vectors, among: Mask) -> Own:
+def compare_within(vectors: Vectors, among: Mask) -> Within:
     """Compare each face of a subject, (N, D) unit float32, with the subject's other faces that are in `among`."""
     count = len(vectors)
     best, second = np.full(count, -np.inf), np.full(count, -np.inf)
@@ -78,7 +78,7 @@ def compare_own(vectors: Vectors, among: Mask) -> Own:
         here = slice(start, start + len(scores))
         best[here], second[here] = highest, scores.max(axis=1)
         at[here] = np.where(np.isfinite(highest), nearest, -1)
-    return Own(best, second, at)
+    return Within(best, second, at)
 
 
 def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
@@ -88,27 +88,27 @@ def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
     return np.asarray((vectors @ wrong.T).max(axis=1), np.float64)
 
 
-def find_corrected(own: Own, wrong: Scores, points: Points) -> Mask:
+def find_corrected(within: Within, wrong: Scores, points: Points) -> Mask:
     """Return which faces match a recorded wrong probe of their subject better than its other faces.
 
     `wrong` is (N,), from `nearest_wrong`; the result is (N,) bool.
     """
-    return np.asarray((wrong >= points.verify.threshold) & (wrong > own.best))
+    return np.asarray((wrong >= points.verify.threshold) & (wrong > within.best))
 
 
-def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
+def find_misplaced(within: Within, other: Scores, points: Points) -> Mask:
     """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
     subject. A subject's only face is never misplaced: more likely the two subjects are one person."""
-    compared = np.isfinite(own.best)
-    return np.asarray(compared & (other >= points.identify.uncertain) & (own.best < points.verify.threshold))
+    compared = np.isfinite(within.best)
+    return np.asarray(compared & (other >= points.identify.uncertain) & (within.best < points.verify.threshold))
 
 
-def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
+def find_outliers(within: Within, qualities: NDArray[np.float32], strangers: float) -> Mask:
     """Return which faces, (N,) bool, are good enough to match but look like none of their subject's other faces;
     `qualities` is (N,), 0-100; `strangers` is `Points.strangers` for this number of faces. A face of unknown quality
     is never an outlier: it may be turned away."""
     good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
-    return np.asarray(np.isfinite(own.best) & (own.best < strangers) & good)
+    return np.asarray(np.isfinite(within.best) & (within.best < strangers) & good)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
@@ -121,21 +121,21 @@ def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
         group[first] = first
         open_ = np.array([first])
         while len(open_):
-            some, open_ = open_[:ROWS_AT_ONCE], open_[ROWS_AT_ONCE:]
-            linked = np.flatnonzero((vectors[some] @ vectors.T >= points.linked).any(axis=0) & (group < 0))
+            members, open_ = open_[:ROWS_AT_ONCE], open_[ROWS_AT_ONCE:]
+            linked = np.flatnonzero((vectors[members] @ vectors.T >= points.linked).any(axis=0) & (group < 0))
             group[linked] = first
             open_ = np.concatenate([open_, linked])
     groups = [np.flatnonzero(group == first) for first in np.unique(group)]
     return sorted(groups, key=len, reverse=True)
 
 
-def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
+def find_harmful(within: Within, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
     """Return which poor faces, (N,) bool, could be confused with another subject while none of their subject's other
     faces needs them to be recognised. `other` is (N,) the best score with another subject, `qualities` (N,) 0-100."""
     needed = np.zeros(len(other), bool)
     threshold = points.verify.threshold
-    needed[own.at[(own.best >= threshold) & (own.second < threshold)]] = True
-    return (qualities < GOOD) & (other >= points.identify.uncertain) & ~needed & (own.at >= 0)
+    needed[within.at[(within.best >= threshold) & (within.second < threshold)]] = True
+    return (qualities < GOOD) & (other >= points.identify.uncertain) & ~needed & (within.at >= 0)
 
 
 def compare_subjects(

@@ -110,8 +110,8 @@ class Reviews:
 
         At most `limit` subjects with at most that many `faces` together, but at least one subject. Unnamed and expired
         subjects have no faces to review."""
-        own = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
-        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, own.scalar_subquery().label("faces"))
+        count = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
+        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, count.scalar_subquery().label("faces"))
         query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
         rows = self._database.rows(query.order_by(SUBJECTS.c.key).limit(limit))
         sizes = [(row.key, row.faces if _is_reviewed(row.id, row.expires_at) else 0) for row in rows]
@@ -160,9 +160,9 @@ class Reviews:
 
         `note` takes the number of findings, and writes in the same transaction.
         """
-        own = _of(gallery) & (FINDINGS.c.review == review)
+        from_review = _of(gallery) & (FINDINGS.c.review == review)
         order = sa.func.row_number().over(order_by=(FINDINGS.c.strength.desc(), FINDINGS.c.key))
-        places = sa.select(FINDINGS.c.key, order.label("place")).where(own).subquery()
+        places = sa.select(FINDINGS.c.key, order.label("place")).where(from_review).subquery()
         place = sa.update(FINDINGS).where(FINDINGS.c.key == places.c.key).values(place=places.c.place)
         dismissed = sa.exists().where(
             DISMISSALS.c.gallery_key == gallery.key,
@@ -174,7 +174,7 @@ class Reviews:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             findings = connection.execute(place).rowcount
-            connection.execute(sa.update(FINDINGS).where(own, dismissed).values(dismissed=True))
+            connection.execute(sa.update(FINDINGS).where(from_review, dismissed).values(dismissed=True))
             connection.execute(sa.update(REVIEWS).where(REVIEWS.c.gallery_key == gallery.key).values(values))
             connection.execute(sa.delete(FINDINGS).where(_of(gallery), FINDINGS.c.review != review))
             note(connection, findings)

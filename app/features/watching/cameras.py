@@ -27,7 +27,7 @@ class Cameras:
         now = utc_now()
         with self._database.write(cached=False) as connection:
             lock_gallery(connection, gallery)
-            for report in sorted(reports, key=lambda one: one.name):
+            for report in sorted(reports, key=lambda report: report.name):
                 values = {"told_at": now, "document": report.model_dump_json(exclude={"name"})}
                 insert = self._database.insert(CAMERAS).values(gallery_key=gallery.key, name=report.name, **values)
                 connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key", "name"], set_=values))

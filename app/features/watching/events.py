@@ -67,7 +67,7 @@ def last_number(connection: Connection) -> int:
 def among(galleries: Some, cameras: Some, kinds: Some) -> list[Where]:
     """Return the conditions for events of these galleries (by id), cameras and kinds; None: all."""
     asked = {GALLERIES.c.id: galleries, EVENTS.c.camera: cameras, EVENTS.c.kind: kinds}
-    return [column.in_(sorted(some)) for column, some in asked.items() if some is not None]
+    return [column.in_(sorted(values)) for column, values in asked.items() if values is not None]
 
 
 def read_events(

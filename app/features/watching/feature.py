@@ -31,8 +31,8 @@ def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
         return import_module("app.features.watching.service").Watching(core, **days)
 
     def erase_like(change: Change, subject_id: str) -> int:
-        some = sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.gallery_key == change.gallery.key).limit(1)
-        return int(watching().erase_like(change, subject_id)) if change.connection.execute(some).all() else 0
+        any_sighting = sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.gallery_key == change.gallery.key).limit(1)
+        return int(watching().erase_like(change, subject_id)) if change.connection.execute(any_sighting).all() else 0
 
     def prune() -> None:
         watching().sightings.prune()

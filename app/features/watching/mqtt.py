@@ -130,8 +130,8 @@ class Publisher:
         """Subscribe to this server's retained messages, to clear those of things that no longer exist, and to Home
         Assistant's start."""
         self._retained.clear()
-        own = STATUS, f"{ROOT}/+/+/state", f"{ROOT}/+/+/{PICTURE}", f"{DISCOVERY}/+/+/config", f"{DISCOVERY}/status"
-        client.subscribe([(topic, 1) for topic in own])
+        topics = STATUS, f"{ROOT}/+/+/state", f"{ROOT}/+/+/{PICTURE}", f"{DISCOVERY}/+/+/config", f"{DISCOVERY}/status"
+        client.subscribe([(topic, 1) for topic in topics])
         self._stale.set()
 
     def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:

@@ -107,8 +107,8 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
 def delete_sightings(change: Change, keys: Iterable[int]) -> int:
     """Delete sightings with their events, and strangers that have none left; return how many sightings."""
     doomed = sorted(set(keys))
-    for some in in_parts(doomed):
-        change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(some)))
+    for part in in_parts(doomed):
+        change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(part)))
     drop_unseen(change.connection, change.gallery)
     change.overwrites |= bool(doomed)
     return len(doomed)

@@ -93,11 +93,11 @@ class Watching:
             key, blobs = find_key(connection, gallery, stranger_id), self.sightings.store.blobs
             others = SIGHTINGS.c.stranger_key.is_distinct_from(key) & (SIGHTINGS.c.decision != "known")
             kept = templates(connection, blobs, gallery, gallery.embedder, others, most=LOOKED_THROUGH)
-            for vector, own, row in kept:
-                score = float(mean @ vector) * points.reduction_of_two(length, own)
+            for vector, kept_length, row in kept:
+                score = float(mean @ vector) * points.reduction_of_two(length, kept_length)
                 if score >= least:
                     alike.append(Resembling(sighting=to_sighting(row), score=score))
-        return sorted(alike, key=lambda each: -each.score)
+        return sorted(alike, key=lambda found: -found.score)
 
     def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
         """Make a stranger the subject: the best crops are enrolled, all sightings become the subject's, and those

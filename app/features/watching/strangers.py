@@ -147,11 +147,11 @@ class Strangers:
             groups[other.stranger_key].append(mean * length)
             if other.camera == row.camera or abs(utc_seconds(other.last_at) - utc_seconds(row.last_at)) <= NEAR_S:
                 near.add(other.stranger_key)
-        own, own_length = template_of(row, change.blobs)
+        vector, own_length = template_of(row, change.blobs)
         best, found = -1.0, None
         for key, means in groups.items():
             mean, length = fuse(np.stack(means))
-            score = float(own @ mean) * points.reduction_of_two(length, own_length)
+            score = float(vector @ mean) * points.reduction_of_two(length, own_length)
             if score > best and score >= points.threshold(JOIN_FMR if key in near else FAR_FMR):
                 best, found = score, key
         return found
@@ -165,7 +165,7 @@ class Strangers:
         others = {key: vector for key, vector in vectors.items() if key not in parted}
         if not gone or not others:
             return []
-        nearness = {key: max(float(vector @ one) for one in gone) for key, vector in others.items()}
+        nearness = {key: max(float(vector @ other) for other in gone) for key, vector in others.items()}
         stays = others[min(nearness, key=nearness.__getitem__)]
         return [key for key, vector in others.items() if nearness[key] > float(vector @ stays)]
 

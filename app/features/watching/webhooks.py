@@ -104,9 +104,9 @@ class Webhooks:
     def _insert(self, values: Mapping[str, Any], subjects: Sequence[WebhookSubject] | None) -> None:
         with self._database.write() as connection:
             keys = set()
-            for one in sorted(subjects or (), key=lambda each: each.gallery):
-                gallery = lock_gallery(connection, find_gallery(connection, one.gallery))
-                keys.add(find_subject(connection, gallery, one.subject).key)
+            for person in sorted(subjects or (), key=lambda person: person.gallery):
+                gallery = lock_gallery(connection, find_gallery(connection, person.gallery))
+                keys.add(find_subject(connection, gallery, person.subject).key)
             if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
                 raise InvalidInput(f"There are {MOST} webhooks at most.", code="webhook_refused")
             more = {"cursor": last_number(connection), "personal": subjects is not None}
@@ -129,7 +129,7 @@ class Webhooks:
             rows = connection.execute(sa.select(WEBHOOKS).where(*where).order_by(WEBHOOKS.c.key)).all()
             mine = WEBHOOK_SUBJECTS.c.webhook_key.in_([row.key for row in rows if row.personal])
             named = connection.execute(people.where(mine).order_by(GALLERIES.c.id, SUBJECTS.c.id)).all()
-        return [_webhook(row, (each for each in named if each.webhook_key == row.key)) for row in rows]
+        return [_webhook(row, (person for person in named if person.webhook_key == row.key)) for row in rows]
 
     def resume(self, webhook_id: str) -> Webhook:
         """Send to the webhook again, from where it stopped. Raises NotFound ``webhook_not_found``."""
@@ -201,7 +201,7 @@ class Webhooks:
             raise InvalidInput("The webhook's host has no address.", code="webhook_refused") from error
         if named.scheme not in {"http", "https"} or (named.port or 0) > LAST_PORT:
             raise InvalidInput("A webhook is an http or https address.", code="webhook_refused")
-        for address in (str(each[4][0]) for each in found):
+        for address in (str(entry[4][0]) for entry in found):
             if self._may_reach(address):
                 return address
         message = "The webhook's address is private: LIKENESS_WEBHOOK_NETWORKS names those that may be sent to."
@@ -352,7 +352,7 @@ def _like(webhook: Webhook, event: Event) -> int:
 
 def _webhook(row: Row[Any], named: Iterable[Any]) -> Webhook:
     lists = {name: json.loads(getattr(row, name) or "null") for name in ("kinds", "galleries", "cameras")}
-    subjects = [{"gallery": each.gallery, "subject": each.subject} for each in named] if row.personal else None
+    subjects = [{"gallery": person.gallery, "subject": person.subject} for person in named] if row.personal else None
     return Webhook.of(row, subjects=subjects, **lists)
 
 

@@ -47,7 +47,7 @@ def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY,
     rng, rows = np.random.default_rng(seed), rows_of_people(people)
     exceeded: list[Callable[[float], float]] = []
     for photos in PHOTOS:
-        able = [person for person, own in enumerate(rows) if len(own) >= photos]
+        able = [person for person, rows_of_person in enumerate(rows) if len(rows_of_person) >= photos]
         if len(able) < LEAST_PEOPLE:
             break
         singles = np.concatenate([rows[person] for person in able])
@@ -64,7 +64,7 @@ def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY,
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         power = (low + high) / 2
-        if sum(each(power) for each in exceeded) > 0:
+        if sum(log_ratio(power) for log_ratio in exceeded) > 0:
             low = power
         else:
             high = power
@@ -87,10 +87,10 @@ def _top(probes: Vectors, shown: Ints, lengths: Floats, vectors: Vectors, people
     for start in range(0, len(probes), BLOCK):
         scores = probes[start : start + BLOCK] @ vectors.T  # (block, N)
         row, column = np.nonzero(shown[start : start + BLOCK, None] != people[None, :])
-        own = scores[row, column]
-        kept = min(len(own), 10 * allowed_errors(FMRS[-1], len(own)) + 1)
-        best = np.argpartition(-own, kept - 1)[:kept]
-        parts.append(np.stack([own[best], lengths[start + row[best]]], axis=1))
-        count += len(own)
+        non_mated = scores[row, column]
+        kept = min(len(non_mated), 10 * allowed_errors(FMRS[-1], len(non_mated)) + 1)
+        best = np.argpartition(-non_mated, kept - 1)[:kept]
+        parts.append(np.stack([non_mated[best], lengths[start + row[best]]], axis=1))
+        count += len(non_mated)
     top: Floats = np.concatenate(parts).astype(np.float64)
     return top[np.argsort(-top[:, 0], kind="stable")], count

@@ -124,8 +124,8 @@ models.add_typer(calibrations, name="calibrations", help="Which operating points
 @calibrations.command("list", epilog="Example: likeness models calibrations list sface")
 def list_calibrations(name: options.Package, as_json: options.AsJson = False) -> None:
     """List a package's calibrations: its own, and those measured here."""
-    package, _, own = _chosen(name)
-    here = {calibration.name for calibration in own.calibrations}
+    package, _, measured_here = _chosen(name)
+    here = {calibration.name for calibration in measured_here.calibrations}
     rows = [
         {
             "name": calibration.name,
@@ -150,18 +150,18 @@ def list_calibrations(name: options.Package, as_json: options.AsJson = False) ->
 @calibrations.command(epilog="Example: likeness models calibrations use sface doors")
 def use(name: options.Package, calibration: CalibrationName) -> None:
     """Decide by a calibration. A running server does so at once; templates don't change."""
-    package, path, own = _chosen(name)
+    package, path, measured_here = _chosen(name)
     _check_known(package, calibration, package.manifest.calibrations)
-    write_own(path, own.model_copy(update={"deciding": calibration}))
+    write_own(path, measured_here.model_copy(update={"deciding": calibration}))
     output.say(f"{package.id} decides by {calibration}.")
 
 
 @calibrations.command(epilog="Example: likeness models calibrations remove sface doors")
 def remove(name: options.Package, calibration: CalibrationName) -> None:
     """Remove a calibration that was measured here. If it decided, the package's default does."""
-    package, path, own = _chosen(name)
-    _check_known(package, calibration, own.calibrations)
-    write_own(path, without(own, calibration))
+    package, path, measured_here = _chosen(name)
+    _check_known(package, calibration, measured_here.calibrations)
+    write_own(path, without(measured_here, calibration))
     deciding = _chosen(name)[0].manifest.deciding
     output.say(f"{package.id}: {calibration} is removed; {deciding.name if deciding else 'nothing'} decides.")
 

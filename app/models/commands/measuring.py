@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import options, output
-from app.cli.photos import each, people
+from app.cli.photos import in_parallel, people
 from app.config import load_settings
 from app.errors import InvalidInput
 from app.machine import cores
@@ -73,7 +73,7 @@ def measure(
 
     with open_stages(package, select(packages, settings.detector), settings.data_dir / "models") as stages:
         embed = stages.embed_crop if aligned else stages.embed_photo
-        rows = each(vector_of, files, "embed", jobs=cores())
+        rows = in_parallel(vector_of, files, "embed", jobs=cores())
         shown = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
     done = measuring.measure_package(shown, same_above=same_above)
     on = f"{len(shown.paths)} photos of {shown.count} people, {datetime.now(UTC):%Y-%m-%d}"
@@ -207,14 +207,14 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
 
     pipeline = open_pipeline(settings)
     files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]
-    rows = each(lambda file: main_face(pipeline, file[1]), files, "find faces", jobs=cores())
+    rows = in_parallel(lambda file: main_face(pipeline, file[1]), files, "find faces", jobs=cores())
     shown = [(who, crop) for (who, _), crop in rows if crop is not None]
     sessions = [open_embedder(member.package, settings.data_dir / "models", "cpu") for member in members]
 
     def embed(crop: Pixels) -> list[Vectors]:
         return [session.run(np.stack([crop, crop[:, ::-1]])) for session in sessions]
 
-    pairs = [vectors for _, vectors in each(embed, [crop for _, crop in shown], "embed", jobs=cores())]
+    pairs = [vectors for _, vectors in in_parallel(embed, [crop for _, crop in shown], "embed", jobs=cores())]
     plain, mirrored = ([np.stack([row[at][side] for row in pairs]) for at in range(len(members))] for side in (0, 1))
     names, who = np.unique([name for name, _ in shown], return_inverse=True)
     return len(names), weigh(plain, mirrored, who)

@@ -52,7 +52,9 @@ def _of_folder(source: Path, count: int) -> list[bytes]:
 
 def _of_tar(source: Path, count: int) -> list[bytes]:
     with tarfile.open(source) as tar:
-        members = {each.name: each for each in tar if each.isfile() and is_photo(PurePosixPath(each.name).parts)}
+        members = {
+            member.name: member for member in tar if member.isfile() and is_photo(PurePosixPath(member.name).parts)
+        }
         opened = [tar.extractfile(members[name]) for name in _spread(sorted(members), count)]
         return [file.read() for file in opened if file is not None]
 

@@ -109,8 +109,8 @@ export async function* pages<Page extends { next_cursor: string | null }, Item>(
 function queryOf(query: Record<string, Value>): string {
   const given = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null) given.append(name, String(each));
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== undefined && item !== null) given.append(name, String(item));
     }
   }
   const text = given.toString();

@@ -19,8 +19,8 @@ from app.features.gpu_search.feature import GpuCopy, GpuRows, find_gpu
 from app.features.gpu_search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
 from app.inference.session import CPU, CUDA
 from app.search import index as module
-from app.search.index import Index, Rows
-from app.search.quantised import ExactScan
+from app.search.index import ExactScan, Index, Rows
+from app.search.quantised import rounding
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.index_faces import Face, block, random_units
 
@@ -174,7 +174,7 @@ def test_scores_of_rows_on_a_gpu_are_as_wrong_as_it_says_at_most(gpu: CpuGpu, ha
     exact = np.take_along_axis(probes.astype(np.float64) @ vectors.astype(np.float64).T, near.rows, 1)
     assert (np.abs(near.scores - exact) <= near.errors[:, None]).all()
     assert near.errors.max() < (3e-3 if half else 1e-4)
-    expected = ExactScan(vectors).nearest(0, 3_000, probes, 40)
+    expected = ExactScan(vectors, rounding(DIMENSION)).nearest(0, 3_000, probes, 40)
     assert (np.abs(near.floors - expected.floors) <= near.errors).all()
 
 
@@ -209,7 +209,7 @@ def test_a_product_finds_the_rows_that_an_exact_scan_finds(dimension: int, half:
     for start in range(0, len(vectors), 30_001):
         index.add(vectors[start : start + 30_001])
     scores, rows = index.search(probes, 32)
-    exact = ExactScan(vectors).nearest(0, len(vectors), probes, 64)
+    exact = ExactScan(vectors, rounding(dimension)).nearest(0, len(vectors), probes, 64)
     error = 3e-3 if half else 1e-5
     for place, (found, expected) in enumerate(zip(rows, exact.rows, strict=True)):
         sure = expected[exact.scores[place] > exact.scores[place][31] + error]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.features.review import rules
 from app.features.review.examine import Examiner, nearest_of
-from app.features.review.rules import STRANGERS_FMR, Own, Points
+from app.features.review.rules import STRANGERS_FMR, Points, Within
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import IdentifyPoint, VerifyPoint, verify_point
 from app.search.types import FaceBlock
@@ -24,9 +24,9 @@ def vectors(count: int, seed: int, dimension: int = 8) -> Vectors:
     return made
 
 
-def own(best: list[float], second: list[float] | None = None, at: list[int] | None = None) -> Own:
+def within(best: list[float], second: list[float] | None = None, at: list[int] | None = None) -> Within:
     count = len(best)
-    return Own(np.array(best), np.array(second or [-np.inf] * count), np.array(at or list(range(count))))
+    return Within(np.array(best), np.array(second or [-np.inf] * count), np.array(at or list(range(count))))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
@@ -37,7 +37,7 @@ def test_scores_with_its_own_subject_are_those_of_a_loop(
     monkeypatch.setattr(rules, "ROWS_AT_ONCE", rows_at_once)
     faces = vectors(count, count)
     among = np.random.default_rng(count).random(count) < 0.8
-    found = rules.compare_own(faces, among)
+    found = rules.compare_within(faces, among)
     for row in range(count):
         scores = {
             other: float(faces[row].astype(np.float64) @ faces[other].astype(np.float64))
@@ -89,13 +89,13 @@ def test_as_many_strangers_pass_for_a_face_of_many_as_for_one_of_two(faces: int)
 def test_a_poor_face_that_another_face_of_its_subject_needs_is_kept() -> None:
     qualities = np.array([10, 10, 95], np.float32)
     other = np.array([0.55, 0.55, 0.55])
-    free = own([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.6], at=[1, 0, 0])
+    free = within([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.6], at=[1, 0, 0])
     assert rules.find_harmful(free, other, qualities, POINTS).tolist() == [True, True, False]
-    needed = own([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.1], at=[1, 0, 0])
+    needed = within([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.1], at=[1, 0, 0])
     assert rules.find_harmful(needed, other, qualities, POINTS).tolist() == [False, True, False]
     far = np.array([0.1, 0.1, 0.1])
     assert not rules.find_harmful(free, far, qualities, POINTS).any()
-    assert not rules.find_harmful(own([-np.inf], at=[-1]), np.array([0.9]), qualities[:1], POINTS).any()
+    assert not rules.find_harmful(within([-np.inf], at=[-1]), np.array([0.9]), qualities[:1], POINTS).any()
 
 
 @pytest.mark.parametrize("threshold", np.linspace(0.1, 0.9, 9))
@@ -135,4 +135,4 @@ def test_a_persons_profiles_are_no_second_person(quality: float, told: bool) -> 
 def test_a_face_of_unknown_quality_is_no_outlier() -> None:
     """It may be turned away, which a quality would tell."""
     qualities = np.array([90, UNKNOWN_QUALITY, 10, 90], np.float32)
-    assert rules.find_outliers(own([0.1, 0.1, 0.1, 0.9]), qualities, 0.3).tolist() == [True, False, False, False]
+    assert rules.find_outliers(within([0.1, 0.1, 0.1, 0.9]), qualities, 0.3).tolist() == [True, False, False, False]

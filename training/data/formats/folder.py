@@ -82,12 +82,12 @@ def _read_csv(table: Path) -> Iterator[list[tuple[str, str]]]:
             raise InvalidInput(f"{table} is empty.", code="dataset_empty")
         path, person = _columns(table, header)
         numbered = enumerate((row for row in rows if row), start=1)
-        while some := list(itertools.islice(numbered, ROWS_AT_ONCE)):
-            for number, row in some:
+        while block := list(itertools.islice(numbered, ROWS_AT_ONCE)):
+            for number, row in block:
                 if len(row) != len(header):
                     message = f"{table}: row {number} has {len(row)} of {len(header)} columns."
                     raise InvalidInput(message, code="dataset_invalid")
-            yield [(row[path], row[person]) for _, row in some]
+            yield [(row[path], row[person]) for _, row in block]
 
 
 def _read_parquet(table: Path) -> Iterator[list[tuple[str, str]]]:
@@ -96,7 +96,7 @@ def _read_parquet(table: Path) -> Iterator[list[tuple[str, str]]]:
         path, person = _columns(table, names)
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=[names[path], names[person]]):
             paths, people = (batch.column(names[place]).to_pylist() for place in (path, person))
-            yield [(_text(one), _text(other)) for one, other in zip(paths, people, strict=True)]
+            yield [(_text(path), _text(person)) for path, person in zip(paths, people, strict=True)]
 
 
 def _text(value: object) -> str:

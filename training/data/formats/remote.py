@@ -30,11 +30,11 @@ def list_urls(spec: str) -> list[str]:
     if numbers:
         first, last = numbers.groups()
         places = range(int(first), int(last) + 1)
-        return [f"{spec[: numbers.start()]}{each:0{len(first)}}{spec[numbers.end() :]}" for each in places]
+        return [f"{spec[: numbers.start()]}{place:0{len(first)}}{spec[numbers.end() :]}" for place in places]
     if "*" not in spec:
         return [spec]
     with _storage(spec) as (storage, path):
-        return [storage.unstrip_protocol(each) for each in sorted(storage.glob(path))]
+        return [storage.unstrip_protocol(file) for file in sorted(storage.glob(path))]
 
 
 def stamp(url: str) -> str:

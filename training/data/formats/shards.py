@@ -54,7 +54,9 @@ def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
         people = [_person(file, shard, image, labels.get(_stem(image.name))) for image in images]
     except (tarfile.TarError, OSError) as error:
         raise InvalidInput(f"{shard} is no uncompressed tar file: {error}", code="dataset_invalid") from error
-    offsets, sizes = (np.array([getattr(each, part) for each in images], np.int64) for part in ("offset_data", "size"))
+    offsets, sizes = (
+        np.array([getattr(image, part) for image in images], np.int64) for part in ("offset_data", "size")
+    )
     return Block(people, [image.name for image in images], number, offsets, sizes)
 
 

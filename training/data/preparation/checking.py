@@ -92,7 +92,7 @@ def check_set(
         digests[index] = hashlib.sha256(crop.tobytes()).digest()
         thumbnails[index] = thumbnail(crop)
 
-    templates = embed_set(faces, embedder, progress=progress, each=see)
+    templates = embed_set(faces, embedder, progress=progress, on_crop=see)
     counts = np.bincount(templates.labels[templates.readable], minlength=len(faces.people))
     exact = group_equal(digests)
     firsts = {group[0] for group in exact}
@@ -124,9 +124,9 @@ def check_set(
     )
 
 
-def _doubt(faces: FaceSet, index: int, own: float, nearest: int, score: float) -> Doubt:
+def _doubt(faces: FaceSet, index: int, own_score: float, nearest: int, score: float) -> Doubt:
     person = faces.people[faces.labels[index]]
-    return Doubt(faces.describe(index), person, round(own, 4), faces.people[nearest], round(score, 4))
+    return Doubt(faces.describe(index), person, round(own_score, 4), faces.people[nearest], round(score, 4))
 
 
 def thumbnail(crop: Pixels) -> NDArray[np.float32]:
@@ -197,10 +197,10 @@ def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_
     outliers: list[_Facts] = []
     for start in range(0, len(judged), ROWS):
         rows = judged[start : start + ROWS]
-        vectors, own = templates.vectors[rows], templates.labels[rows]
-        own_scores = (vectors * unit(totals[own] - vectors)).sum(1)
+        vectors, labels = templates.vectors[rows], templates.labels[rows]
+        own_scores = (vectors * unit(totals[labels] - vectors)).sum(1)
         others = vectors @ centres.T
-        others[np.arange(len(rows)), own] = -1
+        others[np.arange(len(rows)), labels] = -1
         nearest = others.argmax(1)
         for row in np.flatnonzero(own_scores < threshold).tolist():
             score = float(others[row, nearest[row]])

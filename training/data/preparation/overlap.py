@@ -65,14 +65,14 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
 
 def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """For each person of A, return the best cosine of mean templates with B's, and whose: (P,) float32, (P,) int64."""
-    own, others = unit(sums(a)), unit(sums(b))
-    scores = np.full(len(own), -1, np.float32)
-    places = np.zeros(len(own), np.int64)
-    for start in range(0, len(own), ROWS):
-        block = own[start : start + ROWS] @ others.T
+    means, others = unit(sums(a)), unit(sums(b))
+    scores = np.full(len(means), -1, np.float32)
+    places = np.zeros(len(means), np.int64)
+    for start in range(0, len(means), ROWS):
+        block = means[start : start + ROWS] @ others.T
         places[start : start + ROWS] = block.argmax(1)
         scores[start : start + ROWS] = block.max(1)
-    scores[~own.any(axis=1)] = -1  # none of the person's images could be read
+    scores[~means.any(axis=1)] = -1  # none of the person's images could be read
     return scores, places
 
 
@@ -80,7 +80,7 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
     """For each person of A, return the best score of one image with any of B's, B's image, and A's; (P,) each."""
     score = np.full(len(a.people), -1, np.float32)
     theirs = np.zeros(len(a.people), np.int64)
-    own = np.zeros(len(a.people), np.int64)
+    ours = np.zeros(len(a.people), np.int64)
     rows, columns = a.readable, b.readable
     for start in range(0, len(rows) if len(columns) else 0, ROWS):
         part = rows[start : start + ROWS]
@@ -92,8 +92,8 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
         people, chosen = people[better], order[better]
         score[people] = best[chosen]
         theirs[people] = columns[block.argmax(1)[chosen]]
-        own[people] = part[chosen]
-    return score, theirs, own
+        ours[people] = part[chosen]
+    return score, theirs, ours
 
 
 def write_overlap(path: Path, overlap: Overlap) -> None:

@@ -44,9 +44,9 @@ def embed_set(
     embedder: Embedder,
     *,
     progress: Callable[[int], None] = lambda _images: None,
-    each: Callable[[int, Pixels], None] = lambda _index, _crop: None,
+    on_crop: Callable[[int, Pixels], None] = lambda _index, _crop: None,
 ) -> Templates:
-    """Embed every image. ``progress`` gets the number done since its last call, ``each`` every readable crop."""
+    """Embed every image. ``progress`` gets the number done since its last call, ``on_crop`` every readable crop."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
     with ThreadPoolExecutor(cores()) as readers:
@@ -58,7 +58,7 @@ def embed_set(
             templates, _ = embedder.embed(list(crops.values()))
             for (index, crop), template in zip(crops.items(), templates, strict=True):
                 vectors[index] = template.vector
-                each(index, crop)
+                on_crop(index, crop)
             progress(len(indices))
     return Templates(vectors, faces.labels, list(faces.people), broken)
 

@@ -68,7 +68,8 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
         recordings += [Recording(path, kind, group) for path, group in _photos(folder)]
     if spoof.is_dir():
         recordings += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if is_photo([path.name])]
-    if not any(each.kind is None for each in recordings) or not any(each.kind for each in recordings):
+    kinds = {recording.kind for recording in recordings}
+    if None not in kinds or len(kinds) == 1:
         raise ValueError(f"{live} and {spoof} must hold photos: of live people, and of attacks")
     return recordings
 
@@ -137,9 +138,9 @@ class Sample:
 
     @classmethod
     def of(cls, scored: Sequence[Scored]) -> Sample:
-        answered = [each for each in scored if each.failure is None]
-        scores = np.array([each.score for each in answered], np.float64)
-        names = [each.recording.group for each in answered]
+        answered = [photo for photo in scored if photo.failure is None]
+        scores = np.array([photo.score for photo in answered], np.float64)
+        names = [photo.recording.group for photo in answered]
         groups = None if None in names else np.unique([str(name) for name in names], return_inverse=True)[1]
         if groups is not None and len(set(groups.tolist())) == len(groups):
             groups = None
@@ -179,9 +180,9 @@ def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: i
 
     Raises ValueError if there is no face among the live ones or among a kind of attack, or too few for any point.
     """
-    kinds = sorted({each.recording.kind for each in scored if each.recording.kind is not None})
-    live = Sample.of([each for each in scored if each.recording.kind is None])
-    attacks = {kind: Sample.of([each for each in scored if each.recording.kind == kind]) for kind in kinds}
+    kinds = sorted({photo.recording.kind for photo in scored if photo.recording.kind is not None})
+    live = Sample.of([photo for photo in scored if photo.recording.kind is None])
+    attacks = {kind: Sample.of([photo for photo in scored if photo.recording.kind == kind]) for kind in kinds}
     for name, sample in {"live people": live, **attacks}.items():
         if not len(sample.scores):
             raise ValueError(f"no face was found in any photo of {name}")
@@ -189,7 +190,7 @@ def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: i
     if not thresholds:
         raise ValueError(f"at least {1 / RATES[0]:.0f} photos with a face are needed of live people and of each attack")
     points = tuple(point_at(threshold, live, attacks, rounds=rounds, seed=seed) for threshold in thresholds)
-    faces = [each.face for each in scored if each.recording.kind is None and each.failure is None]
+    faces = [photo.face for photo in scored if photo.recording.kind is None and photo.failure is None]
     return Measurement(live, attacks, min(faces), points)
 
 
@@ -244,7 +245,9 @@ def _rate(interval: Interval) -> RateInterval:
 
 def with_calibration(manifest: Manifest, new: LivenessCalibration) -> Manifest:
     """Return the manifest with ``new`` in place of an earlier calibration with the same packages."""
-    kept = [each for each in manifest.liveness_calibrations if each.measured_with != new.measured_with]
+    kept = [
+        calibration for calibration in manifest.liveness_calibrations if calibration.measured_with != new.measured_with
+    ]
     changed = manifest.model_copy(update={"liveness_calibrations": (*kept, new)})
     # Validate again, since model_copy checks nothing.
     return Manifest.model_validate_json(changed.model_dump_json())

@@ -108,8 +108,8 @@ class Scores:
 
         Raises OperatingPointUnavailable.
         """
-        one = 1 - (1 - FPIR) ** (1 / max(1, people - 1))
-        rates = (MATCH_FMR, STRANGER_FMR, min(one, thresholds.highest or one))
+        fmr = 1 - (1 - FPIR) ** (1 / max(1, people - 1))
+        rates = (MATCH_FMR, STRANGER_FMR, min(fmr, thresholds.highest or fmr))
         return Scores(*map(thresholds.threshold, rates))
 
 
@@ -125,7 +125,7 @@ class Events:
 
     def rates(self, weights: Ints) -> Floats:
         """Return the rate in each round, (rounds,); ``weights`` (rounds, P) says how often each person is drawn."""
-        happened, of = (self._counted(each, weights) for each in (self.happened, self.of))
+        happened, of = (self._counted(counts, weights) for counts in (self.happened, self.of))
         return np.asarray(np.divide(happened, of, out=np.full(len(weights), math.nan), where=of > 0))
 
     @staticmethod
@@ -197,8 +197,8 @@ def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> 
     shows = np.equal.outer(np.arange(len(people)), who).astype(np.float64)  # (P, N)
     counted = ByPeople(
         mated=Events(shows @ (mated & (mixed_scores >= at.match)).sum(axis=1), shows @ mated.sum(axis=1)),
-        strangers=Events(*(shows @ each @ shows.T for each in (strangers & (scores >= at.stranger), strangers))),
-        mixed=Events(*(shows @ each @ shows.T for each in (mixed & (mixed_scores >= at.stranger), mixed))),
+        strangers=Events(*(shows @ counts @ shows.T for counts in (strangers & (scores >= at.stranger), strangers))),
+        mixed=Events(*(shows @ counts @ shows.T for counts in (mixed & (mixed_scores >= at.stranger), mixed))),
         searches=Events(shows @ (turned.found & finds), shows @ turned.found),
     )
     return Turned(

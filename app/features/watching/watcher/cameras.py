@@ -67,7 +67,7 @@ def read_options(sources: Sequence[str], names: Sequence[str], roi: str | None, 
     `left,top,right,bottom`. Raises InvalidInput (``invalid_source``)."""
     part = {} if roi is None else {"roi": roi.split(",")}
     given = [{"source": source, "name": name} for source, name in zip_longest(sources, names[: len(sources)])]
-    return _checked({"cameras": [one | part | same for one in given]}, "The cameras")
+    return _checked({"cameras": [camera | part | same for camera in given]}, "The cameras")
 
 
 def read_cameras(path: Path) -> list[CameraConfig]:

@@ -119,7 +119,7 @@ class Frigate:
     def answered(self, report: Report, sighting: Any) -> None:
         """Write a known person's name back as the sub-label, and remove it if it was wrong."""
         with self._lock:
-            visit = next((each for each in self._visits.values() if each.track == report.track), None)
+            visit = next((visit for visit in self._visits.values() if visit.track == report.track), None)
         if visit is None:
             return
         known = sighting.decision == "known"
@@ -143,10 +143,10 @@ class Frigate:
         try:
             document = json.loads(message.payload)
             if message.topic == STATS:
-                fps = {str(name)[:LENGTH]: each["camera_fps"] for name, each in document["cameras"].items()}
-                some = list(fps)[:MOST_CAMERAS]
+                fps = {str(name)[:LENGTH]: camera["camera_fps"] for name, camera in document["cameras"].items()}
+                names = list(fps)[:MOST_CAMERAS]
                 with self._lock:
-                    self._problems = {name: None if fps[name] else "no pictures in Frigate" for name in some}
+                    self._problems = {name: None if fps[name] else "no pictures in Frigate" for name in names}
                 return
             said = _read(message.topic, document)
         except (ValueError, TypeError, KeyError, AttributeError):

@@ -47,7 +47,9 @@ class Timeline:
     def visits(self) -> list[dict[str, Any]]:
         """Return the visits, by COLUMNS, in the order of films and times."""
         films = list(self._began)
-        return sorted(self._visits.values(), key=lambda one: (films.index(one["film"]), one["from_s"], one["to_s"]))
+        return sorted(
+            self._visits.values(), key=lambda visit: (films.index(visit["film"]), visit["from_s"], visit["to_s"])
+        )
 
     def write(self, path: Path) -> None:
         """Write CSV or a page to a file with the extension `.csv` or `.html`, JSON to any other."""
@@ -59,7 +61,9 @@ class Timeline:
         elif kind == ".html":
             text.write(PAGE.format("\n".join(_row(visit) for visit in visits)))
         else:
-            films = [{"film": name, "visits": [one for one in visits if one["film"] == name]} for name in self._began]
+            films = [
+                {"film": name, "visits": [visit for visit in visits if visit["film"] == name]} for name in self._began
+            ]
             text.write(json.dumps({"version": 1, "films": films}, ensure_ascii=False, indent=1) + "\n")
         with replacing(path) as file:
             file.write(text.getvalue().encode())

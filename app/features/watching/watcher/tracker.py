@@ -78,7 +78,7 @@ class Tracker:
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
         """Return whether a frame's face belongs to a track just by its place, since no other face or track is near."""
         near = [track for track in self.tracks if is_near(track, look)]
-        return len(near) == 1 and look.at <= near[0].sure_until and sum(is_near(near[0], one) for one in looks) == 1
+        return len(near) == 1 and look.at <= near[0].sure_until and sum(is_near(near[0], other) for other in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
         """Take the faces of a frame; return the tracks that got a face, and those that have ended.
