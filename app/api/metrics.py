@@ -28,10 +28,10 @@ class Metrics:
         self.is_ready: Callable[[], bool] = lambda: False
         """Whether requests are accepted."""
         ProcessCollector(registry=self.registry)
-        self._requests = Counter(
+        self.requests = Counter(
             "likeness_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "likeness_request_seconds",
             "From a request's head to the end of its answer.",
             ["method", "route"],
@@ -46,12 +46,6 @@ class Metrics:
             registry=self.registry,
         )
         self._stages = {stage: stages.labels(stage) for stage in get_args(Stage)}
-
-    def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count an answered request. ``method``: one of METHODS or OTHER; ``route``: its template, or None."""
-        route = route or OTHER
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
 
     def stages(self, stages: Mapping[str, float]) -> None:
         """Observe the milliseconds of each stage of one photo or one operation."""

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.metrics import METHODS, OTHER, Metrics
-from app.api.wire import CLIENT_GONE, WireFormat, expected, send_error, wire_of
+from app.api.wire import CLIENT_GONE, WireFormat, error_answer, expected, wire_of
 from app.errors import InvalidInput
 from app.logs import LOGGER
 
@@ -59,8 +59,8 @@ log = logging.getLogger(LOGGER)
 class RequestMiddleware:
     """Gives a request an id and its answer the missing security headers; logs and counts both.
 
-    It also makes routes match the path as it was sent, segment by segment: `%2F` within an id is not a separator.
-    Therefore path parameters arrive percent-encoded, and `OperationRoute.handle` decodes them.
+    From here on the scope has the request's ``request_id``, the caller's ``address``, which is empty if unknown, and
+    the answer's ``status``, which is CLIENT_GONE until the answer begins.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -70,57 +70,54 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        start, method = time.perf_counter(), scope["method"]
         given = Headers(scope=scope).get(ID_HEADER, "")
-        scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
-        method = scope["method"]
-        if is_head := method == HEAD:
+        scope["request_id"] = request_id = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
+        scope["address"] = (scope.get("client") or ("",))[0]
+        if method == HEAD:
             scope = {**scope, "method": "GET"}  # a copy: the server's own scope stays HEAD, so that it sends no body
-        answer = _Answer(send, scope["request_id"], without_body=is_head)
-        start = time.perf_counter()
+        scope["status"] = CLIENT_GONE
+
+        async def answer(message: Message) -> None:
+            """Forward the answer with the request's id and the security headers."""
+            if message["type"] == "http.response.start":
+                scope["status"] = message["status"]
+                headers = message.get("headers", ())
+                names = dict(headers)  # in lower case, as Starlette writes them
+                added = [header for header in _RAW if header[0] not in names]
+                message["headers"] = [*headers, (_ID_NAME, request_id.encode()), *added]
+            elif method == HEAD:
+                await send({**message, "body": b"", "more_body": False})
+                if message.get("more_body"):
+                    raise ClientDisconnect  # the client wanted only the head and has it; a stream may have no end
+                return
+            await send(message)
+
         try:
-            raw = scope.get("raw_path")
-            try:
-                scope["path"] = raw.decode("ascii") if raw else scope["path"]
-                unquote(scope["path"], errors="strict")
-            except UnicodeDecodeError:
-                raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
-            _check_host_and_query(scope)
-            await self._app(scope, receive, answer.send)
+            _check_head(scope)
+            await self._app(scope, receive, answer)
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
-            await send_error(expected(error, scope["request_id"]), wire_of(scope), scope, receive, answer)
+            if response := error_answer(expected(error, request_id), wire_of(scope), scope):
+                await response(scope, receive, answer)
         finally:
-            _count_request(scope, method, answer.status, time.perf_counter() - start)
+            _count_request(scope, method, time.perf_counter() - start)
 
 
-class _Answer:
-    """Forwards an answer; remembers its status, and adds the request id and the security headers."""
+def _check_head(scope: Scope) -> None:
+    """Reject a wrong path, a query with too many parameters before anything reads them, and a request with another
+    server's name, by which a page may have led a browser here (DNS rebinding).
 
-    def __init__(self, send: Send, request_id: str, *, without_body: bool = False) -> None:
-        self.status = CLIENT_GONE
-        self._without_body = without_body
-        self._send = send
-        self._id = request_id.encode()
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            given = message.get("headers", ())
-            names = dict(given)  # in lower case, as Starlette writes them
-            added = [header for header in _RAW if header[0] not in names]
-            message["headers"] = [*given, (_ID_NAME, self._id), *added]
-        elif self._without_body:
-            await self._send({**message, "body": b"", "more_body": False})
-            if message.get("more_body"):
-                raise ClientDisconnect  # the client wanted only the head and has it; a stream may have no end
-            return
-        await self._send(message)
-
-
-def _check_host_and_query(scope: Scope) -> None:
-    """Reject a query with too many parameters before anything reads them, and a request with another server's name, by
-    which a page may have led a browser here (DNS rebinding)."""
+    From here on the path is as it was sent, so that routes match it segment by segment: `%2F` within an id is not a
+    separator. Therefore path parameters arrive percent-encoded, and `OperationRoute.handle` decodes them.
+    """
+    raw = scope.get("raw_path")
+    try:
+        scope["path"] = raw.decode("ascii") if raw else scope["path"]
+        unquote(scope["path"], errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
     if scope["query_string"].count(b"&") >= MAX_QUERY:
         raise InvalidInput(f"The query has more than {MAX_QUERY} parameters.", code="invalid_request", limit=MAX_QUERY)
     allowed: tuple[str, ...] = scope["app"].state.hosts
@@ -132,12 +129,13 @@ def _check_host_and_query(scope: Scope) -> None:
         raise InvalidInput("This server does not go by the name in the header Host.", code="host_not_allowed")
 
 
-def _count_request(scope: Scope, method: str, status: int, seconds: float) -> None:
+def _count_request(scope: Scope, method: str, seconds: float) -> None:
     """Log and count a request by its route's template, never by its path, which may contain people's ids."""
-    route = getattr(scope.get("route"), "path", None)
+    route, status = getattr(scope.get("route"), "path", None), scope["status"]
     method = method if method in METHODS else OTHER  # a client may send any word as its method
     metrics: Metrics = scope["app"].state.metrics
-    metrics.request(method, route, status, seconds)
+    metrics.requests.labels(method, route or OTHER, str(status)).inc()
+    metrics.seconds.labels(method, route or OTHER).observe(seconds)
     level = logging.ERROR if status == _ERROR_STATUS else logging.INFO
     if not log.isEnabledFor(level):
         return

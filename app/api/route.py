@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, create_model
 from starlette.datastructures import State
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.access.audit import AuditEntry, AuditLog, fit_id
 from app.access.grants import Grant
@@ -41,7 +41,7 @@ from app.api.body import (
 from app.api.components import Components, GalleryId
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
-from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, not_ready, send_error
+from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, error_answer, expected, not_ready
 from app.db.engine import again_if_overtaken
 from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
@@ -60,16 +60,14 @@ PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
 
 
 class AuditTrail:
-    """Records a request and forwards its answer.
+    """Records a request.
 
     The entry of an operation that changes something is written before it begins, or by its handler with the change
-    (`one_commit`), and again before the answer goes out; any other is noted at its end. Refusals are noted, too, if the
+    (`one_commit`), and again before the answer goes out; any other is noted then. Refusals are noted, too, if the
     request has a key, even a wrong one. Monitoring is not recorded.
     """
 
-    def __init__(
-        self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str, send: Send
-    ) -> None:
+    def __init__(self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str) -> None:
         others = [ids[name] for name in ids if name not in {"gallery", "subject"}]
         self.entry = AuditEntry(
             key=None,
@@ -79,10 +77,8 @@ class AuditTrail:
             subject=fit_id(ids.get("subject")),
             target=fit_id(others[0]) if others else None,
         )
-        self.status = CLIENT_GONE
+        self.is_recorded = operation.monitoring
         self._audit = audit
-        self._send = send
-        self._finished = operation.monitoring
 
     def refuse(self, error: LikenessError) -> None:
         """Note a refusal. Requests without a key are not recorded, since their number is not limited."""
@@ -91,33 +87,29 @@ class AuditTrail:
         has_begun = self.entry.row is not None
         # By type, since the status differs between wire formats.
         is_try_again = isinstance(error, Overloaded) and not has_begun
-        self._finished = self._finished or is_try_again or error.code == "missing_key"
+        self.is_recorded = self.is_recorded or is_try_again or error.code == "missing_key"
 
-    async def send(self, message: Message) -> None:
-        """Forward a part of the answer, after writing the outcome of a change.
+    async def record(self, status: int) -> None:
+        """Write the outcome of a change, before the answer goes out; note that of any other request.
 
         If the database fails now, the work is done, and the entry stays without outcome.
         """
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            if self.entry.row is not None and not self._finished:  # it has begun
-                written, self.entry.status = self.entry.status == self.status, self.status
-                self._finished = True
-                if written and self._audit.sink is None:
-                    await self._send(message)
-                    return
-                try:
-                    await asyncio.wrap_future(self._audit.write(self.entry))
-                except LikenessError:
-                    self._audit.note(self.entry)
-        await self._send(message)
-
-    def end(self) -> None:
-        """Note the request, unless its outcome has been written or it is not recorded."""
-        if self._finished or self.status in _NOT_RECORDED:
+        if self.is_recorded:
             return
-        self.entry.status = self.status
-        self._finished = True
+        is_written = self.entry.status == status  # by the handler, with the change
+        self.entry.status, self.is_recorded = status, True
+        if self.entry.row is None:
+            if status not in _NOT_RECORDED:
+                self._audit.note(self.entry)
+        elif not is_written or self._audit.sink:
+            try:
+                await asyncio.wrap_future(self._audit.write(self.entry))
+            except LikenessError:
+                self._audit.note(self.entry)
+
+    def abandon(self) -> None:
+        """Note a request that has ended without an answer."""
+        self.entry.status, self.is_recorded = CLIENT_GONE, True
         self._audit.note(self.entry)
 
 
@@ -168,7 +160,7 @@ class OperationRoute(APIRoute):
         scope["operation"] = operation
         # The path was matched as it was sent.
         scope["path_params"] = ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
-        trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
+        trail = AuditTrail(components.audit, operation, ids, scope["request_id"])
         try:
             try:
                 grant, receive = await operation.wire.authenticate(scope, receive, components)
@@ -176,7 +168,7 @@ class OperationRoute(APIRoute):
                 authorize(grant, operation, ids.get("gallery"))
                 if scope["query_string"] and operation.wire.strict and not operation.monitoring:
                     check_query(operation, scope["query_string"])
-                callers = callers_of(grant.key_id, scope)
+                callers = callers_of(grant.key_id, scope["address"])
                 with (
                     nullcontext() if operation.monitoring or operation.streams else components.admission.admit(*callers)
                 ):
@@ -184,8 +176,9 @@ class OperationRoute(APIRoute):
                     if operation.changes and not operation.one_commit:
                         # Raises what the database raises: no change goes unrecorded.
                         await asyncio.wrap_future(components.audit.write(trail.entry))
-                    response = await self.endpoint(Request(scope, receive, trail.send))
-                    await response(scope, receive, trail.send)
+                    response = await self.endpoint(Request(scope, receive, send))
+                    await trail.record(response.status_code)
+                    await response(scope, receive, send)
             except ClientDisconnect:
                 return
             except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
@@ -196,11 +189,10 @@ class OperationRoute(APIRoute):
                 refusal = await _naming_nearest(refusal, components, scope)
             else:
                 return
-            if refusal.code in PAUSED:
-                await components.admission.pause(trail.entry.key or callers_of("", scope)[1])
-            await send_error(refusal, operation.wire, scope, receive, trail)
+            await _send_refusal(refusal, trail, scope, receive, send)
         finally:
-            trail.end()
+            if not trail.is_recorded:
+                trail.abandon()
 
 
 async def _naming_nearest(error: LikenessError, components: Components, scope: Scope) -> LikenessError:
@@ -218,6 +210,15 @@ async def _naming_nearest(error: LikenessError, components: Components, scope: S
     except LikenessError:  # the database is busy: the error is right without
         return error
     return GalleryNotFound.of(gallery, near(gallery, [one.id for one in some.items]))
+
+
+async def _send_refusal(refusal: LikenessError, trail: AuditTrail, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the refusal; late, if its caller was refused repeatedly."""
+    if refusal.code in PAUSED:
+        await scope["components"].admission.pause(trail.entry.key or callers_of("", scope["address"])[1])
+    if answer := error_answer(refusal, scope["operation"].wire, scope):
+        await trail.record(answer.status_code)
+        await answer(scope, receive, send)
 
 
 def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:

@@ -17,14 +17,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from app.access.grants import Grant, address_group
 from app.api.components import Components
@@ -125,7 +125,7 @@ class WireFormat(ABC):
         if key is None:
             raise missing_key()
         scope["key"] = key
-        return await components.guard.check(key, address_of(scope)), receive
+        return await components.guard.check(key, scope["address"]), receive
 
 
 class OwnFormat(WireFormat):
@@ -176,29 +176,15 @@ def not_ready() -> LikenessError:
     return LikenessError("The server is starting or stopping.", code="not_ready")
 
 
-def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
+def callers_of(key_id: str, address: str) -> tuple[str, str]:
     """Return the callers for whom a request is counted: its key and its address."""
-    return key_id, f"@{address_group(address_of(scope))}"
-
-
-def address_of(scope: Scope) -> str:
-    """Return the caller's address; empty if it is unknown."""
-    client = scope.get("client")
-    return client[0] if client else ""
+    return key_id, f"@{address_group(address)}"
 
 
 CLIENT_GONE = 499
 """The status of a request whose client left before the answer, as in nginx."""
 
 log = logging.getLogger(LOGGER)
-
-
-class Answer(Protocol):
-    """Forwards an answer. ``status`` is CLIENT_GONE until the answer begins."""
-
-    status: int
-
-    async def send(self, message: Message) -> None: ...
 
 
 def expected(error: Exception, request_id: str) -> LikenessError:
@@ -214,14 +200,13 @@ def expected(error: Exception, request_id: str) -> LikenessError:
     return LikenessError("Something went wrong; the log has it under this request id.")
 
 
-async def send_error(error: LikenessError, wire: WireFormat, scope: Scope, receive: Receive, answer: Answer) -> None:
-    """Send the error as the answer. An answer that has begun is cut off instead, which clients notice."""
-    if answer.status != CLIENT_GONE:
-        fields = {"request_id": scope["request_id"], "code": error.code, "error": error.message}
-        log.warning("an answer was cut short", extra={"fields": fields})
-    else:
-        response = wire.error_response(error, scope["request_id"], scope["path"])
-        await response(scope, receive, answer.send)
+def error_answer(error: LikenessError, wire: WireFormat, scope: Scope) -> Response | None:
+    """Return the error as an answer; None if one has begun, which is then cut off, as clients notice."""
+    if scope["status"] == CLIENT_GONE:
+        return wire.error_response(error, scope["request_id"], scope["path"])
+    fields = {"request_id": scope["request_id"], "code": error.code, "error": error.message}
+    log.warning("an answer was cut short", extra={"fields": fields})
+    return None
 
 
 def wire_of(scope: Scope) -> WireFormat:

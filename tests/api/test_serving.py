@@ -409,7 +409,7 @@ def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[bytes, bytes]]) 
 
     @app.get("/")
     async def who(request: Request) -> list[str]:
-        return [callers_of("", request.scope)[1], request.url.scheme]
+        return [callers_of("", request.scope["client"][0])[1], request.url.scheme]
 
     config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
     config.load()

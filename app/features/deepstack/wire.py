@@ -17,7 +17,7 @@ from app.access.grants import Grant
 from app.api.body import QUICK_BYTES, Body, read_body
 from app.api.components import Components
 from app.api.operation import Operation
-from app.api.wire import WireFormat, address_of, answer_problem, callers_of, given_key
+from app.api.wire import WireFormat, answer_problem, callers_of, given_key
 from app.errors import InvalidInput, LikenessError
 from app.features.forms import read_again, texts
 from app.features.unproven import unproven_of
@@ -63,13 +63,13 @@ class DeepStack(WireFormat):
 
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
         """
-        headers, address = Headers(scope=scope), address_of(scope)
+        headers, address = Headers(scope=scope), scope["address"]
         key = given_key(headers, scope["path"]) or _password(headers)
         operation: Operation | None = scope.get("operation")
         if key is None and operation is not None:
             components.guard.require_few_failures(address)
             limits = components.limits
-            async with unproven_of(components).admit(callers_of("", scope)[1]) as take:
+            async with unproven_of(components).admit(callers_of("", address)[1]) as take:
                 seconds = min(limits.seconds, UNPROVEN_S)
                 body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, take)
             receive = read_again(body)

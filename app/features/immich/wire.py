@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 from app.access.grants import Grant
 from app.access.grants import Scope as KeyScope
 from app.api.components import Components
-from app.api.wire import WireFormat, address_of, answer_problem, given_key
+from app.api.wire import WireFormat, answer_problem, given_key
 from app.errors import LikenessError
 
 PING, PREDICT = "/ping", "/predict"
@@ -38,7 +38,7 @@ class ImmichFormat(WireFormat):
         """Return what the key allows, or KEYLESS for an address that needs no key."""
         if given_key(Headers(scope=scope), scope["path"]) is None:
             networks: Networks = components.parts["immich"].networks
-            if _is_in(address_of(scope), networks):
+            if _is_in(scope["address"], networks):
                 return KEYLESS, receive
         return await super().authenticate(scope, receive, components)
 

@@ -26,7 +26,7 @@ from app.access.keys import Guard, Keys, digest_of
 from app.api.body import read_body
 from app.api.components import Components
 from app.api.operation import Operation
-from app.api.wire import WireFormat, address_of, callers_of
+from app.api.wire import WireFormat, callers_of
 from app.errors import LikenessError
 from app.features.access_keys import signing_tokens
 from app.features.forms import read_again
@@ -213,7 +213,7 @@ class Rekognition(WireFormat):
         claim = read_claim(request, time.time())
         signatures: SignatureChecker = components.parts["signature_checker"]
         operation: Operation = scope["operation"]
-        address = address_of(scope)
+        address: str = scope["address"]
         admission, limits = components.admission, components.limits
         limit = limits.most(operation.images) if operation.images else MAX_JSON
         stated = request.header(CONTENT_HASH)
@@ -225,9 +225,9 @@ class Rekognition(WireFormat):
         async with AsyncExitStack() as stack:
             take: Callable[[int], None] = admission.take
             if grant is not None:
-                stack.enter_context(admission.admit(*callers_of(grant.key_id, scope)))
+                stack.enter_context(admission.admit(*callers_of(grant.key_id, address)))
             else:
-                place = unproven_of(components).admit(callers_of("", scope)[1], proven)
+                place = unproven_of(components).admit(callers_of("", address)[1], proven)
                 take = await stack.enter_async_context(place)
             seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
             body = await read_body(Request(scope, receive), limit, seconds, take)

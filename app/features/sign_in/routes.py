@@ -21,7 +21,7 @@ from app.api.routes.access import own_key
 from app.api.routes.galleries import GalleryPage, list_galleries
 from app.api.schemas import OwnKey
 from app.api.schemas.base import MAX_PAGE, PageParams, Params, Wire
-from app.api.wire import OwnFormat, address_of, given_key, missing_key
+from app.api.wire import OwnFormat, given_key, missing_key
 from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
 from app.features.sign_in.links import SIGN_IN_LINK
 from app.gallery.store import Store
@@ -75,7 +75,7 @@ class ByCode(OwnFormat):
         self, scope: RequestScope, receive: Receive, components: Components
     ) -> tuple[Grant, Receive]:
         """Return what the code's key allows. The code is spent later. A wrong one counts like a wrong key."""
-        code, address = given_key(Headers(scope=scope), scope["path"]), address_of(scope)
+        code, address = given_key(Headers(scope=scope), scope["path"]), scope["address"]
         if code is None:
             raise missing_key()
         scope["key"] = code
@@ -197,7 +197,7 @@ def _start(core: Components, session_days: float) -> Part:
         if session is None:
             return None
         scope["session"] = session
-        return sessions.recall(session) or await core.guard.attempt(lambda: sessions.open(session), address_of(scope))
+        return sessions.recall(session) or await core.guard.attempt(lambda: sessions.open(session), scope["address"])
 
     prunes = {"sign-in codes": codes.prune, "invitations": invitations.prune, "sessions": sessions.prune}
     return Part(
