@@ -17,7 +17,7 @@ from app.concurrency.threads import TASK, check_deadline
 from app.errors import NoFace, Unalignable
 from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
 from app.face.confirm import Found, find_faces, quarter_of
-from app.face.detect import SCORE_THRESHOLD, Detector
+from app.face.detect import SCORE_THRESHOLD, Detector, levels
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.quality import grade, measure
@@ -86,7 +86,7 @@ class Pipeline:
             encoded = open_image(image, self._limits)
             factor = 1
             if encoded.reducible:  # as far as the detector loses nothing by it
-                finest = self._detector.finest_scale(encoded.width, encoded.height)
+                finest = levels(encoded.width, encoded.height, self._detector.min_face)[0].scale
                 factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
         seen = self._seen(encoded, factor, cuts, stages)
         if isinstance(seen, Photo):

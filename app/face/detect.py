@@ -19,7 +19,7 @@ view, and `turned` looks for a face at one place in eight directions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from app.choices import Device
 from app.errors import ModelNotLoadable, Unusable
-from app.face.yunet import CANVASES, Canvas, YuNet
+from app.face.yunet import CANVASES, SCORE, SEEN_WIDTH, Canvas, Sights, YuNet
 from app.inference.session import FIXED_BATCH, OnGpu, Session
 from app.types import Box, Detection, Pixels
 
@@ -131,9 +131,6 @@ LIKE: Final = 0.4
 """Mean distance from the expected landmarks, in distances between the eyes, up to which it is the same face: a head
 turned fully aside is 0.3 off, a neighbour's face over 1."""
 
-_Sights = NDArray[np.float64]
-"""(N, 16): box x, y, width, height; five landmarks x, y; YuNet's score; the face's width in the network's input."""
-_SCORE, _SEEN_WIDTH = 14, 15
 Piece: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom (exclusive) in a level's pixels."""
 
@@ -148,11 +145,16 @@ class Level:
     overlap: int
     """Pixels by which its pieces overlap, if it has several."""
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield overlapping rectangles, no side longer than MAX_INPUT, that cover the level."""
-        for top, bottom in _spans(self.height, self.overlap):
-            for left, right in _spans(self.width, self.overlap):
-                yield left, top, right, bottom
+    def pieces(self) -> list[Piece]:
+        """Return overlapping rectangles, no side longer than MAX_INPUT, that cover the level."""
+        spans = []
+        for length in (self.height, self.width):
+            count = max(1, math.ceil((length - self.overlap) / (MAX_INPUT - self.overlap)))
+            size = math.ceil((length + (count - 1) * self.overlap) / count)
+            starts = [round(place * (length - size) / max(1, count - 1)) for place in range(count)]
+            spans.append([(start, min(length, start + size)) for start in starts])
+        down, across = spans
+        return [(left, top, right, bottom) for top, bottom in down for left, right in across]
 
 
 class Detector:
@@ -182,10 +184,6 @@ class Detector:
         """Stop the threads that belong to this detector."""
         self._network.close()
 
-    def finest_scale(self, width: int, height: int) -> float:
-        """Return the largest scale, at most 1, at which a photo of this size is searched: decode it no larger."""
-        return levels(width, height, self.min_face)[0].scale
-
     def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
         """Return the sights of faces in (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels'
         coordinates; the landmarks of turned faces are made up.
@@ -197,36 +195,35 @@ class Detector:
     def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
         """Return the results of `detect`, then up to MAX_SPOTS places of lower scores that may show turned faces."""
         smallest = min_face or self.min_face
-        finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
-        sights = self._search_level(pixels, finest)
-        small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
-        large = [sights[~small]]
-        for level in coarser:
-            # A huge face is seen better in the next, coarser level, a small one in the previous, finer one.
-            large[-1] = large[-1][large[-1][:, _SEEN_WIDTH] <= HUGE_WIDTH]
-            seen = self._search_level(pixels, level)
-            large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
+        least = smallest * TOO_SMALL
+        searched = levels(pixels.shape[1], pixels.shape[0], smallest)
+        finest, *coarser = [self._search_level(pixels, level) for level in searched]
+        # A small face is seen better in the previous, finer level, a huge one in the next, coarser one.
+        small = finest[finest[:, SEEN_WIDTH] < SURE_WIDTH]
+        large = [finest[finest[:, SEEN_WIDTH] >= SURE_WIDTH]]
+        large += [sights[sights[:, SEEN_WIDTH] >= KEPT_WIDTH] for sights in coarser]
+        large[:-1] = [sights[sights[:, SEEN_WIDTH] <= HUGE_WIDTH] for sights in large[:-1]]
         faces = np.concatenate(large)
-        spots = np.concatenate([faces, sights[small & (sights[:, _SEEN_WIDTH] >= SPOT_WIDTH)]])
-        spots = spots[(spots[:, _SCORE] < SCORE_THRESHOLD) & (spots[:, 2] >= smallest * TOO_SMALL)]
-        faces = faces[faces[:, _SCORE] >= SCORE_THRESHOLD]
-        least = np.interp(sights[:, _SEEN_WIDTH], *HINT_SCORES)
-        hints = sights[small & (sights[:, _SCORE] >= least) & (sights[:, 2] >= smallest * TOO_SMALL)]
-        hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
+        # What is no face yet may be a turned one, or one too small for the finest level.
+        spots = np.concatenate([faces, small[small[:, SEEN_WIDTH] >= SPOT_WIDTH]])
+        spots = spots[(spots[:, SCORE] < SCORE_THRESHOLD) & (spots[:, 2] >= least)]
+        faces = faces[faces[:, SCORE] >= SCORE_THRESHOLD]
+        hints = small[(small[:, SCORE] >= np.interp(small[:, SEEN_WIDTH], *HINT_SCORES)) & (small[:, 2] >= least)]
+        shared, union = _overlaps(hints, faces)  # a hint that is a face already, or lies in one, needs no closer look
+        known = (shared > NMS_THRESHOLD * union) | (shared > INSIDE_THRESHOLD * (hints[:, 2] * hints[:, 3])[:, None])
+        hints = suppress(hints[~known.any(axis=1)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
             some = hints[start : start + TILES]
-            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)))
-            faces = np.concatenate([faces, closer])
+            looks = np.column_stack([_centres(some), some[:, 2], np.zeros(len(some))])
+            faces = np.concatenate([faces, self._look_closer(pixels, looks)])
         faces = merge(faces)
-        faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
-        spots = spots[~_near_any(spots, faces)]
-        spots = suppress(spots[np.argsort(-spots[:, _SCORE], kind="stable")][: SHARED * MAX_SPOTS])
-        return [*_detections(faces), *_detections(spots)[:MAX_SPOTS]]
+        faces = faces[faces[:, 2] >= least]
+        return [*_detections(faces), *_detections(_spots(spots, faces))[:MAX_SPOTS]]
 
     def promising(self, pixels: Pixels, box: Box) -> list[int]:
         """Return the DIRECTIONS in which the place at ``box`` is similar enough to a face for `turned` to look."""
-        place = _Place.at(box, pixels, ROUGH)
-        sights = self._run(_sheet(place.part, *place.turned_by(DIRECTIONS), ROUGH).pixels, least=ROUGH_SCORE)
+        place = _Place.at(box, pixels, ROUGH, DIRECTIONS)
+        sights = self._network.detect(_sheet(place.part, place.looks, ROUGH).pixels, least=ROUGH_SCORE)
         fitting = (sights[:, 2] > ROUGH.face / 3) & (sights[:, 2] < ROUGH.face * 2)
         columns, rows = (_centres(sights[fitting]) // ROUGH.side).astype(int).T
         tiles = set((rows * TILES_PER_ROW + columns).tolist())
@@ -236,8 +233,8 @@ class Detector:
         """Return the faces that are seen at ``box`` when that place is turned in these directions, highest score first,
         in the coordinates of ``pixels``: up to one for each direction, usually of one face.
         """
-        place = _Place.at(box, pixels, CLOSE)
-        sights = self._look_closer(place.part, *place.turned_by(directions))
+        place = _Place.at(box, pixels, CLOSE, directions)
+        sights = self._look_closer(place.part, place.looks)
         _map(sights, place.ratio, ((place.ratio - 1) / 2 + place.left, (place.ratio - 1) / 2 + place.top))
         return _detections(sights)
 
@@ -252,7 +249,7 @@ class Detector:
         apart = math.dist(expected[0], expected[1])
         seen = rows[:, 4:14].astype(np.float64).reshape(-1, 5, 2)
         near = np.hypot(*np.moveaxis(seen - expected, 2, 0)).sum(axis=1) <= 5 * LIKE * apart
-        seen, scores = seen[near], rows[near, _SCORE].astype(np.float64)
+        seen, scores = seen[near], rows[near, SCORE].astype(np.float64)
         if not len(scores):
             return None
         best = float(scores.max())
@@ -261,7 +258,7 @@ class Detector:
         weights = np.where(scores >= OF_BEST * best, scores, 0.0)
         return (weights / weights.sum() @ seen.reshape(-1, 10)).reshape(5, 2) + OFFSET * apart, min(1.0, best)
 
-    def _search_level(self, pixels: Pixels, level: Level) -> _Sights:
+    def _search_level(self, pixels: Pixels, level: Level) -> Sights:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
         height, width = pixels.shape[:2]
         image = pixels
@@ -269,7 +266,7 @@ class Detector:
             image = np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
         sights_of = []
         for left, top, right, bottom in level.pieces():
-            sights = self._run(image[top:bottom, left:right])
+            sights = self._network.detect(image[top:bottom, left:right])
             _map(sights, 1.0, (left, top))
             # A face at an inner edge of its piece is whole in a neighbouring piece or in the next level.
             low, high = sights[:, :2], sights[:, :2] + sights[:, 2:4]
@@ -281,28 +278,24 @@ class Detector:
         _map(together, ratio, (ratio - 1) / 2)  # pixel centres are at integers
         return together
 
-    def _look_closer(
-        self, pixels: Pixels, centres: NDArray[np.float64], widths: NDArray[np.float64], degrees: NDArray[np.float64]
-    ) -> _Sights:
-        """Return the faces at up to TILES places, one each at most; the places as for `_sheet`."""
-        sheet = _sheet(pixels, centres, widths, degrees, CLOSE)
-        sights, faces = self._run(sheet.pixels, least=SCORE_THRESHOLD), []
-        for middle, centre, scale, turn in zip(sheet.middles, centres, sheet.scales, sheet.turns, strict=True):
-            face = _nearest(sights, *middle)
+    def _look_closer(self, pixels: Pixels, looks: NDArray[np.float64]) -> Sights:
+        """Return the faces at up to TILES places, one each at most; ``pixels`` and ``looks`` as for `_sheet`."""
+        sheet = _sheet(pixels, looks, CLOSE)
+        sights = self._network.detect(sheet.pixels, least=SCORE_THRESHOLD)
+        sights = sights[(sights[:, 2] > CLOSE.face / 3) & (sights[:, 2] < CLOSE.face * 2)]
+        sights = sights[np.argsort(-sights[:, SCORE], kind="stable")]
+        faces = []
+        for middle, centre, scale, turn in zip(sheet.middles, looks[:, :2], sheet.scales, sheet.turns, strict=True):
+            holding = (sights[:, :2] <= middle) & (middle <= sights[:, :2] + sights[:, 2:4])
+            face = sights[holding.all(axis=1)][:1]
             _map(face, 1 / scale, -middle / scale)
-            _turn(face, turn.T)
+            # Turned back. Its box becomes the one around the turned ellipse in it: a face does not fill the corners.
+            centres, halves = _centres(face) @ turn, np.sqrt((face[:, 2:4] / 2) ** 2 @ turn**2)
+            face[:, :2], face[:, 2:4] = centres - halves, 2 * halves
+            face[:, 4:14] = (face[:, 4:14].reshape(-1, 5, 2) @ turn).reshape(-1, 10)
             _map(face, 1.0, centre)
             faces.append(face)
         return np.concatenate(faces)
-
-    def _run(self, pixels: Pixels, *, least: float = 0.0) -> _Sights:
-        """Run YuNet on one input and return its detections that score ``least`` or more in the input's coordinates."""
-        rows = self._network.detect(pixels, least=least)
-        sights = np.empty((len(rows), 16))
-        sights[:, :15], sights[:, _SEEN_WIDTH] = rows, rows[:, 2]
-        # A face's landmarks are not all in one point.
-        apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
-        return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
 
 
 class _Place(NamedTuple):
@@ -310,17 +303,15 @@ class _Place(NamedTuple):
 
     part: Pixels
     """(H, W, 4): four channels take OpenCV 5 half the time of three to warp, and give the same pixels."""
-    centre: NDArray[np.float64]
-    """(2,) the box's centre, in the part."""
-    width: float
-    """The box's width, in the part."""
+    looks: NDArray[np.float64]
+    """(N, 4) the box's centre x, y and its width in the part, and the degrees of each look."""
     ratio: float
     """Photo pixels per pixel of the part."""
     left: int
     top: int
 
     @staticmethod
-    def at(box: Box, pixels: Pixels, tile: Tile) -> _Place:
+    def at(box: Box, pixels: Pixels, tile: Tile, directions: Sequence[int]) -> _Place:
         """Cut the place out. A large face is shrunk by averaging over areas, so that fine detail turns grey and not
         into moiré."""
         x, y = box.centre
@@ -333,15 +324,9 @@ class _Place(NamedTuple):
             size = (max(1, round(part.shape[1] / ratio)), max(1, round(part.shape[0] / ratio)))
             part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_AREA), np.uint8)
         four = np.asarray(cv2.cvtColor(part, cv2.COLOR_RGB2RGBA), np.uint8)
-        centre = (np.array([x - left, y - top]) + 0.5) / ratio - 0.5
-        return _Place(four, centre, box.width / ratio, ratio, left, top)
-
-    def turned_by(
-        self, directions: Sequence[int]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return centres, widths and degrees of the place's looks."""
-        count = len(directions)
-        return np.tile(self.centre, (count, 1)), np.full(count, self.width), np.array(directions, np.float64)
+        centre = (x - left + 0.5) / ratio - 0.5, (y - top + 0.5) / ratio - 0.5
+        looks = np.array([(*centre, box.width / ratio, degrees) for degrees in directions], np.float64)
+        return _Place(four, looks, ratio, left, top)
 
 
 class _Sheet(NamedTuple):
@@ -356,21 +341,17 @@ class _Sheet(NamedTuple):
     """(N, 2, 2) from the photo's directions to the tile's."""
 
 
-def _sheet(
-    pixels: Pixels,
-    centres: NDArray[np.float64],
-    widths: NDArray[np.float64],
-    degrees: NDArray[np.float64],
-    tile: Tile,
-) -> _Sheet:
-    """Return up to TILES places, (N, 2) ``centres``, each enlarged into a tile and turned clockwise by ``degrees``,
-    black outside of the photo. ``pixels`` is the photo, RGB, or a part of it, RGBA. ``widths``: the
-    expected faces', in pixels.
+def _sheet(pixels: Pixels, looks: NDArray[np.float64], tile: Tile) -> _Sheet:
+    """Return up to TILES places, each enlarged into a tile and turned, black outside of the photo.
+
+    ``pixels`` is the photo, RGB, or a part of it, RGBA. ``looks`` (N, 4): each place's centre x, y, the width of the
+    expected face, both in pixels, and the clockwise degrees by which the place is turned.
     """
+    centres, widths, angles = looks[:, :2], looks[:, 2], np.radians(looks[:, 3])
     columns, side = min(len(centres), TILES_PER_ROW), tile.side
     sheet = np.zeros((-(-len(centres) // columns) * side, columns * side, pixels.shape[2]), np.uint8)
     middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * side + side / 2 - 0.5
-    scales, angles = tile.face / np.maximum(widths, 1.0), np.radians(degrees)
+    scales = tile.face / np.maximum(widths, 1.0)
     turns = np.moveaxis(np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0)
     matrices = np.empty((len(centres), 2, 3))
     matrices[:, :, :2] = turns * scales[:, None, None]
@@ -406,106 +387,72 @@ def levels(width: int, height: int, min_face: float) -> list[Level]:
     return [Level(s, max(1, round(width * s)), max(1, round(height * s)), overlap) for s in scales]
 
 
-def _spans(length: int, overlap: int) -> list[tuple[int, int]]:
-    count = max(1, math.ceil((length - overlap) / (MAX_INPUT - overlap)))
-    size = math.ceil((length + (count - 1) * overlap) / count)
-    starts = [round(i * (length - size) / max(1, count - 1)) for i in range(count)]
-    return [(start, min(length, start + size)) for start in starts]
-
-
-def merge(sights: _Sights) -> _Sights:
+def merge(sights: Sights) -> Sights:
     """Keep one detection for each face; drop one that is mostly within a larger face, since it is a part of it."""
     sights = suppress(sights)
     if len(sights) < 2:
         return sights
     areas = sights[:, 2] * sights[:, 3]
-    inside = _intersections(sights, sights) / areas[:, None]
+    inside = _overlaps(sights, sights)[0] / areas[:, None]
     larger = areas[None, :] > areas[:, None]
-    sure = sights[:, _SCORE] >= SURE_SCORE
+    sure = sights[:, SCORE] >= SURE_SCORE
     most = np.where(sure[None, :] & ~sure[:, None], HALF_THRESHOLD, INSIDE_THRESHOLD)
     return np.asarray(sights[~((inside > most) & larger).any(axis=1)])
 
 
-def suppress(sights: _Sights) -> _Sights:
+def suppress(sights: Sights) -> Sights:
     """Keep the best of overlapping detections by their scores, lowered where a face was smaller or larger in the
     network's input than it judges best (greedy non-maximum suppression).
     """
     if len(sights) < 2:
         return sights
-    width = sights[:, _SEEN_WIDTH]
-    rank = sights[:, _SCORE] * np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
-    areas, kept = sights[:, 2] * sights[:, 3], []
-    remaining = np.argsort(-rank, kind="stable")
+    width = sights[:, SEEN_WIDTH]
+    rank = sights[:, SCORE] * np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
+    kept, remaining = [], np.argsort(-rank, kind="stable")
     while len(remaining):
         first, remaining = remaining[0], remaining[1:]
         kept.append(int(first))
-        shared = _intersections(sights[first : first + 1], sights[remaining])[0]
-        remaining = remaining[shared <= NMS_THRESHOLD * (areas[first] + areas[remaining] - shared)]
+        shared, union = _overlaps(sights[first : first + 1], sights[remaining])
+        remaining = remaining[shared[0] <= NMS_THRESHOLD * union[0]]
     return np.asarray(sights[kept])
 
 
-def _detections(sights: _Sights) -> list[Detection]:
+def _detections(sights: Sights) -> list[Detection]:
     """Return the detections, highest score first."""
     return [
-        Detection(Box(*each[:4].tolist()), each[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(each[_SCORE])))
-        for each in sights[np.argsort(-sights[:, _SCORE], kind="stable")]
+        Detection(Box(*each[:4].tolist()), each[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(each[SCORE])))
+        for each in sights[np.argsort(-sights[:, SCORE], kind="stable")]
     ]
 
 
-def _centres(sights: _Sights) -> NDArray[np.float64]:
+def _centres(sights: Sights) -> NDArray[np.float64]:
     return np.asarray(sights[:, :2] + sights[:, 2:4] / 2)
 
 
-def _near_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
-    """Return which sights have their centre in the box of a face, or a face's centre in theirs."""
-
-    def inside(points: NDArray[np.float64], boxes: _Sights) -> NDArray[np.bool_]:
-        low = points[:, None] - boxes[None, :, :2]
-        return np.asarray(((low >= 0) & (low <= boxes[None, :, 2:4])).all(axis=2))
-
-    return np.asarray((inside(_centres(sights), faces) | inside(_centres(faces), sights).T).any(axis=1))
-
-
-def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
-    """Return which detections overlap one of the faces as the same face would, or lie within it."""
-    overlap = _intersections(sights, faces)
-    areas = (sights[:, 2] * sights[:, 3])[:, None]
-    union = areas + (faces[:, 2] * faces[:, 3])[None, :] - overlap
-    return np.asarray(((overlap > NMS_THRESHOLD * union) | (overlap > INSIDE_THRESHOLD * areas)).any(axis=1))
+def _spots(sights: Sights, faces: Sights) -> Sights:
+    """Return the best of the sights that have no face's centre in their box, nor their own in a face's."""
+    from_faces = _centres(sights)[:, None] - faces[None, :, :2]
+    from_sights = _centres(faces)[None] - sights[:, None, :2]
+    in_face = np.all((from_faces >= 0) & (from_faces <= faces[None, :, 2:4]), axis=2)
+    in_sight = np.all((from_sights >= 0) & (from_sights <= sights[:, None, 2:4]), axis=2)
+    alone = sights[~np.any(in_face | in_sight, axis=1)]
+    return suppress(alone[np.argsort(-alone[:, SCORE], kind="stable")][: SHARED * MAX_SPOTS])
 
 
-def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
-    """Return the (len(a), len(b)) areas that the boxes share."""
+def _overlaps(a: Sights, b: Sights) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the (len(a), len(b)) areas that two boxes share, and the areas that they cover together."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, :2] + a[:, None, 2:4], b[None, :, :2] + b[None, :, 2:4])
-    sides = np.maximum(high - low, 0)
-    return np.asarray(sides[:, :, 0] * sides[:, :, 1])
+    shared = np.maximum(high - low, 0).prod(axis=2)
+    return shared, a[:, 2:4].prod(axis=1)[:, None] + b[:, 2:4].prod(axis=1) - shared
 
 
-def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
-    """Return the best detection whose box contains the point and has about the hint's width: one or none."""
-    left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
-    holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
-    fitting = sights[holds & (width > CLOSE.face / 3) & (width < CLOSE.face * 2)]
-    return fitting[np.argsort(-fitting[:, _SCORE], kind="stable")][:1]
-
-
-def _map(sights: _Sights, scale: float | NDArray[np.float64], shift: tuple[float, float] | NDArray[np.float64]) -> None:
+def _map(sights: Sights, scale: float | NDArray[np.float64], shift: tuple[float, float] | NDArray[np.float64]) -> None:
     """Scale boxes and landmarks about the origin, then shift them, in place; both along x and y."""
     pairs = sights[:, :14].reshape(-1, 7, 2)  # a view: corner, size, landmarks
     pairs *= scale
     pairs[:, 0] += shift
     pairs[:, 2:] += shift
-
-
-def _turn(sights: _Sights, turn: NDArray[np.float64]) -> None:
-    """Turn boxes and landmarks by a (2, 2) rotation about the origin, in place.
-
-    A box becomes the one around the turned ellipse in it: a face fills an ellipse, not the corners.
-    """
-    centres, halves = _centres(sights) @ turn.T, np.sqrt((sights[:, 2:4] / 2) ** 2 @ turn.T**2)
-    sights[:, :2], sights[:, 2:4] = centres - halves, 2 * halves
-    sights[:, 4:14] = (sights[:, 4:14].reshape(-1, 5, 2) @ turn.T).reshape(-1, 10)
 
 
 def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu: OnGpu) -> Session:

@@ -1,4 +1,4 @@
-"""Run YuNet in ONNX Runtime on one input; detections are rows of numbers.
+"""Run YuNet in ONNX Runtime on one input; its sights of faces are rows of numbers.
 
 Rows are decoded and cleared of doubles as in OpenCV's FaceDetectorYN, and equal its results (tests/face/test_yunet.py);
 ONNX Runtime takes half its time, and one session serves any number of threads.
@@ -31,6 +31,10 @@ QUEUE_LIMIT: Final = 4096
 
 Rows = NDArray[np.float32]
 """(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
+Sights = NDArray[np.float64]
+"""(N, 16): the same, then the face's width in the input, which stays when the rest is mapped to a photo."""
+SCORE, SEEN_WIDTH = 14, 15
+"""Columns of a row."""
 
 
 class Canvas(NamedTuple):
@@ -69,7 +73,8 @@ class YuNet:
         score_threshold: float,
         nms_threshold: float,
     ) -> None:
-        self._session, self._by_canvas = session, by_canvas or {}
+        self._session = session
+        self._by_size = {(canvas.height, canvas.width): each for canvas, each in (by_canvas or {}).items()}
         self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
         self._batcher: Batcher[Pixels, Rows] | None = None
         if by_canvas:
@@ -80,33 +85,38 @@ class YuNet:
                 self._run_all, max_batch=most, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
             )
 
-    def detect(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
-        """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold and ``least`` or more, one
-        row a face."""
+    def detect(self, pixels: Pixels, *, least: float = 0.0) -> Sights:
+        """Return the sights of faces in (H, W, 3) uint8 RGB ``pixels`` that score the threshold and ``least`` or more,
+        one a face."""
         rows = self.places(pixels, least=least)
-        if len(rows) < 2:
-            return rows
-        # OpenCV compares the boxes' whole pixels.
-        boxes, scores = rows[:, :4].astype(np.int32).tolist(), rows[:, 14].tolist()
-        kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
-        return rows[np.asarray(kept, np.int64).reshape(-1)]
+        if len(rows) > 1:
+            # OpenCV compares the boxes' whole pixels.
+            boxes, scores = rows[:, :4].astype(np.int32).tolist(), rows[:, SCORE].tolist()
+            kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
+            rows = rows[np.asarray(kept, np.int64).reshape(-1)]
+        sights = np.column_stack([rows, rows[:, 2]]).astype(np.float64)
+        # A face's landmarks are not all in one point.
+        apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
+        return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
 
     def places(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
         """Return the detections at every place of the grid in (H, W, 3) uint8 RGB ``pixels`` that score the threshold
         and ``least`` or more: several rows per face.
+
+        The input is filled up with black to the smallest canvas that it fits on; on a CPU, to whole strides.
         """
         height, width = pixels.shape[:2]
-        canvas = self._canvas(height, width)
-        below, right = canvas.height - height, canvas.width - width
+        canvases = (each for each in self._by_size if each[0] >= height and each[1] >= width)
+        down, across = next(canvases, (height + -height % MULTIPLE, width + -width % MULTIPLE))
         whole = pixels
-        if below or right:
-            filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
-            whole = np.asarray(filled, np.uint8)
+        if (down, across) != (height, width):
+            edges = 0, down - height, 0, across - width
+            whole = np.asarray(cv2.copyMakeBorder(pixels, *edges, cv2.BORDER_CONSTANT, value=(0, 0, 0)), np.uint8)
         if self._batcher is None:
             anchors = np.asarray(self._session.run(whole[None])[0][0], np.float32)
         else:
             anchors = self._batcher.run([whole])[0]
-        return _decoded(anchors, canvas.height, canvas.width, max(least, self._score_threshold))
+        return _decoded(anchors, down, across, max(least, self._score_threshold))
 
     def close(self) -> None:
         """Stop the thread that joins inputs, if there is one."""
@@ -118,20 +128,15 @@ class YuNet:
         anchors: dict[int, Rows] = {}
         for shape in dict.fromkeys(pixels.shape for pixels in inputs):
             places = [place for place, pixels in enumerate(inputs) if pixels.shape == shape]
-            session = self._by_canvas.get(self._canvas(*shape[:2]), self._session)
+            session = self._by_size.get((shape[0], shape[1]), self._session)
             rows = session.run(np.stack([inputs[place] for place in places]))[0]
             anchors.update(zip(places, rows.astype(np.float32, copy=False), strict=True))
         return [anchors[place] for place in range(len(inputs))]
 
-    def _canvas(self, height: int, width: int) -> Canvas:
-        """Return the smallest canvas that an input fits on; on a CPU, the input filled up to whole strides."""
-        fitting = (each for each in self._by_canvas if each.height >= height and each.width >= width)
-        return next(fitting, Canvas(1, height + -height % MULTIPLE, width + -width % MULTIPLE))
-
 
 def _decoded(anchors: Rows, height: int, width: int, score_threshold: float) -> Rows:
     """Decode the anchors (K, 15) that score enough, in pixels of a ``height`` × ``width`` input."""
-    chosen = (anchors[:, 14] >= score_threshold).nonzero()[0]
+    chosen = (anchors[:, SCORE] >= score_threshold).nonzero()[0]
     rows, grid = anchors[chosen], _grid(height, width)[chosen]
     sizes = np.exp(rows[:, 2:4]) * grid[:, 2:]
     rows[:, :14] *= grid[:, 2:]

@@ -20,7 +20,7 @@ from app.face.align import similarity_transform
 from app.face.confirm import CONFIRMED, SURE_LOOK, mapped, turn_pixels
 from app.face.detect import DIRECTIONS, SURE_SCORE, Detector
 from app.face.formats import Limits
-from app.face.yunet import Rows, YuNet
+from app.face.yunet import Sights, YuNet
 from app.inference.embedders import Embedder
 from app.models.opening import open_embedder
 from app.package.manifest import CROP_SIDE
@@ -339,7 +339,7 @@ class TestTurnedFaces:
         shown: list[int] = []
         detect = YuNet.detect
 
-        def counted(network: YuNet, pixels: Pixels, *, least: float = 0.0) -> Rows:
+        def counted(network: YuNet, pixels: Pixels, *, least: float = 0.0) -> Sights:
             shown.append(pixels.shape[0] * pixels.shape[1])
             return detect(network, pixels, least=least)
 
