@@ -8,7 +8,6 @@ same.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +33,7 @@ from app.package.folders import load_package
 from app.package.manifest import Manifest
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import choose_face
-from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
+from app.recognition.decisions import Defaults, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
 from app.types import Vector, Vectors
 from training.commands.options import Images, Out, TemplateOptions, read_or_embed, templates_of, with_template_options
@@ -200,9 +199,8 @@ def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: T
 
 def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
     """Return the factors, (P, O), at which scores of fused templates count as those of two photos."""
-    powers = [math.log(thresholds.reduction(0.5, length), 0.5) for length in lengths.tolist()]  # of the others' lengths
-    reductions = np.array([thresholds.reduction(length) for length in lengths.tolist()])
-    factors: Floats = reductions[:, None] * others[None, :] ** np.array(powers)[:, None]
+    powers = [thresholds.power(length) for length in lengths.tolist()]  # of the others' lengths
+    factors: Floats = (lengths ** thresholds.power(1.0))[:, None] * others[None, :] ** np.array(powers)[:, None]
     return factors
 
 
@@ -216,7 +214,7 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
     best = best[:, : drawn.named]
     counts = np.bincount(drawn.subjects)
     sizes = Counter(counts.tolist())
-    sought, named = fused_sizes(sizes, thresholds), scores[:, : drawn.named]
+    named = scores[:, : drawn.named]
     second = mates if drawn.mates.shape[1] > 1 else Probes(vectors[drawn.faces], alone)
     pairs = strangers.vectors @ second.vectors.T * reduced(strangers.lengths, second.lengths, thresholds)
     found = {}
@@ -224,12 +222,12 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
         try:
             if what.endswith("fpir"):
                 conflict = what.startswith("conflict")  # these compare single faces
-                compared, reaching = (sizes, best) if conflict else (sought, scores)
-                threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), compared).threshold
+                rates, reaching = Defaults(asked, asked), best if conflict else scores
+                threshold = identify_point(thresholds, None, asked, rates, sizes, fused=not conflict).threshold
                 reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":
-                sizes_of = (next(iter(fused_sizes({count: 1}, thresholds))) for count in counts[: drawn.named].tolist())
-                at = [verify_point(thresholds, asked, asked, count).threshold for count in sizes_of]
+                some = counts[: drawn.named].tolist()
+                at = [verify_point(thresholds, asked, asked, count, fused=True).threshold for count in some]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)

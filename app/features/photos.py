@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.errors import LowQuality
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.pipeline import timed
-from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of, too_poor
+from app.recognition.decisions import AnsweredCandidate, AnsweredScores, Chosen, template_of
 from app.recognition.operations import Operations, origin_of, ranked
 from app.types import Face, Photo, Template
 
@@ -21,28 +21,24 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 
     Raises NotLive if the gallery requires liveness and one of the faces is not live.
     """
-    gate = operations.gates.open("off", gallery.liveness)
-    with operations.searched_by(gallery) as used:
-        photo, _ = operations.embed_all(image, used, gate)
+    gate = operations.open_gate("off", gallery.liveness)
+    with operations.use_in(gallery) as used:
+        photo = operations.embed_all(image, used, gate)
     for face in photo.faces:
         gate.check(face)
     return photo
 
 
-def examine(
-    operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel
-) -> tuple[Chosen, LowQuality | None]:
-    """Return the embedded face that `enroll` would add, without adding it. For a turned head, also return the error
-    that rejects it unless it is `beside_good`; otherwise None.
+def examine(operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel) -> Chosen:
+    """Return the embedded face that `enroll` would add, without adding it; a ``poor`` one only if it is `beside_good`.
 
     Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
-    gate = operations.gates.open(None, gallery.liveness)
-    with operations.searched_by(gallery) as used:
-        turned = quality is not QualityLevel.HIGH
-        chosen = operations.choose_enrollable(image, quality, gate, turned=turned)
+    gate = operations.open_gate(None, gallery.liveness)
+    with operations.use_in(gallery) as used:
+        chosen = operations.choose_enrollable(image, quality, gate)
         (chosen,) = operations.embed_live({"image": chosen}, used, gate)
-        return chosen, too_poor(chosen.face, quality)
+        return chosen
 
 
 def enroll_face(
@@ -110,6 +106,7 @@ def of_photo(scores: AnsweredScores, rankings: Sequence[Sequence[Candidate]]) ->
         for place, candidate in enumerate(ranking):
             is_best = best[candidate.subject] == (candidate.exact, -face)
             score = candidate.score if is_best else None
-            least = min(least, scores.threshold_reached(candidate.exact) if score is None else score)
+            below = scores.thresholds[bisect_right(scores.thresholds, candidate.exact) - 1]
+            least = min(least, below if score is None else score)
             ranking[place] = replace(candidate, score=least, template_score=None)
     return answered

@@ -13,7 +13,7 @@ number, for all model packages, as the false match rate (FMR) at which two diffe
 
 A subject's faces are fused, and its score counts as that of two photos. If the package's calibration doesn't say how to
 fuse, the score is that of the best face; the rate is then that of comparing with all faces of a subject, of average
-number (`app.recognition.decisions.mean_comparisons`).
+number (`app.recognition.decisions.count_comparisons`).
 
 Between these anchors, the similarity is linear in log10(FMR), and the package's measured operating points give the rate
 of each cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from app.errors import PackageUnavailable
 from app.inference.embedders import Embedders
 from app.package.thresholds import Thresholds, fmr_for
-from app.recognition.decisions import AnsweredScores, fused_sizes, mean_comparisons
+from app.recognition.decisions import AnsweredScores, count_comparisons
 from app.types import Sizes
 
 LEVELS: tuple[tuple[float, float], ...] = (
@@ -110,8 +110,8 @@ class AnsweredSimilarity:
 
         Raises OperatingPointUnavailable.
         """
-        compared = fused_sizes(sizes or {}, thresholds)
-        scale = Similarity.of(thresholds, mean_comparisons(compared, thresholds.independence))
+        comparisons = count_comparisons(sizes or {}, thresholds, fused=True)
+        scale = Similarity.of(thresholds, comparisons / max(1, sum((sizes or {}).values())))  # with one, on average
         cosine = scale.cosine_of(threshold)
         return cls(scale, AnsweredScores.of(thresholds, cosine, exact=exact), cosine)
 

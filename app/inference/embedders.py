@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from app.errors import DatabaseUnavailable, InvalidInput, PackageUnavailable, Un
 from app.inference.attempts import RETRY_S, Attempts
 from app.inference.session import FIXED_BATCH, EmbedderSession
 from app.machine import cores
-from app.package.folders import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
+from app.package.folders import MANIFEST_NAME, Package, check_choice, load_package, select
 from app.package.thresholds import Thresholds
 from app.types import Pixels, Template, Vector
 
@@ -47,7 +47,44 @@ GPU_WAIT_S = 0.002
 """Seconds that a GPU's batch waits for more crops: far below a photo's time. Not measured yet."""
 QUEUE_LIMIT = 256
 """Maximum crops that may wait: a few seconds of work for two cores."""
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""Modification time, inode and size of a file; None if it is gone."""
 _log = logging.getLogger(__name__)
+
+
+class CurrentManifests:
+    """Keeps manifests up to date: reads one again if its file has changed. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[list[Stamp], Package]] = {}
+
+    def read(self, package: Package) -> Package:
+        """Return the package with its present manifest; with the last one, and a warning, if the present one can't be
+        read or describes another model."""
+        stamps: list[Stamp] = []
+        for file in package.files:
+            try:
+                state = file.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((state.st_mtime_ns, state.st_ino, state.st_size))
+        known = self._known.get(package.id)
+        if known is None or known[0] != stamps:
+            known = self._known[package.id] = stamps, _read_again(package) or (known[1] if known else package)
+        return known[1]
+
+
+def _read_again(package: Package) -> Package | None:
+    try:
+        current = load_package(package.folder, package.data_dir)
+    except Unusable as error:
+        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
+        return None
+    if (current.id, current.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
+        _log.warning("%s now describes another model, which is used from the next start", package.folder)
+        return None
+    return current
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +204,11 @@ class Embedders:
 
         Raises PackageUnavailable.
         """
-        package = self._package(package_id)
-        self._check_bound(package)
+        slot = self._slots.get(package_id)
+        package = (slot and slot.package) or self._package(package_id)
+        bound, asked_at = self._bound.get(package.id, (None, 0.0))
+        if bound is not package or time.monotonic() - asked_at >= BOUND_S:
+            self._check_again(package, was_bound=bound is package)
         now = self._manifests.read(package)
         known = self._points.get(package_id)
         if known is None or known[0] is not now:
@@ -176,18 +216,13 @@ class Embedders:
             known = self._points[package_id] = now, Thresholds(now.manifest)
         return known[1]
 
-    def _check_bound(self, package: Package) -> None:
-        """Check again, if the last check is old, whether the package made the stored templates of its id.
-
-        Raises PackageUnavailable.
-        """
-        bound, asked_at = self._bound.get(package.id, (None, 0.0))
-        if bound is package and time.monotonic() - asked_at < BOUND_S:
-            return
+    def _check_again(self, package: Package, *, was_bound: bool) -> None:
+        """Raise PackageUnavailable if the package didn't make the stored templates of its id; without a database, trust
+        the last check."""
         try:
             self.checked(package)
         except DatabaseUnavailable:
-            if bound is not package:
+            if not was_bound:
                 raise
         except PackageUnavailable:
             self.packages()  # the installed package may be the right one now: the next request opens it
@@ -297,11 +332,10 @@ class Embedders:
             return [slot.embedder for slot in self._slots.values() if slot.embedder is not None]
 
     def _package(self, package_id: str) -> Package:
-        """Return the package as it was opened, or as it is installed if it isn't open. Raises PackageUnavailable."""
+        """Return the package as it is installed. Raises PackageUnavailable."""
         if package_id == self.default.id:
             return self.default
-        slot = self._slots.get(package_id)
-        package = (slot and slot.package) or self._packages.get(package_id) or self.packages().get(package_id)
+        package = self._packages.get(package_id) or self.packages().get(package_id)
         if package is None or package.manifest.task != TASK:
             message = f"The model package {package_id} is not installed: put its folder back among the others."
             raise PackageUnavailable(message, package=package_id, reason="package_unknown")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
 
 from pydantic import ValidationError
 
@@ -24,8 +23,6 @@ from app.wording import found_wrong
 MANIFEST_NAME = "manifest.json"
 OWN_FOLDER = "packages"
 """Folder in the data folder for packages that were added here."""
-Stamp: TypeAlias = tuple[int, int, int] | None
-"""Modification time, inode and size of a file; None if it is gone."""
 CALIBRATIONS = "calibrations"
 """Folder in the data folder for operating points that were measured here."""
 SHOWN_FMR = 1e-4
@@ -89,41 +86,6 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
         f"and are not used. Measure its own: likeness models measure {manifest.id} --photos DIR"
     )
     return Package(folder, manifest, (warning,) if removed else (), data_dir)
-
-
-class CurrentManifests:
-    """Keeps manifests up to date: reads one again if its file has changed. Safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[list[Stamp], Package]] = {}
-
-    def read(self, package: Package) -> Package:
-        """Return the package with its present manifest; with the last one, and a warning, if the present one can't be
-        read or describes another model."""
-        stamps: list[Stamp] = []
-        for file in package.files:
-            try:
-                state = file.stat()
-            except OSError:
-                stamps.append(None)
-            else:
-                stamps.append((state.st_mtime_ns, state.st_ino, state.st_size))
-        known = self._known.get(package.id)
-        if known is None or known[0] != stamps:
-            known = self._known[package.id] = stamps, _read_again(package) or (known[1] if known else package)
-        return known[1]
-
-
-def _read_again(package: Package) -> Package | None:
-    try:
-        current = load_package(package.folder, package.data_dir)
-    except Unusable as error:
-        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
-        return None
-    if (current.id, current.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
-        _log.warning("%s now describes another model, which is used from the next start", package.folder)
-        return None
-    return current
 
 
 @dataclass(frozen=True, slots=True)

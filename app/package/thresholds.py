@@ -146,44 +146,34 @@ class Thresholds:
                 return source
         return self._sources[-1]
 
-    def supports(self, fmr: float) -> bool:
-        """Return whether ``fmr`` is within the measured range."""
-        if self.lowest is None or self.highest is None:
-            return False
-        return self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE)
-
-    def threshold(self, fmr: float) -> float:
+    def threshold(self, fmr: float, length: float = 1.0, other: float = 1.0) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.
 
-        Raises OperatingPointUnavailable if ``fmr`` is outside the measured range (details: lowest, highest).
+        ``length`` and ``other`` are those of the two templates' means; 1 means a single photo. Raises
+        OperatingPointUnavailable if ``fmr`` is outside the measured range (details: lowest, highest).
         """
         if self.lowest is None or self.highest is None:
             raise self._unavailable(f"{self.package} has no measured operating points")
-        if not self.supports(fmr):
+        if not self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE):
             raise self._unavailable(
                 f"{self.package} was measured at false match rates {self.lowest:g} to {self.highest:g}, not at {fmr:g}"
             )
-        return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
-
-    def of_fused(self, fmr: float, length: float, other: float = 1.0) -> float:
-        """Return the threshold at ``fmr`` for two templates whose means have these lengths; 1 means a single photo."""
-        single = self.threshold(fmr)
+        single = float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
         if single <= 0 or length == other == 1:
             return single
         return min(1.0, single / self.reduction_of_two(length, other))
 
     def reduction_of_two(self, length: float, other: float) -> float:
         """Return the factor that reduces scores of two fused templates to those of two photos at the same FMR."""
-        return self.reduction(length) * self.reduction(other, length)
+        return float(length ** self.power(1.0)) * float(other ** self.power(length))
 
-    def reduction(self, length: float, other: float = 1.0) -> float:
-        """Return the factor that reduces a fused template's scores to those of one photo at the same FMR, 0 to 1.
+    def power(self, other: float) -> float:
+        """Return the power of a fused template's length that reduces its scores to those of one photo at the same FMR.
 
-        ``length`` is that of its mean, ``other`` that of the compared template, if that is also fused: see BOTH_FUSED.
-        If the power was not measured, it is 1: the photos' mean score must then reach the threshold.
+        ``other`` is the length of the compared template's mean, if that is also fused: see BOTH_FUSED. If the power was
+        not measured, it is 1: the photos' mean score must then reach the threshold.
         """
-        power = 1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other))
-        return float(length**power)
+        return 1.0 if self.fusion is None else self.fusion * (1 - BOTH_FUSED * math.log(other))
 
     def fmr_of(self, threshold: float) -> float | None:
         """Return the FMR at a threshold, the inverse of `threshold`; None outside the measured range."""

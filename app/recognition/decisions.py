@@ -91,17 +91,14 @@ class IdentifyPoint:
     """Number of independent comparisons that comparing with the gallery's faces counts as."""
 
 
-def count_comparisons(sizes: Sizes, independence: float) -> float:
+def count_comparisons(sizes: Sizes, thresholds: Thresholds, *, fused: bool = False) -> float:
     """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, at least 1.
 
-    A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`).
+    A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`); with
+    ``fused`` scores, if fusion was measured, as one: only its mean template is compared.
     """
-    return max(1.0, sum((subjects * float(faces) ** independence for faces, subjects in sizes.items()), 0.0))
-
-
-def mean_comparisons(sizes: Sizes, independence: float) -> float:
-    """Return how many independent comparisons a search with one of these subjects counts as on average, at least 1."""
-    return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
+    power = 0.0 if fused and thresholds.fusion is not None else thresholds.independence
+    return max(1.0, sum((subjects * float(faces) ** power for faces, subjects in sizes.items()), 0.0))
 
 
 def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 1.0) -> list[Candidate]:
@@ -113,16 +110,9 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 
     """
     if thresholds.fusion is None:
         return list(ranking)
-    scored = [
-        replace(candidate, score=candidate.template_score * thresholds.reduction(candidate.length, length))
-        for candidate in ranking
-    ]
+    power = thresholds.power(length)
+    scored = [replace(one, score=one.template_score * float(one.length**power)) for one in ranking]
     return sorted(scored, key=attrgetter("score"), reverse=True)
-
-
-def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:
-    """Return the sizes that count in a search by fused scores, which compares only one template of each subject."""
-    return sizes if thresholds.fusion is None else {1: sum(sizes.values())}
 
 
 def verify_point(
@@ -133,18 +123,24 @@ def verify_point(
     *,
     length: float = 1.0,
     other: float = 1.0,
+    fused: bool = False,
 ) -> VerifyPoint:
     """Return the operating point for comparisons with a subject of this many ``faces``, at the FMR ``asked`` for, or at
     the measured rate nearest to the default.
 
     ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`), ``other`` that of the fused template
-    that it is compared with. Raises OperatingPointUnavailable if the FMR asked for was not measured.
+    that it is compared with; ``fused`` is that of `count_comparisons`. Raises OperatingPointUnavailable if the FMR
+    asked for was not measured.
     """
-    comparisons = count_comparisons({faces: 1}, thresholds.independence)
-    wanted = fmr_for(default if asked is None else asked, comparisons)
-    fmr = _measured(thresholds, wanted) if asked is None else wanted
-    rate = fpir_of(fmr, comparisons) if asked is None else asked
-    threshold, uncertain = _both(thresholds, fmr, length, other)
+    comparisons = count_comparisons({faces: 1}, thresholds, fused=fused)
+    if asked is None:
+        fmr = float(np.clip(fmr_for(default, comparisons), thresholds.lowest, thresholds.highest))
+        rate = fpir_of(fmr, comparisons)
+    else:
+        fmr, rate = fmr_for(asked, comparisons), asked
+    threshold = thresholds.threshold(fmr, length, other)
+    lenient = float(np.clip(fmr * UNCERTAIN_FACTOR, thresholds.lowest, thresholds.highest))
+    uncertain = thresholds.threshold(lenient, length, other)
     return VerifyPoint(threshold, rate, thresholds.decided_by(fmr), comparisons, uncertain)
 
 
@@ -156,11 +152,12 @@ def identify_point(
     sizes: Sizes,
     *,
     length: float = 1.0,
+    fused: bool = False,
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
     ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole
-    track.
+    track. ``fused`` is that of `count_comparisons`.
 
     Without an FMR or FPIR, both defaults apply, since in a small gallery the FPIR alone would be laxer than
     `verify_point`. If they need a rate below the measured ones (in a very large gallery), the nearest measured one is
@@ -168,16 +165,19 @@ def identify_point(
 
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
-    limited, comparisons = False, count_comparisons(sizes, thresholds.independence)
-    if fmr is None:
-        fmr = wanted = fmr_for(default.fpir if fpir is None else fpir, comparisons)
-        if fpir is None:
-            wanted = min(wanted, fmr_for(default.fmr, mean_comparisons(sizes, thresholds.independence)))
-            fmr = _measured(thresholds, wanted)
+    limited, comparisons = False, count_comparisons(sizes, thresholds, fused=fused)
+    if fmr is None and fpir is not None:
+        fmr = fmr_for(fpir, comparisons)
+    elif fmr is None:
+        with_one = comparisons / max(1, sum(sizes.values()))  # on average
+        wanted = min(fmr_for(default.fpir, comparisons), fmr_for(default.fmr, with_one))
+        fmr = float(np.clip(wanted, thresholds.lowest, thresholds.highest))
         limited = fmr > wanted
     if fpir is not None and thresholds.lowest is not None and fmr < thresholds.lowest * (1 - RATE_TOLERANCE):
         raise _unsupported(thresholds, fpir, fmr, comparisons)
-    threshold, uncertain = _both(thresholds, fmr, length)
+    threshold = thresholds.threshold(fmr, length)
+    lenient = float(np.clip(fmr * UNCERTAIN_FACTOR, thresholds.lowest, thresholds.highest))
+    uncertain = thresholds.threshold(lenient, length)
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
 
@@ -193,12 +193,6 @@ def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: f
         highest=thresholds.highest,
         lowest_fpir=round(least, 6),
     )
-
-
-def _both(thresholds: Thresholds, fmr: float, length: float, other: float = 1.0) -> tuple[float, float]:
-    """Return the lowest scores of a `known` and of an `uncertain` probe at ``fmr``."""
-    lenient = _measured(thresholds, fmr * UNCERTAIN_FACTOR)
-    return thresholds.of_fused(fmr, length, other), thresholds.of_fused(lenient, length, other)
 
 
 def fpir_of(fmr: float, comparisons: float) -> float:
@@ -260,26 +254,18 @@ class AnsweredScores:
             return score
         if score < self.floor:
             return None
-        below = self.threshold_reached(score)
+        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
         rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
         return max(below, rounded) if rounded <= score else below
 
-    def candidate(self, candidate: Candidate) -> AnsweredCandidate:
-        return AnsweredCandidate(
-            candidate.subject,
-            candidate.name,
-            candidate.face_id,
-            self.answered(candidate.score),
-            self.answered(candidate.template_score),
-            candidate.score,
-        )
-
-    def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
-        return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
-
-    def threshold_reached(self, score: float) -> float:
-        """Return the highest threshold that is not above the score. Scores must not be exact."""
-        return self.thresholds[bisect_right(self.thresholds, score) - 1]
+    def candidates(self, ranking: Iterable[Candidate], *, all_of_them: bool = False) -> list[AnsweredCandidate]:
+        """Return the candidates to answer: those from the floor on, or ``all_of_them``."""
+        return [
+            AnsweredCandidate(one.subject, one.name, one.face_id, score, self.answered(one.template_score), one.score)
+            for one in ranking
+            for score in [self.answered(one.score)]
+            if all_of_them or score is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,16 +316,8 @@ def _population_warning(
     return PopulationWarning("population_rate_exceeded", message, population, rate.found, rate.low, rate.high)
 
 
-def _measured(thresholds: Thresholds, fmr: float) -> float:
-    """Return the measured rate nearest to ``fmr``."""
-    if thresholds.lowest is None or thresholds.highest is None:
-        return fmr  # `Thresholds.threshold` says that nothing was measured
-    return min(max(fmr, thresholds.lowest), thresholds.highest)
-
-
-def too_poor(face: Face, level: QualityLevel) -> LowQuality | None:
-    """Return why the face is too poor to be enrolled at this level; None if it isn't."""
-    quality = face.quality
+def too_poor(quality: Quality, level: QualityLevel) -> LowQuality | None:
+    """Return why a face is too poor to be enrolled at this level; None if it isn't."""
     if quality.score >= level.minimum:
         return None
     reasons = [reason.value for reason in quality.reasons]
@@ -465,14 +443,12 @@ class Chosen:
     choice: Choice
     length: float = 1.0
     track: tuple[int, ...] | None = None
+    poor: LowQuality | None = None
+    """The error that rejects a turned head, which is only enrolled if it matches a good photo."""
 
     @property
     def face(self) -> Face:
         return self.photo.faces[self.choice.index]
-
-    @property
-    def template(self) -> Template:
-        return template_of(self.face)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ simultaneous enrollments may miss each other, since neither is in the index yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,12 @@ class Resemblance:
     score: float | None = None
     place: int | None = None
     """The place in the same batch, or among the request's images, for a face that is only being enrolled."""
+    exact: float = field(default=-1.0, repr=False)
+    """The score that decides; it never leaves the service."""
+
+    def answered(self, scores: AnsweredScores | None) -> Resemblance:
+        """Return the face with its score for the answer; without scores if no points were measured."""
+        return replace(self, score=scores.answered(self.exact) if scores else None)
 
     def as_details(self) -> dict[str, object]:
         fields = ("subject", "name", "face_id", "score")
@@ -79,11 +86,15 @@ class Objections:
         details = {"subject": resembled.subject, "face_id": resembled.face_id, "score": resembled.score}
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
-    def mapped(self, change: Callable[[Resemblance], Resemblance]) -> Objections:
-        """Return the objections with each resemblance changed."""
-        three = (self.duplicate, self.conflict, self.unlike)
-        duplicate, conflict, unlike = (resembled and change(resembled) for resembled in three)
-        return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
+    def named(self, ids: Mapping[int, tuple[int, str]]) -> Objections:
+        """Return the objections with the image's index and the face's id for each place in the batch."""
+        three = {"duplicate": self.duplicate, "conflict": self.conflict, "unlike": self.unlike}
+        named: dict[str, Any] = {}
+        for name, resembled in three.items():
+            if resembled is not None and resembled.place is not None:
+                index, face_id = ids[resembled.place]
+                named[name] = replace(resembled, place=index, face_id=face_id)
+        return replace(self, **named)
 
     def as_details(self) -> dict[str, object]:
         """Return the objections as an error's details, in the fields of an answer."""
@@ -92,6 +103,8 @@ class Objections:
 
 
 NOTHING = Objections()
+UNTOLD = Resemblance()
+"""A face of which the caller may know nothing."""
 
 
 def check_faces(
@@ -135,9 +148,16 @@ def check_faces(
             for one_found in objections
         ]
     if not tell:
-        return [objection.mapped(lambda _: Resemblance()) for objection in objections]
+        return [Objections(one.duplicate and UNTOLD, one.conflict and UNTOLD, one.refused) for one in objections]
     scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
-    return [objection.mapped(partial(_answered, scores)) for objection in objections]
+    return [
+        Objections(
+            one.duplicate and one.duplicate.answered(scores),
+            one.conflict and one.conflict.answered(scores),
+            one.refused,
+        )
+        for one in objections
+    ]
 
 
 def find_unlike(
@@ -165,13 +185,11 @@ def find_unlike(
     taken: list[int] = []
     answered = []
     for place, (objections, old) in enumerate(zip(before, enrolled, strict=True)):
-        near = [] if old is None else [Resemblance(old.subject, old.name, old.face_id, old.score)]
+        near = [] if old is None else [Resemblance(old.subject, old.name, old.face_id, exact=old.score)]
         near += _nearest_within([subject] * len(before), taken, within[place], subject)
-        best = max(near, key=_score, default=None)
         others = len(taken) + (0 if old is None else old.faces)
-        if best is not None and others >= LEAST_OWN and _score(best) < threshold:
-            best = replace(best, score=AnsweredScores.of(measured, threshold).answered(_score(best)))
-            answered.append(replace(objections, unlike=best))
+        if others >= LEAST_OWN and (best := max(near, key=attrgetter("exact"))).exact < threshold:
+            answered.append(replace(objections, unlike=best.answered(AnsweredScores.of(measured, threshold))))
         else:
             answered.append(objections)
         if not objections.refused:
@@ -206,23 +224,6 @@ def matches_good(
     ]
 
 
-def _answered(scores: AnsweredScores | None, face: Resemblance) -> Resemblance:
-    """Return the face with its score rounded for the answer; without a score if no points were measured."""
-    return replace(face, score=None if scores is None else scores.answered(_score(face)))
-
-
-def named(objections: Objections, ids: Mapping[int, tuple[int, str]]) -> Objections:
-    """Return the objections with the image's index and the face's id for each place in the batch."""
-
-    def one_named(resembled: Resemblance) -> Resemblance:
-        if resembled.place is None:
-            return resembled
-        index, face_id = ids[resembled.place]
-        return replace(resembled, place=index, face_id=face_id)
-
-    return objections.mapped(one_named)
-
-
 def compare(
     subjects: Sequence[str],
     templates: Sequence[Template],
@@ -240,12 +241,12 @@ def compare(
     taken: list[int] = []
     objections: list[Objections] = []
     for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
-        near = [Resemblance(one.subject, one.name, one.face_id, one.score) for one in ranking]
+        near = [Resemblance(one.subject, one.name, one.face_id, exact=one.score) for one in ranking]
         near += _nearest_within(subjects, taken, within[place], subject)
-        duplicate = max((face for face in near if _score(face) >= DUPLICATE_SCORE), key=_score, default=None)
+        duplicate = max((face for face in near if face.exact >= DUPLICATE_SCORE), key=attrgetter("exact"), default=None)
         others = [face for face in near if face.subject != subject and not is_unnamed(face.subject or "")]
-        conflict = max(others, key=_score, default=None)
-        if is_unnamed(subject) or conflict_at is None or (conflict and _score(conflict) < conflict_at):
+        conflict = max(others, key=attrgetter("exact"), default=None)
+        if is_unnamed(subject) or conflict_at is None or (conflict and conflict.exact < conflict_at):
             conflict = None
         refused = refuse and (duplicate is not None or conflict is not None)
         objections.append(Objections(duplicate, conflict, refused))
@@ -263,9 +264,5 @@ def _nearest_within(
         places = [place for place in taken if (subjects[place] == subject) is mine]
         if places:
             best = places[int(np.argmax(scores[places]))]
-            nearest.append(Resemblance(subjects[best], score=float(scores[best]), place=best))
+            nearest.append(Resemblance(subjects[best], place=best, exact=float(scores[best])))
     return nearest
-
-
-def _score(resembled: Resemblance) -> float:
-    return -1.0 if resembled.score is None else resembled.score

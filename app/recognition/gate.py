@@ -86,7 +86,7 @@ OFF = Gate()
 
 
 class Gates:
-    """Opens the gate of each request. These are the gates of a service without the feature: they judge nothing."""
+    """Makes the gates of requests that ask for liveness. These belong to a service without the feature: none judges."""
 
     def __init__(self) -> None:
         self.devices: Mapping[str, Used] = {}
@@ -94,17 +94,12 @@ class Gates:
         self.batchers: Sequence[Batcher[Any, Any]] = ()
         """The queues of these packages."""
 
-    def open(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
-        """Return the gate of a request for what it asks, else the default; a default of `require` always holds.
+    def judging(self, mode: LivenessMode) -> Gate:
+        """Return a gate that reports or requires.
 
         Raises Unusable ``liveness_unavailable`` (nothing can judge), and ``liveness_not_measured`` where liveness is
         required and no operating point was measured for the server's error rates.
         """
-        mode = "require" if default == "require" else asked or default
-        return OFF if mode == "off" else self.judging(mode)
-
-    def judging(self, mode: LivenessMode) -> Gate:
-        """Return a gate that reports or requires. Raises as `open` does."""
         raise LivenessUnavailable(f"This service can't {mode} liveness: it has no models.", reason="none_installed")
 
     @property

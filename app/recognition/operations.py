@@ -43,7 +43,6 @@ from app.recognition.decisions import (
     cosine,
     decide,
     fused,
-    fused_sizes,
     identified,
     identify_point,
     is_turned,
@@ -53,7 +52,7 @@ from app.recognition.decisions import (
     too_poor,
     verify_point,
 )
-from app.recognition.duplicates import NOTHING, Objections, check_faces, find_unlike, matches_good, named
+from app.recognition.duplicates import NOTHING, Objections, check_faces, find_unlike, matches_good
 from app.recognition.gate import OFF, Gate, Gates
 from app.types import Face, Photo, Template
 
@@ -114,9 +113,9 @@ class Operations:
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
         self._embedders = embedders
         self.galleries, self._store = galleries, galleries.store
-        self.gates = gates
+        self._gates = gates
         self.defaults = Defaults(fmr, fpir)
-        self._own_thresholds = own_thresholds
+        self._own_thresholds = own_thresholds or (lambda _, package: package.without_gallery("not_measured"))
         self.observe = observe
 
     @property
@@ -129,11 +128,26 @@ class Operations:
 
     def thresholds_in(self, gallery: Gallery, model: str) -> Thresholds:
         """Return the operating points that decide in a gallery about templates of this package."""
-        return self._deciding(gallery, self._embedders.thresholds(model))
+        package = self._embedders.thresholds(model)
+        return package if gallery.calibration == "package" else self._own_thresholds(gallery, package)
 
-    def _deciding(self, gallery: Gallery, package: Thresholds) -> Thresholds:
-        own = self._own_thresholds or (lambda _, package: package.without_gallery("not_measured"))
-        return package if gallery.calibration == "package" else own(gallery, package)
+    @contextmanager
+    def use_in(self, gallery: Gallery, package: str | None = None) -> Iterator[Model]:
+        """Keep a package open, by default the one that probes of the gallery are embedded with, with the operating
+        points that decide in the gallery."""
+        with self._embedders.use(package or self.galleries.probed_by(gallery)) as used:
+            if gallery.calibration == "package":
+                yield used
+            else:
+                yield replace(used, thresholds=self._own_thresholds(gallery, used.thresholds))
+
+    def open_gate(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
+        """Return the gate of a request for what it asks, else the default; a default of `require` always holds.
+
+        Raises what `Gates.judging` raises.
+        """
+        mode = "require" if default == "require" else asked or default
+        return OFF if mode == "off" else self._gates.judging(mode)
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
@@ -148,7 +162,7 @@ class Operations:
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self.embed_all(image, used)[0], used.id
+            return self.embed_all(image, used), used.id
 
     def verify(
         self,
@@ -172,9 +186,9 @@ class Operations:
         ``population`` is the group that the caller says the photos show; ``quality`` is the minimum for a match.
 
         Raises OperatingPointUnavailable, NoFace, Unalignable and NotLive (``details.image`` names the photo), what
-        `embed` raises for ``model``, and what `Gates.open` raises.
+        `embed` raises for ``model``, and what `open_gate` raises.
         """
-        gate = self.gates.open(liveness)
+        gate = self.open_gate(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
             verify_point(used.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
             sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
@@ -188,7 +202,7 @@ class Operations:
                 }
                 one, other = self.embed_live(self._side_by_side(calls), used, gate)
             point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length, other=other.length)
-        score = cosine(one.template, other.template)
+        score = cosine(template_of(one.face), template_of(other.face))
         warnings = population_warnings(used.thresholds, population, point)
         worse = min(one.face.quality.score, other.face.quality.score)
         return Verified(*decide(score, point, worse, quality), score, point, one, other, used.id, warnings)
@@ -213,10 +227,10 @@ class Operations:
         gallery's.
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        gate = self.gates.open(liveness, gallery.liveness)
+        gate = self.open_gate(liveness, gallery.liveness)
         searched = self.galleries.open_search(gallery)
-        with self._embedders.use(searched.package) as used:
-            thresholds = self._deciding(gallery, used.thresholds)
+        with self.use_in(gallery, searched.package) as used:
+            thresholds = used.thresholds
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
             if track:
@@ -224,25 +238,28 @@ class Operations:
             else:
                 (image,) = images
                 (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, used, gate)
-            probe, stages = chosen.template, dict[str, float]()
+            probe, stages = template_of(chosen.face), dict[str, float]()
             with timed(stages, "search"):
                 found = searched.verify(subject, probe)
                 (candidate,) = fused([found], thresholds, chosen.length)
-            (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
-            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=chosen.length)
+            length, faces = chosen.length, candidate.faces
+            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length, fused=True)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(thresholds, population, point, gallery.population)
         with timed(stages, "search"):
-            others = ranked(searched, [probe], 2, thresholds, chosen.length)[0] if explain else []
-            ((_, ruled_out),) = self._sift(gallery, [probe], [[candidate]], point.uncertain)
+            others = ranked(searched, [probe], 2, thresholds, length)[0] if explain else []
+            ruled_out: Sequence[RuledOut] = ()
+            if gallery.corrected:
+                _, (ruled_out,) = self._rule_out(gallery, [probe], [[candidate]], point.uncertain)
         self.observe(stages)
+        (answered,) = scores.candidates([candidate], all_of_them=True)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         score = None if ruled_out else candidate.score
         decision, reason = decide(score, point, chosen.face.quality.score, quality)
         return SubjectVerified(
             decision=decision,
             reason=reason,
-            candidate=scores.candidate(candidate),
+            candidate=answered,
             point=point,
             chosen=chosen,
             nearest_other=nearest[0] if nearest else None,
@@ -281,21 +298,22 @@ class Operations:
         With ``track`` the images show one person and are one probe (`_fuse_track`). ``population`` replaces the
         gallery's. Faces that could not be aligned, or that must be live but are not, are unknown without a search.
         Faces below ``quality`` are at most `uncertain`. Raises NotFound, OperatingPointUnavailable, NotLive if faces
-        must be live and none is, and what `Gates.open` raises.
+        must be live and none is, and what `open_gate` raises.
         """
-        gate = self.gates.open(liveness, gallery.liveness)
+        gate = self.open_gate(liveness, gallery.liveness)
         searched = self.galleries.open_search(gallery)
-        with self._embedders.use(searched.package) as used:
-            sizes, thresholds = searched.sizes, self._deciding(gallery, used.thresholds)
-            sought = fused_sizes(sizes, thresholds)
-            point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
+        with self.use_in(gallery, searched.package) as used:
+            thresholds, sizes = used.thresholds, searched.sizes
+            rates = fmr, fpir, self.defaults
+            point = identify_point(thresholds, *rates, sizes, fused=True)  # fails before any work on the photo
             if track:
                 probes = self._fuse_track(images, quality, used, gate)
-                point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
+                point = identify_point(thresholds, *rates, sizes, length=probes.length, fused=True)
             else:
                 (image,) = images
-                photo, embedded = self.embed_all(image, used, gate)
-                probes = Probes(photo, embedded, [template_of(photo.faces[place]) for place in embedded])
+                photo = self.embed_all(image, used, gate)
+                embedded = {place: face.template for place, face in enumerate(photo.faces) if face.template is not None}
+                probes = Probes(photo, list(embedded), list(embedded.values()))
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = probes.photo, probes.places
             warnings = population_warnings(thresholds, population, point, gallery.population)
@@ -304,10 +322,12 @@ class Operations:
             # `assign` may give a subject to each of the other faces, and the margin needs one more
             most = limit + len(places) + 1
             rankings = ranked(searched, probes.templates, most, thresholds, probes.length)
-            sifted = self._sift(gallery, probes.templates, rankings, point.uncertain)
+            ruled_out: dict[int, tuple[RuledOut, ...]] = {}
+            if gallery.corrected and places:
+                rankings, out = self._rule_out(gallery, probes.templates, rankings, point.uncertain)
+                ruled_out = dict(zip(places, out, strict=True))
         self.observe(stages)
-        assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
-        ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
+        assigned = dict(zip(places, assign(rankings, point.uncertain), strict=True))
         faces = tuple(
             identified(
                 face,
@@ -347,25 +367,32 @@ class Operations:
         subject's own, ``on_conflict`` the gallery's (`duplicates`, also for ``tell``); ``also`` writes in the
         transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
-        what `Gates.open` raises.
+        what `open_gate` raises.
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
-        gate, policy = self.gates.open(liveness, gallery.liveness), on_conflict or gallery.on_conflict
+        gate, policy = self.open_gate(liveness, gallery.liveness), on_conflict or gallery.on_conflict
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self.galleries.searches.enrolling():
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
-            with self._embedders.use(gallery.embedder) as used:
-                embedded = dict(zip(taken, self.embed_chosen(taken.values(), used), strict=True))
-            taken, turned = self._without_unmatched(gallery, subject, embedded, quality, tell=tell)
-            rejected += turned
-            if not taken:
-                raise all_rejected(rejected)
+            with self.use_in(gallery, gallery.embedder) as used:
+                taken = dict(zip(taken, self.embed_chosen(taken.values(), used), strict=True))
+            if any(chosen.poor for chosen in taken.values()):
+                taken, turned = self._without_unmatched(gallery, subject, taken, tell=tell)
+                rejected += turned
+                if not taken:
+                    raise all_rejected(rejected)
             faces = list(taken.values())
-            own = [(subject, chosen.template) for chosen in faces]
-            objections = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
+            objections = [NOTHING] * len(faces)
+            if policy != "allow":
+                searched, measured = self.galleries.open_search(gallery, used.id), used.thresholds
+                own = [(subject, template_of(chosen.face)) for chosen in faces]
+                with timed(stages, "search"):
+                    fmr, refuse = self.defaults.fmr, policy == "reject"
+                    objections = check_faces(searched, own, measured, fmr, refuse=refuse, tell=tell, track=track)
+                    objections = find_unlike(searched, own, measured, objections) if tell else objections
         good: dict[int, tuple[Chosen, Objections]] = {}
         for index, chosen, objection in zip(taken, faces, objections, strict=True):
             if objection.refused and objection.error:
@@ -383,13 +410,13 @@ class Operations:
         # A face may resemble one of this request, which so far is known by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
         enrolled = [
-            (index, chosen.face, rows[index], named(objection, ids)) for index, (chosen, objection) in good.items()
+            (index, chosen.face, rows[index], objection.named(ids)) for index, (chosen, objection) in good.items()
         ]
         return Enrollment(
             subject=made.subject,
             created=made.created,
             enrolled=tuple(enrolled),
-            rejected=tuple(replace(photo, objections=named(photo.objections, ids)) for photo in rejected),
+            rejected=tuple(replace(photo, objections=photo.objections.named(ids)) for photo in rejected),
             chosen=tuple(faces),
             stages=stages,
             model=used.id,
@@ -404,8 +431,7 @@ class Operations:
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                turned = quality is not QualityLevel.HIGH
-                chosen[index] = self.choose_enrollable(image, quality, gate, face, turned=turned)
+                chosen[index] = self.choose_enrollable(image, quality, gate, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if gate.judge is None:
@@ -419,25 +445,19 @@ class Operations:
         return taken, sorted(rejected, key=lambda photo: photo.index)
 
     def _without_unmatched(
-        self, gallery: Gallery, subject: str, taken: Mapping[int, Chosen], level: QualityLevel, *, tell: bool
+        self, gallery: Gallery, subject: str, taken: Mapping[int, Chosen], *, tell: bool
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
         """Return the embedded faces without the turned ones that match no good one, and the latter as rejected images.
 
         Without ``tell`` they are compared only with the other images: a caller who may not identify anybody must not
         learn from a refusal whom a photo shows.
         """
-        poor = {index: error for index, chosen in taken.items() if (error := too_poor(chosen.face, level))}
-        if not poor:
-            return dict(taken), []
-        good = [chosen.template for index, chosen in taken.items() if index not in poor]
-        matched = self.beside_good(gallery, subject if tell else None, [taken[index].template for index in poor], good)
-        left = [
-            Rejected(index, error)
-            for (index, error), is_match in zip(poor.items(), matched, strict=True)
-            if not is_match
-        ]
-        out = {image.index for image in left}
-        return {index: chosen for index, chosen in taken.items() if index not in out}, left
+        turned = {index: template_of(chosen.face) for index, chosen in taken.items() if chosen.poor}
+        good = [template_of(chosen.face) for chosen in taken.values() if not chosen.poor]
+        matched = self.beside_good(gallery, subject if tell else None, list(turned.values()), good)
+        alone = {index for index, is_match in zip(turned, matched, strict=True) if not is_match}
+        rejected = [Rejected(index, chosen.poor) for index, chosen in taken.items() if index in alone and chosen.poor]
+        return {index: chosen for index, chosen in taken.items() if index not in alone}, rejected
 
     def beside_good(
         self, gallery: Gallery, subject: str | None, turned: Sequence[Template], good: Sequence[Template]
@@ -456,25 +476,21 @@ class Operations:
         *,
         tell: bool = True,
         unlike: bool = False,
-        track: bool = False,
-        stages: dict[str, float] | None = None,
     ) -> list[Objections]:
-        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`, also for
-        ``track``); with ``unlike`` also whether it looks like none of its subject's others."""
+        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`); with ``unlike``
+        also whether it looks like none of its subject's others."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         package = faces[0][1].package
         searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
-        with timed({} if stages is None else stages, "search"):
-            refuse, fmr = policy == "reject", self.defaults.fmr
-            objections = check_faces(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
-            for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
-                places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
-                own, before = [faces[place] for place in places], [objections[place] for place in places]
-                after = find_unlike(searched, own, measured, before)
-                objections = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(objections)]
-            return objections
+        objections = check_faces(searched, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell)
+        for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
+            places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
+            own, before = [faces[place] for place in places], [objections[place] for place in places]
+            for place, objection in zip(places, find_unlike(searched, own, measured, before), strict=True):
+                objections[place] = objection
+        return objections
 
     def create_gallery(
         self,
@@ -495,12 +511,6 @@ class Operations:
         with self._embedders.use(package.id) as used:
             return self.galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
-    @contextmanager
-    def searched_by(self, gallery: Gallery) -> Iterator[Model]:
-        """Open the package that the gallery is searched by, with the operating points that decide in the gallery."""
-        with self._embedders.use(self.galleries.probed_by(gallery)) as used:
-            yield replace(used, thresholds=self._deciding(gallery, used.thresholds))
-
     def add(
         self,
         gallery: Gallery,
@@ -513,30 +523,32 @@ class Operations:
         stored = to_store(self._embedders, gallery, faces)
         return self.galleries.enroll(gallery, subject, stored, terms=terms, also=also)
 
-    def _sift(
+    def _rule_out(
         self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
-    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
-        """Split each probe's ranking into the subjects that may be the answer and those that a correction rules out.
+    ) -> tuple[list[list[Candidate]], list[tuple[RuledOut, ...]]]:
+        """Return each probe's ranking without the subjects that a correction rules out, and these; at least one probe.
 
         Candidates below `floor` decide nothing, so their corrections aren't read.
         """
-        if not gallery.corrected or not probes:
-            return [(list(ranking), ()) for ranking in rankings]
         near = {candidate.subject for ranking in rankings for candidate in ranking if candidate.score >= floor}
         wrong = wrong_probes(self._store, gallery, probes[0].package, near)
-        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+        split = [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+        return [kept for kept, _ in split], [out for _, out in split]
 
     # Steps over the photos of a request
 
-    def embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
-        """Judge all faces, and embed those that the gate accepts and that could be aligned; return the photo, and the
-        indices of the embedded faces."""
+    def embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> Photo:
+        """Return the photo with all faces judged, and templates of those that the gate accepts and that could be
+        aligned."""
         photo = self._reader.detect(image, gate.cuts)
-        (photo,) = gate.judged([photo], [range(len(photo.faces))])
-        places = [place for place in gate.accepted(photo) if photo.faces[place].crop is not None]
-        (photo,) = embed_faces([photo], used.embedder, [places])
+        places: Sequence[int] = range(len(photo.faces))
+        if gate.judge is not None:
+            (photo,) = gate.judged([photo], [places])
+            places = gate.accepted(photo)
+        which = [place for place in places if photo.faces[place].crop is not None]
+        (photo,) = embed_faces([photo], used.embedder, [which])
         self.observe(photo.stages)
-        return photo, places
+        return photo
 
     def choose(self, image: bytes, name: str, gate: Gate = OFF, index: int | None = None) -> Chosen:
         """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``.
@@ -566,23 +578,23 @@ class Operations:
             wait(running)  # wait, since their memory is counted for the request
         return dict(zip(calls, chosen, strict=True))
 
-    def choose_enrollable(
-        self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None, *, turned: bool = False
-    ) -> Chosen:
+    def choose_enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
         """Return the face that this photo enrolls: the one at ``index``, by default the most prominent one.
 
-        ``turned`` also accepts a face whose quality is too low only because the head is turned. Raises what
-        `Pipeline.detect` raises, NoFace, AmbiguousFace, Unalignable, LowQuality.
+        A face whose quality is too low only because the head is turned is ``poor``; at `high` it is rejected like any
+        other. Raises what `Pipeline.detect` raises, NoFace, AmbiguousFace, Unalignable, LowQuality.
         """
         photo = self.detect(image, gate)
-        chosen = Chosen(photo, choose_face(photo, index))
-        share = chosen.choice.runner_up
-        if share >= AMBIGUOUS_SHARE:
-            raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
-        crop_of(chosen.face)
-        if (error := too_poor(chosen.face, level)) and not (turned and is_turned(chosen.face.quality)):
-            raise error
-        return chosen
+        choice = choose_face(photo, index)
+        if choice.runner_up >= AMBIGUOUS_SHARE:
+            share = f"{choice.runner_up:.0%}"
+            raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share} as prominent as the first")
+        face = photo.faces[choice.index]
+        crop_of(face)
+        poor = too_poor(face.quality, level)
+        if poor and (level is QualityLevel.HIGH or not is_turned(face.quality)):
+            raise poor
+        return Chosen(photo, choice, poor=poor)
 
     def _fuse_track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:
         """Fuse the most prominent faces of images that show one person into one probe.
@@ -600,21 +612,28 @@ class Operations:
         if not good:
             return Probes(replace(photos[0], faces=()), (), (), track=())
         faces = self.embed_live(good, used, gate)
-        vector, length = fuse(np.stack([face.template.vector for face in faces]))
+        vector, length = fuse(np.stack([template_of(chosen.face).vector for chosen in faces]))
         best = max(faces, key=lambda one: one.face.quality.score)
-        template = Template(vector, best.template.package)
+        template = Template(vector, used.id)
         photo = replace(best.photo, faces=(replace(best.face, template=template),))
         return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
 
     def _judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
         """Judge only the chosen faces, together."""
         which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
-        return self._after("liveness", chosen, gate.judged([face.photo for face in chosen], which))
+        photos = gate.judged([face.photo for face in chosen], which)
+        for photo in photos:
+            if "liveness" in photo.stages:
+                self.observe({"liveness": photo.stages["liveness"]})
+        return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
     def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
         """Embed only the chosen faces, in one batch."""
         which = [[face.choice.index] for face in chosen]
-        return self._after("embed", chosen, embed_faces([face.photo for face in chosen], used.embedder, which))
+        photos = embed_faces([face.photo for face in chosen], used.embedder, which)
+        for photo in photos:
+            self.observe({"embed": photo.stages["embed"]})
+        return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
     def embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is not live."""
@@ -624,13 +643,6 @@ class Operations:
         for name, face in zip(chosen, judged, strict=True):
             gate.check(face.face, image=name)
         return self.embed_chosen(judged, used)
-
-    def _after(self, stage: str, chosen: Collection[Chosen], photos: Sequence[Photo]) -> list[Chosen]:
-        """Return the chosen faces with these photos, which have passed one more stage."""
-        for photo in photos:
-            if stage in photo.stages:
-                self.observe({stage: photo.stages[stage]})
-        return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
 
 def ranked(

@@ -13,7 +13,7 @@ from app.features.rekognition.call import Call
 from app.features.similarity import Similarity, fmr_of, of_fmr, probability_of, score_of
 from app.package.folders import load_package
 from app.package.thresholds import DecidedBy, Thresholds
-from app.recognition.decisions import Defaults, mean_comparisons, verify_point
+from app.recognition.decisions import Defaults, count_comparisons, verify_point
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, manifest
 
@@ -79,7 +79,7 @@ def test_a_similarity_means_its_false_match_rate(fmr: float, level: float) -> No
 def test_of_a_subject_of_several_faces_it_means_the_rate_over_all_of_them(fmr: float, level: float, faces: int) -> None:
     """Its score is the best of them: a stranger reached 0.8 with a subject of ten faces seven times as often."""
     _, thresholds = of_package("sface")
-    similarity = Similarity.of(thresholds, mean_comparisons({faces: 30}, thresholds.independence))
+    similarity = Similarity.of(thresholds, count_comparisons({faces: 30}, thresholds) / 30)
     assert similarity.cosine_of(level) == pytest.approx(verify_point(thresholds, fmr, fmr, faces).threshold, abs=1e-6)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.gallery.records import Candidate
 from app.gallery.text import unnamed_id
 from app.recognition.decisions import cosine
-from app.recognition.duplicates import DUPLICATE_SCORE, Objections, compare, named
+from app.recognition.duplicates import DUPLICATE_SCORE, Objections, compare
 from app.types import Template
 from tests.support.galleries import at
 
@@ -71,7 +71,7 @@ def test_the_face_before_is_named_by_its_place_and_then_by_its_id() -> None:
     new = [at(0), at(90), at(1)]
     found = compare(["ann"] * 3, new, [[], [], []], CONFLICT_AT, refuse=False)
     assert [one.duplicate and one.duplicate.place for one in found] == [None, None, 0]
-    duplicate = named(found[2], {0: (4, "f" * 32)}).duplicate
+    duplicate = found[2].named({0: (4, "f" * 32)}).duplicate
     assert duplicate is not None
     assert (duplicate.place, duplicate.face_id, duplicate.subject) == (4, "f" * 32, "ann")
 

@@ -9,7 +9,7 @@ from app.gallery.records import Candidate
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.package.thresholds import Thresholds, fuse
-from app.recognition.decisions import Defaults, fused, fused_sizes, identify_point, verify_point
+from app.recognition.decisions import Defaults, count_comparisons, fused, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed
 
@@ -42,9 +42,9 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
         for row in scores
     ]
     best = np.array([ranking[0].score for ranking in ranked])
-    sizes = fused_sizes({len(own): sum(len(other) == len(own) for other in faces) for own in faces}, measured)
+    sizes = {len(own): sum(len(other) == len(own) for other in faces) for own in faces}
     for asked in (0.01, 0.1):
-        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes)
+        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes, fused=True)
         assert 0.5 < np.mean(best >= point.threshold) / asked < 1.5
         assert point.comparisons == 60
     threshold = verify_point(measured, 1e-3, 0.5).threshold
@@ -68,4 +68,4 @@ def test_where_nobody_measured_the_best_face_decides() -> None:
     unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
     ranking = [candidate("odd", 0.7, 0.5, 0.6), candidate("alike", 0.6, 0.65, 0.9)]
     assert fused(ranking, unmeasured) == ranking
-    assert fused_sizes({2: 7, 1: 3}, unmeasured) == {2: 7, 1: 3}
+    assert count_comparisons({2: 7, 1: 3}, unmeasured, fused=True) == 2 * 7 + 3, "each face is one"

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.choices import LivenessMode
 from app.errors import LivenessUnavailable
 from app.recognition.gate import OFF, Gates
+from app.recognition.operations import Operations
 from tests.support.liveness import asked_everywhere
 from tests.support.service import COLLINS, error_of, running
 
 
 def test_gates_that_judge_nothing_open_only_for_what_asks_nothing() -> None:
     gates = Gates()
-    assert gates.open(None) is gates.open("off") is gates.open("off", "report") is OFF
+    unused: Any = SimpleNamespace(store=None)
+    operations = Operations(unused, unused, unused, gates=gates, fmr=1e-4, fpir=0.01)
+    assert operations.open_gate(None) is operations.open_gate("off") is operations.open_gate("off", "report") is OFF
     refused: list[tuple[LivenessMode | None, LivenessMode]] = [("report", "off"), (None, "report"), ("require", "off")]
     for asked, default in (*refused, ("off", "require")):
         with pytest.raises(LivenessUnavailable) as caught:
-            gates.open(asked, default)
+            operations.open_gate(asked, default)
         assert caught.value.details["reason"] == "none_installed"
     gates.close()
 

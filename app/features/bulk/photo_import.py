@@ -135,8 +135,8 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        chosen, poor = examine(run.core.operations, run.gallery, photo.content, level)
-        return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), poor)
+        chosen = examine(run.core.operations, run.gallery, photo.content, level)
+        return Examined(photo, subject, chosen.face, origin_of(chosen.photo, chosen.face), chosen.poor)
     except InvalidInput as error:
         return error
 

@@ -16,11 +16,13 @@ from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.choices import CalibrationSource
+from app.errors import OperatingPointUnavailable
 from app.features.calibration.job import KIND, Calibrator, State
 from app.features.calibration.population import deciding
 from app.features.calibration.store import Calibrations
 from app.features.own_jobs import last_job
 from app.jobs.store import JobStore
+from app.package.thresholds import Thresholds
 
 router = Router("galleries")
 
@@ -168,7 +170,7 @@ def _points(state: State) -> list[GalleryPoint]:
                 threshold=point.threshold if point else None,
                 threshold_low=point.threshold_low if point else None,
                 threshold_high=point.threshold_high if point else None,
-                decides=whole.threshold(fmr) if whole and whole.supports(fmr) else None,
+                decides=_threshold(whole, fmr) if whole else None,
                 package=package.get(fmr),
                 found=rate.value if rate else None,
                 found_low=rate.low if rate else None,
@@ -176,6 +178,14 @@ def _points(state: State) -> list[GalleryPoint]:
             )
         )
     return rows
+
+
+def _threshold(thresholds: Thresholds, fmr: float) -> float | None:
+    """Return the threshold at ``fmr``; None outside the measured range."""
+    try:
+        return thresholds.threshold(fmr)
+    except OperatingPointUnavailable:
+        return None
 
 
 def _start(core: Components) -> Part:

@@ -38,7 +38,7 @@ class Correcting:
         """
         operations = self._core.operations
         chosen = operations.choose(image, "image", index=face)
-        with operations.searched_by(gallery) as used:
+        with operations.use_in(gallery) as used:
             (embedded,) = operations.embed_chosen([chosen], used)
         (probe,) = to_store(self._core.embedders, gallery, [(subject, embedded.face, None)])
         if not confirm:

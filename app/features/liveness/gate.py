@@ -13,8 +13,9 @@ from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.features.liveness.scorer import LivenessSession, Scorer
 from app.inference.attempts import RETRY_S, Attempts
+from app.inference.embedders import CurrentManifests
 from app.inference.session import Session
-from app.package.folders import CurrentManifests, Package, select
+from app.package.folders import Package, select
 from app.package.manifest import LivenessCalibration, liveness_digest
 from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict

@@ -47,18 +47,18 @@ def test_without_a_package_the_error_says_what_to_do_and_one_that_is_added_is_fo
     install_embedder(tmp_path / "models", "tiny")
     made = gates(tmp_path)
     with pytest.raises(LivenessUnavailable, match="models add") as caught:
-        made.open("report")
+        made.judging("report")
     assert caught.value.details["reason"] == "none_installed"
     liveness.install(tmp_path / "models")
     with pytest.raises(LivenessUnavailable):  # not tried again at once
-        made.open("report")
+        made.judging("report")
     assert (dict(made.devices), len(made.batchers)) == ({}, 0)
     monkeypatch.setattr("app.features.liveness.gate.RETRY_S", 0.0)
-    assert verdict(made.open("report")) is Verdict.NOT_MEASURED
+    assert verdict(made.judging("report")) is Verdict.NOT_MEASURED
     assert (dict(made.devices), dict(made.batch_sizes)) == ({"bright@1": "cpu"}, {1: 1})
     made.close()
     with pytest.raises(Overloaded):
-        made.open("report")
+        made.judging("report")
 
 
 def test_a_name_that_cannot_be_used_is_in_the_log_from_the_start(
@@ -70,28 +70,28 @@ def test_a_name_that_cannot_be_used_is_in_the_log_from_the_start(
     made = gates(tmp_path, "bright")
     assert "bright" in caplog.text
     liveness.install(tmp_path / "models")
-    assert verdict(made.open("report")) is Verdict.NOT_MEASURED
+    assert verdict(made.judging("report")) is Verdict.NOT_MEASURED
 
 
 def test_of_several_packages_those_to_average_are_named(tmp_path: Path) -> None:
     for name in ("one", "two"):
         liveness.install(tmp_path / "models", name=name)
     with pytest.raises(LivenessUnavailable, match="LIKENESS_LIVENESS") as caught:
-        gates(tmp_path).open("report")
+        gates(tmp_path).judging("report")
     assert caught.value.details["reason"] == "not_named"
     named = gates(tmp_path, "two", "one", "two")
-    assert len(named.open("report").cuts) == 2
+    assert len(named.judging("report").cuts) == 2
     assert list(named.devices) == ["two@1", "one@1"]
     named.close()
     with pytest.raises(LivenessUnavailable, match="no model package 'three'"):
-        gates(tmp_path, "three").open("report")
+        gates(tmp_path, "three").judging("report")
 
 
 def test_a_damaged_file_is_an_error_not_a_silent_pass(tmp_path: Path) -> None:
     made = liveness.install(tmp_path / "models")
     (made.folder / "model.onnx").write_bytes(b"no model")
     with pytest.raises(LivenessUnavailable) as caught:
-        gates(tmp_path).open("report")
+        gates(tmp_path).judging("report")
     assert caught.value.details["reason"] == "package_hash_mismatch"
 
 
@@ -99,15 +99,15 @@ def test_operating_points_hold_for_the_packages_they_were_measured_with(tmp_path
     one, two = (liveness.install(tmp_path / "models", name=name) for name in ("one", "two"))
     liveness.install(tmp_path / "models", liveness.random_model(classes=2), name="three")
     alone, both, other = gates(tmp_path, "one"), gates(tmp_path, "two", "one"), gates(tmp_path, "one", "three")
-    assert verdict(alone.open("report")) is Verdict.NOT_MEASURED
+    assert verdict(alone.judging("report")) is Verdict.NOT_MEASURED
     liveness.calibrate(one, live_from=0.6, spoof_below=0.4)
-    assert verdict(alone.open("report")) is Verdict.LIVE  # written while the packages are in use
-    assert verdict(both.open("report")) is Verdict.NOT_MEASURED
+    assert verdict(alone.judging("report")) is Verdict.LIVE  # written while the packages are in use
+    assert verdict(both.judging("report")) is Verdict.NOT_MEASURED
     liveness.calibrate(two, one, live_from=0.7, spoof_below=0.3)
-    assert verdict(both.open("report")) is Verdict.UNCERTAIN
-    assert verdict(alone.open("require")) is Verdict.LIVE
+    assert verdict(both.judging("report")) is Verdict.UNCERTAIN
+    assert verdict(alone.judging("require")) is Verdict.LIVE
     with pytest.raises(Unusable, match=r"one@1, three@1 was not measured") as caught:
-        other.open("require")
+        other.judging("require")
     assert (caught.value.code, caught.value.details["models"]) == ("liveness_not_measured", ["one@1", "three@1"])
     for each in (alone, both, other):
         each.close()

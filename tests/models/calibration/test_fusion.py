@@ -56,7 +56,7 @@ def test_two_tracks_match_as_often_as_asked(photos: int, others: int) -> None:
     second = np.stack([vector for vector, _ in other])
     for vector, length in one:
         threshold = verify_point(measured, 1e-3, 0.5, length=length).threshold
-        reduced = [measured.reduction(each, length) for _, each in other]
+        reduced = [each ** measured.power(length) for _, each in other]
         matched += int((second @ vector * reduced >= threshold).sum())
     both = verify_point(measured, 1e-3, 0.5, length=one[0][1], other=other[0][1]).threshold
     swapped = verify_point(measured, 1e-3, 0.5, length=other[0][1], other=one[0][1]).threshold
@@ -86,7 +86,7 @@ def test_a_track_is_never_decided_laxer_than_a_photo(length: float, fpir: float,
 
 
 def test_where_nobody_measured_the_mean_score_of_the_photos_decides() -> None:
-    assert with_fusion(None).of_fused(1e-4, 0.9) == pytest.approx(0.45 / 0.9)
+    assert with_fusion(None).threshold(1e-4, 0.9) == pytest.approx(0.45 / 0.9)
 
 
 def test_few_people_and_those_under_two_names_say_nothing() -> None:

@@ -79,8 +79,10 @@ def test_the_power_expects_as_many_matching_persons_as_there_are() -> None:
 
 
 def test_subjects_count_by_their_faces_and_all_of_them_where_nobody_measured() -> None:
-    assert count_comparisons({1: 100, 9: 10}, 0.5) == pytest.approx(100 + 10 * 3)
-    assert count_comparisons({}, 0.8) == 1
+    made = packages.calibration({1e-2: 0.2, 1e-6: 0.6}).model_copy(update={"independence": 0.5})
+    by_root = Thresholds(packages.manifest(calibrations=(made,)))
+    assert count_comparisons({1: 100, 9: 10}, by_root) == pytest.approx(100 + 10 * 3)
+    assert count_comparisons({}, by_root) == 1
     unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
     point = identify_point(unmeasured, None, 0.01, Defaults(1.0, 0.5), {10: 20})
     assert point.comparisons == 200
