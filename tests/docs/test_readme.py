@@ -81,3 +81,20 @@ def test_nothing_of_the_research_data_is_here() -> None:
     )
     names = {Path(line).name for line in tracked.stdout.splitlines()} or {path.name for path in images}
     assert names <= samples
+
+
+def test_the_map_of_the_rooms_names_every_feature_with_its_size() -> None:
+    """A size is right to a tenth, or to 50 lines; ``features/*.py`` are what several features share."""
+    features, text = PROJECT / "app" / "features", (PROJECT / "app" / "README.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+`) \| [^|]+ \| ([\d, ]+) \|$", text, re.MULTILINE)
+    told = {
+        name: int(lines.replace(",", ""))
+        for names, sizes in rows
+        for name, lines in zip(re.findall(r"`([^`]+)`", names), sizes.split(", "), strict=True)
+    }
+    folders = {path.parent.name for path in features.glob("*/__init__.py")}
+    assert set(told) == folders | {"features/*.py"}
+    for name, lines in told.items():
+        files = features.glob("*.py") if name == "features/*.py" else (features / name).rglob("*.py")
+        found = sum(len(path.read_text().splitlines()) for path in files)
+        assert abs(found - lines) <= max(50, lines / 10), f"{name} has {found} lines"
