@@ -13,7 +13,7 @@ OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 IndexKind: TypeAlias = Literal["fp32", "int8"]
-"""How vectors are searched (`app.search.quantised`); answers are exact either way."""
+"""How vectors are searched (`app.search.index`); answers are exact either way."""
 QualityName: TypeAlias = Literal["none", "low", "medium", "high"]
 """The lowest quality that is accepted (`app.face.quality.QualityLevel`)."""
 GpuSearch: TypeAlias = Literal["faiss", "product"]

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import faiss
 import numpy as np
@@ -54,21 +54,6 @@ PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
 """For some subjects each the best row and its score, best first."""
-R = TypeVar("R")
-
-
-def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: int, wanted: int) -> list[R]:
-    """Search for `count` probes, and again for those with too short a result: for WIDEN times as many rows each time.
-
-    `search` takes the probes' indexes and the number of rows, and returns for each its result, or None if more rows
-    may lead to a better one.
-    """
-    found: dict[int, R] = {}
-    while short := [place for place in range(count) if place not in found]:
-        results = zip(short, search(short, wanted), strict=True)
-        found |= {place: result for place, result in results if result is not None}
-        wanted *= WIDEN
-    return [found[place] for place in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +376,7 @@ class Index:
     # Changes
 
     def convert(self, kind: IndexKind) -> None:
-        """Search by another kind from now on. New searches wait while it makes the kind's copy of the vectors."""
+        """Search by another kind from now on. Searches can't end while it makes the kind's copy of the vectors."""
         with self._tending, self._lock:
             self.kind = kind
             self._rows.convert(self._kind_on_cpu)

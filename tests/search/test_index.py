@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from app.choices import IndexKind
+from app.memory import room_to_grow
 from app.search import index as module
 from app.search.index import Index, View
 from app.search.quantised import Near
@@ -211,6 +213,40 @@ def test_the_number_of_probes_in_a_pass_changes_nothing(kind: IndexKind) -> None
     together = index.search(probes, 5)
     assert together == [index.search(probe[None], 5)[0] for probe in probes]
     assert together == index.search(probes[:3], 5) + index.search(probes[3:], 5)
+
+
+@every_kind
+def test_the_order_in_which_faces_came_changes_no_bit(kind: IndexKind) -> None:
+    """A mean's number is a sum over a subject's faces; where they differ by much, it depends on their order."""
+    vectors, probes = random_units(300, 128), np.eye(128, dtype=np.float32)[:5]
+    vectors[:, :5] *= 10.0 ** -np.random.default_rng(1).uniform(0, 12, (300, 5))
+    faces: list[Face] = [(key, key % 12, 50.0, vector) for key, vector in enumerate(vectors, 1)]
+    expected = filled(faces, 128, kind).search(probes, 12)
+    assert all(match.faces == 25 for found in expected for match in found)
+    order = np.random.default_rng(2).permutation(len(faces))
+    assert filled([faces[place] for place in order], 128, kind).search(probes, 12) == expected
+    moved = filled([(key, 99, quality, vector) for key, _, quality, vector in faces], 128, kind)
+    for key, subject, *_ in reversed(faces):
+        moved.move(np.array([key]), np.array([subject]))
+    assert moved.search(probes, 12) == expected
+
+
+@every_kind
+def test_an_index_that_could_not_grow_finds_all_that_it_has(monkeypatch: pytest.MonkeyPatch, kind: IndexKind) -> None:
+    vectors = random_units(60)
+    faces: list[Face] = [(key, key // 2, 50.0, vector) for key, vector in enumerate(vectors, 1)]
+    index = filled(faces[:10], kind=kind)
+    columns = itertools.count()
+
+    def too_little(rows: int, row: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        if next(columns) == 4:
+            raise MemoryError
+        return room_to_grow(rows, row, dtype)
+
+    monkeypatch.setattr("app.search.index.room_to_grow", too_little)
+    with pytest.raises(MemoryError):
+        index.add(block(faces[10:]))
+    assert_agree(index.search(vectors[:1], 3)[0], oracle(faces[:10], vectors[0], 3))
 
 
 @every_kind
