@@ -246,7 +246,7 @@ def _build(
         fmr=settings.fmr,
         fpir=settings.fpir,
         own_thresholds=open_thresholds and open_thresholds(galleries.store),
-        observe=counted.stages,
+        observers=counted.stages,
     )
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)

@@ -6,7 +6,7 @@ application has its own registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -45,9 +45,5 @@ class Metrics:
             buckets=STAGE_BUCKETS_S,
             registry=self.registry,
         )
-        self._stages = {stage: stages.labels(stage) for stage in get_args(Stage)}
-
-    def stages(self, stages: Mapping[str, float]) -> None:
-        """Observe the milliseconds of each stage of one photo or one operation."""
-        for stage, milliseconds in stages.items():
-            self._stages[stage].observe(milliseconds / 1000)
+        self.stages = {stage: stages.labels(stage).observe for stage in get_args(Stage)}
+        """Functions that count the seconds of a stage, by the stage's name."""

@@ -104,10 +104,10 @@ class Operations:
         fmr: float,
         fpir: float,
         own_thresholds: OwnThresholds | None = None,
-        observe: Callable[[Mapping[str, float]], None] = lambda _: None,
+        observers: Mapping[str, Callable[[float], None]] | None = None,
     ) -> None:
         """``own_thresholds`` returns the thresholds that decide in a gallery with its own calibration, without it the
-        package's do; ``observe`` gets the milliseconds of each stage of a photo or an operation.
+        package's do; ``observers`` are called with the seconds of a stage, by the stage's name.
         """
         self._reader = reader
         self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
@@ -116,7 +116,7 @@ class Operations:
         self._gates = gates
         self.defaults = Defaults(fmr, fpir)
         self._own_thresholds = own_thresholds or (lambda _, package: package.without_gallery("not_measured"))
-        self.observe = observe
+        self._observers = observers or {}
 
     @property
     def package(self) -> str:
@@ -148,6 +148,11 @@ class Operations:
         """
         mode = "require" if default == "require" else asked or default
         return OFF if mode == "off" else self._gates.judging(mode)
+
+    def observe(self, stages: Mapping[str, float]) -> None:
+        """Count the milliseconds of stages of a photo or an operation."""
+        for stage in self._observers.keys() & stages.keys():
+            self._observers[stage](stages[stage] / 1000)
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
