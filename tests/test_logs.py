@@ -393,7 +393,7 @@ def troubles(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
     """What workers said, by their names."""
     said: dict[str, list[dict[str, Any]]] = {}
     for line in logged(server):
-        if line["logger"] == "app.concurrency.worker":
+        if line["logger"] == "app.concurrency.threads":
             said.setdefault(line["message"].partition(":")[0], []).append(line)
     return said
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.concurrency.worker import FailureLog, Worker
+from app.concurrency.threads import FailureLog, Worker
 from app.db.engine import Database
 from app.db.schema import AUDIT
 from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound

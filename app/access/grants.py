@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import threading
 import time
@@ -82,18 +81,18 @@ class Grant:
     def require(self, scope: Scope) -> None:
         """Raise InvalidInput (``missing_scope``) if the key lacks the scope."""
         if scope not in self.allowed:
-            raise InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
+            raise missing_scope(scope)
 
     def sees(self, gallery: str) -> bool:
         return self.galleries is None or gallery in self.galleries
 
 
+def missing_scope(scope: Scope) -> InvalidInput:
+    return InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
+
+
 MAX_BUCKETS = 10_000
 """Maximum callers remembered; the least recent one is dropped first."""
-IPV6_PREFIX = 64
-"""IPv6 addresses with the same prefix of this length count as one caller, since one customer has them all."""
-NO_ADDRESS = "no address"
-"""The group of any other text that a socket or a proxy's `X-Forwarded-For` gives as an address."""
 
 
 @dataclass(slots=True)
@@ -147,17 +146,3 @@ class Buckets:
         bucket.tokens = min(rate.burst, bucket.tokens + (now - bucket.at) * rate.per_second)
         bucket.at = now
         return bucket
-
-
-def address_group(host: str) -> str:
-    """Return the group whose attempts are counted together: an IPv4 address, or the /64 of an IPv6 one. Other texts, of
-    which a caller could invent any number, are NO_ADDRESS."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return NO_ADDRESS
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address.packed, IPV6_PREFIX), strict=False))
-    return str(address)

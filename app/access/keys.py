@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import json
 import math
 import re
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, RequestRate, Scope, Scopes, address_group, parse_rate
+from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, RequestRate, Scope, Scopes, parse_rate
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
 from app.db.encryption import read_admin_key
@@ -75,6 +76,10 @@ CACHE_SIZE = 10_000
 ALL_ADDRESSES = 100
 """All addresses together may fail this many times as often as one alone, since addresses can be rented."""
 EVERY_ADDRESS = "every address"
+IPV6_PREFIX = 64
+"""IPv6 addresses with the same prefix of this length count as one caller, since one customer has them all."""
+NO_ADDRESS = "no address"
+"""The group of any other text that a socket or a proxy's `X-Forwarded-For` gives as an address."""
 FOLLOW_S = 0.5
 """Seconds between checks of the admin key's file."""
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
@@ -296,6 +301,20 @@ class Guard:
         finally:
             for caller, rate in taken:
                 self.attempts.give_back(caller, rate)
+
+
+def address_group(host: str) -> str:
+    """Return the group whose attempts are counted together: an IPv4 address, or the /64 of an IPv6 one. Other texts, of
+    which a caller could invent any number, are NO_ADDRESS."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return NO_ADDRESS
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address.packed, IPV6_PREFIX), strict=False))
+    return str(address)
 
 
 def find_key(connection: Connection, key_id: str, *, lock: bool = False) -> Key:

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app.access.audit import AuditEntry, AuditLog, fit_id
-from app.access.grants import Grant
+from app.access.grants import Grant, missing_scope
 from app.access.grants import Scope as KeyScope
 from app.api import openapi
 from app.api.body import (
@@ -227,8 +227,8 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
     Raises InvalidInput (``missing_scope``, ``gallery_restricted``), and NotFound (``gallery_not_found``) for a gallery
     that the key may not see, as if it didn't exist.
     """
-    if operation.scope is not None:
-        grant.require(operation.scope)
+    if operation.scope is not None and operation.scope not in grant.allowed:
+        raise missing_scope(operation.scope)
     if grant.galleries is None:
         return
     if operation.unrestricted:

@@ -26,7 +26,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope
 
-from app.access.grants import Grant, address_group
+from app.access.grants import Grant
+from app.access.keys import address_group
 from app.api.components import Components
 from app.api.schemas import ErrorAnswer, Problem
 from app.concurrency.overload import Why

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from app.concurrency.worker import FailureLog, Worker
+from app.concurrency.threads import FailureLog, Worker
 
 CLOSE_S = 10.0
 """Seconds that `Scheduler.close` waits for running tasks."""

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
 from app.db.opening import BUSY_TIMEOUT_S, begin, inserting, open_engine

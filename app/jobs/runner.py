@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from app.choices import JobStateName
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.worker import FailureLog, Worker
+from app.concurrency.threads import FailureLog, Worker
 from app.errors import DatabaseUnavailable, LikenessError, Overloaded, Unusable
 from app.jobs.files import JobFiles
 from app.jobs.records import MAX_REFUSED_NAME, Job, Refusal, Result

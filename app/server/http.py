@@ -22,7 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.access.grants import address_group
+from app.access.keys import address_group
 from app.api.middleware import ANSWER_POLICY, CSP, HEADERS, ID_HEADER
 from app.api.wire import answer_problem
 from app.concurrency.overload import Why

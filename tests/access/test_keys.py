@@ -18,8 +18,21 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.grants import NO_ADDRESS, Buckets, RequestRate, Scope, address_group, parse_rate
-from app.access.keys import ADMIN, ALL_ADDRESSES, CACHE_S, KEY_ID, AdminKey, Guard, Key, Keys, KeyTerms, digest_of
+from app.access.grants import Buckets, RequestRate, Scope, parse_rate
+from app.access.keys import (
+    ADMIN,
+    ALL_ADDRESSES,
+    CACHE_S,
+    KEY_ID,
+    NO_ADDRESS,
+    AdminKey,
+    Guard,
+    Key,
+    Keys,
+    KeyTerms,
+    address_group,
+    digest_of,
+)
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA

@@ -23,7 +23,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from app.access.grants import NO_ADDRESS
+from app.access.keys import NO_ADDRESS
 from app.api.middleware import HEADERS
 from app.api.wire import callers_of
 from app.config import Settings, load_settings

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.worker import FailureLog
+from app.concurrency.threads import FailureLog
 from app.errors import Overloaded
 from tests.support.waiting import until
 

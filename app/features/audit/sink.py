@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.access.audit import AuditEntry
-from app.concurrency.worker import FailureLog
+from app.concurrency.threads import FailureLog
 from app.errors import Unusable
 from app.files import PRIVATE
 

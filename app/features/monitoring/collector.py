@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from app.api.components import Components
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.db.engine import Database
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.files import LAST_BACKUP

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from app.choices import EventKind
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.db.engine import Database
 from app.db.schema import EVENT_CURSORS, GALLERIES, SIGHTINGS, SUBJECTS
 from app.errors import LikenessError

@@ -28,7 +28,7 @@ import httpx
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from app.concurrency.worker import FailureLog, Worker
+from app.concurrency.threads import FailureLog, Worker
 from app.db.engine import Database
 from app.db.schema import EVENTS, GALLERIES, SUBJECTS, WEBHOOK_SUBJECTS, WEBHOOKS
 from app.db.secrets import SecretStore

@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 from av.error import FFmpegError
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.errors import FileMissing, InvalidInput, LikenessError
 from app.face.formats import Limits
 from app.face.image import decode

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import paho.mqtt.client as paho
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.errors import InvalidInput, LikenessError
 from app.features.watching.broker import broker_client
 from app.features.watching.watcher.camera import fetch_picture

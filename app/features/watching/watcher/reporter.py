@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from likeness_client import ApiError, Client, Unreachable
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.errors import LikenessError
 from app.features.surroundings import to_jpeg
 from app.features.watching.watcher.looks import Look

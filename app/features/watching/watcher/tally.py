@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from likeness_client import Client, ClientError
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.features.watching.watcher.looks import Look
 from app.types import Reason
 

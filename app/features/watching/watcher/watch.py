@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from app.concurrency.worker import Worker
+from app.concurrency.threads import Worker
 from app.features.watching.watcher.camera import Camera, Frame
 from app.features.watching.watcher.looks import KEPT, Look, Looker
 from app.features.watching.watcher.motion import MotionGate
