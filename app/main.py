@@ -26,9 +26,9 @@ from app.api.feature import Feature
 from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
-from app.concurrency.admission import Admission
+from app.concurrency.admission import Admission, WorkerPool
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.threads import Lanes, WorkerPool
+from app.concurrency.threads import Lanes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard

@@ -15,8 +15,8 @@ from app.access.keys import Guard, Keys
 from app.api import schemas
 from app.api.body import BodyLimits
 from app.api.metrics import Metrics
-from app.concurrency.admission import Admission
-from app.concurrency.threads import Lanes, WorkerPool
+from app.concurrency.admission import Admission, WorkerPool
+from app.concurrency.threads import Lanes
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore

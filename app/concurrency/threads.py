@@ -5,7 +5,6 @@ The current `Task` says for whom a thread works, and until when. A `Worker` is a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
@@ -14,14 +13,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
-from app.concurrency.admission import Admission, Visit
 from app.concurrency.overload import Why
 from app.errors import LikenessError
 
@@ -157,76 +154,6 @@ def lower_priority() -> None:
     if sys.platform == "linux":  # only there each thread has its own priority
         with suppress(OSError):  # forbidden: the thread keeps the process's priority
             os.nice(NICENESS)  # added to the process's own, which may be lower still
-
-
-class WorkerPool:
-    """A thread pool for one event loop.
-
-    One caller's requests use at most ``threads`` threads; the same number is reserved for other callers.
-    """
-
-    def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
-        self._threads = 2 * threads
-        self.share = threads
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
-        self._seconds = seconds
-        self._admission = admission
-        self._unfinished = 0
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    @property
-    def waiting(self) -> int:
-        """Return how many pieces of work have not begun."""
-        return max(0, self._unfinished - self._threads)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread and return its result.
-
-        Raises LikenessError (``request_timeout``) after the limit, and Overloaded if there is no slot for the request.
-        When it is given up, work that has not begun is dropped. Work that has begun ends at its next
-        `check_deadline`; until then its request and body are counted, so that slow work can't pile up unseen.
-        """
-        visit = self._admission.begin()
-        task = Task(visit.callers[0] if visit else "", time.monotonic() + self._seconds)
-        context = copy_context()
-        context.run(TASK.set, task)
-        self._unfinished += 1
-        future: Future[T] | None = None
-        turn = self._turns.get(task.caller)
-        if turn is None:
-            turn = self._turns[task.caller] = asyncio.Semaphore(self.share)
-        try:
-            async with asyncio.timeout(self._seconds):
-                await turn.acquire()
-                future = self._pool.submit(context.run, work)
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            raise timed_out() from None
-        finally:
-            if future is not None and not future.done() and not future.cancel():
-                task.until = GIVEN_UP
-                self._count_until_done(future, visit, turn)
-            else:
-                self._unfinished -= 1
-                if future is not None:
-                    turn.release()
-
-    def _count_until_done(self, future: Future[T], visit: Visit | None, turn: asyncio.Semaphore) -> None:
-        if visit is not None:
-            visit.uses += 1
-
-        def end() -> None:
-            self._unfinished -= 1
-            turn.release()
-            if visit is not None:
-                self._admission.leave(visit)
-
-        loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
-
-    def close(self) -> None:
-        """Finish the work that has begun, and drop the rest."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class FailureLog:

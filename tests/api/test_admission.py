@@ -19,8 +19,9 @@ from app.concurrency.admission import (
     REFUSAL_S,
     Admission,
     Shares,
+    WorkerPool,
 )
-from app.concurrency.threads import WorkerPool, check_deadline
+from app.concurrency.threads import check_deadline
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, bodies_held, opened, unsigned
 from tests.support.live import LiveServer, serving

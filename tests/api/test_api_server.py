@@ -29,8 +29,7 @@ from app.api import schemas
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
-from app.concurrency.admission import Admission
-from app.concurrency.threads import WorkerPool
+from app.concurrency.admission import Admission, WorkerPool
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable

@@ -19,7 +19,7 @@ from app.api.body import CSV_TYPE, LINES_TYPE, File
 from app.api.components import JobId
 from app.api.operation import NO_JOB
 from app.api.route import Router
-from app.concurrency.threads import WorkerPool
+from app.concurrency.admission import WorkerPool
 from app.errors import NotFound
 from app.gallery.text import clean_id
 from app.jobs import records

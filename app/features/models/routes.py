@@ -18,8 +18,7 @@ from app.api.route import Router
 from app.api.routes import jobs
 from app.api.schemas.base import Example, Params, Wire
 from app.choices import Preset
-from app.concurrency.admission import Admission
-from app.concurrency.threads import WorkerPool
+from app.concurrency.admission import Admission, WorkerPool
 from app.features.models.job import ADD, PULL, ModelAdder
 from app.features.models.removal import ModelRemover
 from app.features.uploads import receive_upload
