@@ -20,10 +20,9 @@ from app.concurrency.threads import Lanes
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore
-from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner

@@ -212,7 +212,7 @@ CHANGES = _table(
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
-"""The changes of each gallery's faces, numbered without gaps; see `app.gallery.change`."""
+"""The changes of each gallery's faces, numbered without gaps; see `app.gallery.store`."""
 
 COLLECTIONS = _table(
     # No foreign key: a row outlives its gallery until the collection has been dropped.

@@ -13,10 +13,10 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.schema import CORRECTIONS
 from app.errors import InvalidInput, NotFound
-from app.gallery.change import Change
 from app.gallery.corrections import all_rows, current_rows, pack, templates, unpack, wrong_rows
-from app.gallery.records import Gallery, StoredFace, brief_subjects, find_subject, fit_face, to_bytes
-from app.gallery.store import Store
+from app.gallery.records import Gallery, StoredFace, brief_subjects, find_subject, to_bytes
+from app.gallery.service import fit_face
+from app.gallery.store import Change, Store
 from app.types import Template, Vectors, utc_now
 
 MOST = 32

@@ -24,7 +24,6 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts, select_in
 from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, EVENTS, FACES, METADATA, SIGHTINGS, SUBJECTS, WEBHOOK_SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.change import MOVE, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
     Counts,
     Gallery,
@@ -34,6 +33,7 @@ from app.gallery.records import (
     find_subject,
     subject_not_found,
 )
+from app.gallery.store import MOVE, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.subjects import NO_METADATA, check_unexpired, make_subjects, subject_values, tidy, update_subject
 from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
 from app.types import utc_now

@@ -26,10 +26,10 @@ from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, 
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, CROPS, FACE_ORIGINS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict, FaceNotFound, GalleryNotFound, InvalidInput, PackageMismatch, SubjectNotFound, Unusable
+from app.errors import Conflict, FaceNotFound, GalleryNotFound, PackageMismatch, SubjectNotFound, Unusable
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
 from app.search.types import FaceBlock, IndexKey, IndexSpec
-from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Reason, Template, Vector, Vectors, utc_now
+from app.types import Box, Pixels, Quality, Reason, Template, Vector, utc_now
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -248,36 +248,6 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     return FaceBlock(
         np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
     )
-
-
-def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
-    """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
-    it lacks one, and what `unit_vectors` raises."""
-    made = {template.package: template for template in (face.template, face.second) if template}
-    packages = [spec.key.package for spec in written]
-    if not made.keys() >= set(packages):
-        message = f"The gallery takes templates of {' and of '.join(packages)} now."
-        raise PackageMismatch(message, expected=packages, given=face.template.package)
-    for spec in written:
-        unit_vectors(spec, [made[spec.key.package]])
-    own, *others = (made[package] for package in packages)
-    return replace(face, template=own, second=others[0] if others else None)
-
-
-def unit_vectors(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
-    """Return the vectors, (N, D), of templates that must be of the wanted package and of length 1.
-
-    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
-    """
-    for template in templates:
-        if template.package != wanted.key.package:
-            raise package_mismatch(wanted, template.package)
-        if template.vector.shape != (wanted.dimension,):
-            message = f"A template of {wanted.key.package} has {wanted.dimension} numbers."
-            raise InvalidInput(message, code="invalid_template")
-        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
-            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
-    return np.array([template.vector for template in templates], np.float32).reshape(len(templates), wanted.dimension)
 
 
 # Galleries

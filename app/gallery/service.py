@@ -4,7 +4,7 @@ A change is written to SQL together with an entry in the gallery's change log, a
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-`Store` reads. Functions over `Galleries.change` make changes: see `app.gallery.change`.
+`Store` reads. Functions over `Galleries.change` make changes: see `app.gallery.store`; `enroll` is one of them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Unpack
 
+import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.choices import IndexKind
 from app.concurrency.batcher import GroupCommit
 from app.concurrency.scheduler import Scheduler
-from app.errors import Conflict, LikenessError
-from app.gallery.change import Change
+from app.errors import Conflict, InvalidInput, LikenessError, PackageMismatch
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -31,21 +32,41 @@ from app.gallery.records import (
     GallerySettings,
     StoredFace,
     Terms,
-    unit_vectors,
+    package_mismatch,
 )
-from app.gallery.store import Store
-from app.gallery.subjects import Enrolled, SubjectFaces, enroll
-from app.gallery.text import is_unnamed
+from app.gallery.store import Change, Store
+from app.gallery.subjects import terms_columns, touch_subjects, write_faces, write_subjects
+from app.gallery.text import check_visible, clean_id, is_unnamed
 from app.search.follower import LocalBackend
 from app.search.index import WIDEN
 from app.search.registry import IndexBackend, IndexRegistry, Searchable, SharedSearches
 from app.search.types import IndexSpec
-from app.types import Sizes, Template
+from app.types import UNIT_TOLERANCE, Sizes, Template, Vectors
 
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends (a small query), after which others' changes are found."""
 SNAPSHOT_S = 300.0
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFaces:
+    """Faces for a subject, which is created if it is missing. `terms` replace its own; `also` writes in the
+    transaction."""
+
+    subject: str
+    faces: Sequence[StoredFace]
+    terms: Terms = NO_TERMS
+    also: Callable[[Connection], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """The result of an enrollment: the subject's id, and the new faces with theirs."""
+
+    subject: str
+    faces: tuple[StoredFace, ...]
+    created: bool
 
 
 class Galleries:
@@ -131,7 +152,7 @@ class Galleries:
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create a missing subject. Simultaneous requests share a
-        transaction, in which `also` writes. Raises what `subjects.enroll` raises."""
+        transaction, in which `also` writes. Raises what `enroll` below raises."""
         wanted = SubjectFaces(subject_id, faces, terms, also)
 
         def work(some: Sequence[SubjectFaces]) -> list[Enrolled]:
@@ -211,3 +232,61 @@ class GallerySearch:
         matches = self._index.verify(vectors, subject.key)
         named = self._store.candidates([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
+
+
+def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:
+    """Carry out several enrollments.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``, ``invalid_template`` (not a unit vector
+    of the gallery's dimension); Conflict ``subject_expired``, ``package_mismatch`` if a face lacks a template that the
+    gallery takes.
+    """
+    subjects: list[tuple[str, dict[str, object]]] = []
+    faces: list[tuple[StoredFace, ...]] = []
+    for enrollment in wanted:
+        name = clean_id(enrollment.subject, "subject")
+        subjects.append((name, terms_columns(enrollment.terms)))
+        fitted = (fit_face(face, change.gallery.written) for face in enrollment.faces)
+        faces.append(tuple(replace(face, subject=name) for face in fitted))
+    keys, made = write_subjects(change, subjects, unexpired=True)
+    for name in made:
+        check_visible(name, "subject id")
+    touch_subjects(change, [key for name, key in keys.items() if name not in made])
+    write_faces(change, change.gallery.embedder, keys, list(chain(*faces)))
+    enrolled = []
+    for (name, _), some in zip(subjects, faces, strict=True):
+        enrolled.append(Enrolled(name, some, created=name in made))
+        made.discard(name)  # only the first enrollment of a subject creates it
+    for enrollment in wanted:
+        enrollment.also(change.connection)
+    return enrolled
+
+
+def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
+    """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
+    it lacks one, and what `unit_vectors` raises."""
+    made = {template.package: template for template in (face.template, face.second) if template}
+    packages = [spec.key.package for spec in written]
+    if not made.keys() >= set(packages):
+        message = f"The gallery takes templates of {' and of '.join(packages)} now."
+        raise PackageMismatch(message, expected=packages, given=face.template.package)
+    for spec in written:
+        unit_vectors(spec, [made[spec.key.package]])
+    own, *others = (made[package] for package in packages)
+    return replace(face, template=own, second=others[0] if others else None)
+
+
+def unit_vectors(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
+    """Return the vectors, (N, D), of templates that must be of the wanted package and of length 1.
+
+    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
+    """
+    for template in templates:
+        if template.package != wanted.key.package:
+            raise package_mismatch(wanted, template.package)
+        if template.vector.shape != (wanted.dimension,):
+            message = f"A template of {wanted.key.package} has {wanted.dimension} numbers."
+            raise InvalidInput(message, code="invalid_template")
+        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
+            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
+    return np.array([template.vector for template in templates], np.float32).reshape(len(templates), wanted.dimension)

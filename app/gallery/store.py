@@ -1,28 +1,41 @@
-"""Galleries, subjects, faces and crops in SQL. The indexes are derived from it.
+"""Galleries, subjects, faces and crops in SQL, and the log of their changes. The indexes are derived from it.
 
 Every public call is one transaction: when it returns, its changes are on disk; when it raises, nothing has changed.
+Functions over a `Change` make all changes of subjects and faces (`app.gallery.subjects`); several of them may share
+one. `app.gallery.service.Galleries.change` opens a change; `Store.change` does for changes that no index follows. Locks
+are always taken in the same order: the index's lock, the transaction, the gallery's row. The row's lock excludes all
+other writers to the gallery's subjects and faces, so there are no deadlocks, and changes don't mix. The answer to a
+request with a token is stored in the same transaction, so that a repeated request gets the same answer and changes
+nothing.
+
+The log's entries are numbered without gaps and written in the transaction of the change itself. The gallery's row holds
+the last number and stays locked until that transaction ends, so a number becomes visible only after all lower ones.
+Entries hold keys, never a template or a name. A gallery's last entry is never pruned, since it marks the log's end.
+`ChangeReader` reads the log, and faces, for the search indexes.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Unpack
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeAlias, Unpack
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import Cache, Database, in_parts
-from app.db.opening import BUSY_TIMEOUT_S
+from app.db.engine import Cache, Database, in_parts, select_in
+from app.db.opening import BUSY_TIMEOUT_S, Inserting
 from app.db.pagination import Page, read_page
-from app.db.schema import FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
+from app.db.schema import CHANGES, FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict, PackageUnavailable
-from app.gallery.change import STAMP_BITS, Change, ChangeReader, begin_log, prune_log, record_changes
+from app.errors import Conflict, GalleryNotFound, PackageMismatch, PackageUnavailable
 from app.gallery.records import (
     GALLERY_ROWS,
     SUBJECT_ROWS,
@@ -39,23 +52,67 @@ from app.gallery.records import (
     find_subject,
     is_current,
     is_unnamed_row,
+    join_templates,
     lock_gallery,
     population_column,
     read_crop,
     subject_not_found,
+    template_column,
+    template_sets,
+    to_block,
     to_face,
     to_gallery,
     to_subject,
 )
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.package.folders import Package
-from app.search.types import Match
-from app.types import utc_now
+from app.search.types import (
+    Changes,
+    FaceBlock,
+    GalleryState,
+    IndexSpec,
+    LogPosition,
+    Match,
+    Moved,
+    Removed,
+    Step,
+)
+from app.types import Sizes, utc_now
 
+BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
+Entry: TypeAlias = tuple[str, int, int | None]
+"""The kind of change, the subject's key (of a MOVE the new one), and the face's key or None for all."""
+STAMP_BITS = 63
+MAX_NUMBER = 2**63 - 1
+STREAM_ROWS = 10_000
+"""Number of faces read at a time when an index is built."""
 LOG_KEPT = timedelta(days=1)
 """Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""
 LABELS_KEPT = 16_384
 """Number of faces whose ids and names are cached until the database changes: about 5 MB."""
+
+
+@dataclass(eq=False, slots=True)
+class Change:
+    """An open transaction that holds the lock of the gallery."""
+
+    gallery: Gallery
+    """The gallery as of this transaction."""
+    connection: Connection
+    insert: Inserting
+    """INSERT with ON CONFLICT, in the database's dialect."""
+    blobs: Blobs
+    max_metadata_bytes: int
+    now: str = field(default_factory=utc_now)
+    overwrites: bool = False
+    """Whether something is deleted or replaced, so that SQLite's files must be scrubbed."""
+    entries: list[Entry] = field(default_factory=list)
+    """The entries to write to the change log at the end."""
+
+    def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
+        """Note a change of these faces, given by subject key and face key (None: all of the subject's)."""
+        self.overwrites |= kind != ADD
+        self.entries += [(kind, subject, face) for subject, face in faces]
 
 
 class Store:
@@ -103,8 +160,16 @@ class Store:
             held = lock_gallery(connection, gallery)
             change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
             yield change
-            if change.entries:  # at the end of the transaction
-                record_changes(change)
+            if entries := change.entries:  # logged last: other writers to the gallery wait from here on
+                stamp = secrets.randbits(STAMP_BITS)
+                counted = {"gallery": held.key, "count": len(entries), "stamp": stamp}
+                last: int = connection.execute(_COUNT_ENTRIES, counted).scalar_one()
+                same = {"gallery_key": held.key, "stamp": stamp, "created_at": change.now}
+                values = [
+                    {**same, "number": number, "kind": kind, "subject_key": subject, "face_key": face}
+                    for number, (kind, subject, face) in enumerate(entries, last - len(entries) + 1)
+                ]
+                connection.execute(_LOG, values)
         if change.overwrites:
             self.database.request_scrub()
 
@@ -131,7 +196,8 @@ class Store:
             key = connection.execute(insert).scalar()
             if key is None:
                 raise Conflict(f"There is already a gallery {cleaned!r}.", code="gallery_exists", gallery=cleaned)
-            begin_log(connection, key, stamp, now)
+            entry = {"gallery_key": key, "number": 0, "stamp": stamp, "kind": BEGIN, "created_at": now}
+            connection.execute(_LOG, entry)
             return find_gallery(connection, cleaned)
 
     def gallery(self, gallery_id: str) -> Gallery:
@@ -252,8 +318,10 @@ class Store:
 
     def prune_changes(self, older_than: timedelta = LOG_KEPT) -> int:
         """Delete old entries of the change log, except each gallery's last; return how many. The scheduler calls it."""
+        last = sa.select(GALLERIES.c.last_change).where(GALLERIES.c.key == CHANGES.c.gallery_key).scalar_subquery()
+        old = sa.delete(CHANGES).where((CHANGES.c.created_at < utc_now(-older_than)) & (CHANGES.c.number < last))
         with self.database.write() as connection:
-            return prune_log(connection, utc_now(-older_than))
+            return connection.execute(old).rowcount
 
     def candidates(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """Return the matches with the ids and names that their keys stand for.
@@ -262,8 +330,10 @@ class Store:
         """
         labels, now = self._known_labels.values(), utc_now()
         unknown = {match.face for ranking in rankings for match in ranking if match.face not in labels}
-        for some in in_parts(sorted(unknown)) if unknown else ():
-            labels |= {row.key: row for row in self.database.rows(_LABELS, {"keys": some})}
+        if unknown:
+            with self.database.read_once() as connection:
+                for some in in_parts(sorted(unknown)):
+                    labels |= {row.key: row for row in connection.execute(_LABELS, {"keys": some})}
         return [
             [
                 Candidate(
@@ -313,6 +383,13 @@ def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
 
 
 # Built once: that takes longer than SQLite takes to run them.
+_COUNT_ENTRIES = (
+    sa.update(GALLERIES)
+    .where(GALLERIES.c.key == sa.bindparam("gallery"))
+    .values(last_change=GALLERIES.c.last_change + sa.bindparam("count"), last_stamp=sa.bindparam("stamp"))
+    .returning(GALLERIES.c.last_change)
+)
+_LOG = sa.insert(CHANGES)
 _LABELS = (
     sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name, SUBJECTS.c.expires_at)
     .join(SUBJECTS)
@@ -353,3 +430,139 @@ def bind_package(database: Database, package: Package) -> None:
     )
     details = {"package": package.id, "reason": "package_changed", "expected": bound, "found": digest}
     raise PackageUnavailable(message, gallery=gallery, **details)
+
+
+def _reading() -> sa.Select[Any]:
+    package = sa.bindparam("package", type_=FACES.c.package.type)
+    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
+    return (
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
+        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
+        .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
+        .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
+        .order_by(CHANGES.c.number)
+        .limit(sa.bindparam("limit"))
+    )
+
+
+_READ = _reading()
+_STATE = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("gallery"))
+_SNAPSHOT = sa.text("SELECT pg_current_snapshot()::text")
+
+
+class ChangeReader:
+    """Implements `app.search.types.FaceSource`, which describes the calls. They also raise what `Database` raises."""
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._database = database
+        self._blobs = blobs
+
+    def version(self) -> object:
+        if self._database.is_sqlite:
+            return self._database.version()
+        with self._database.read() as connection:  # transactions with equal snapshots see the same
+            return connection.execute(_SNAPSHOT).scalar_one()
+
+    def states(self) -> dict[int, GalleryState]:
+        return {
+            row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), template_sets(row)[0])
+            for row in self._database.rows(GALLERY_ROWS)
+        }
+
+    def head(self, spec: IndexSpec) -> LogPosition | None:
+        query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == spec.key.gallery)
+        rows = self._database.rows(query)
+        return LogPosition(*rows[0]) if rows else None
+
+    def changes(
+        self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
+    ) -> Changes | None:
+        """Return up to `limit` entries after `since`, up to number `until`.
+
+        Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is
+        gone. Faces that have been removed since they were added are left out, since their removal follows; so are faces
+        without a template of the gallery's package. A single statement reads everything, so the result is consistent.
+        """
+        wanted = {
+            "gallery": spec.key.gallery,
+            "package": spec.key.package,
+            "since": since.number,
+            "until": MAX_NUMBER if until is None else until.number,
+            "limit": limit + 2,
+        }
+        with self._database.read_once() as connection:
+            rows = connection.execute(_READ, wanted).all()
+        if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
+            return None
+        if rows[-1].number - since.number != len(rows) - 1:
+            return None
+        some = rows[: limit + 1]
+        steps = _steps(some[1:], spec.dimension, self._blobs)
+        return Changes(steps, LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
+
+    @contextmanager
+    def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
+        with self._database.read(one_moment=True) as connection:
+            row = connection.execute(_STATE, {"gallery": spec.key.gallery}).one_or_none()
+            if row is None:
+                raise GalleryNotFound.of(spec.gallery_id)
+            if spec.key not in (kept.key for templates in template_sets(row) for kept in templates):
+                message = f"Gallery {spec.gallery_id!r} has no templates of {spec.key.package} any more."
+                raise PackageMismatch(message, given=spec.key.package)
+            position = LogPosition(row.last_change, row.last_stamp)
+            query = _faces(spec, named=named).order_by(FACES.c.key)
+            with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
+                parts = result.partitions()
+                yield position, (to_block(_opened(rows, self._blobs), spec.dimension) for rows in parts)
+
+    def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
+        return self._some_faces(spec, FACES.c.subject_key, subjects)
+
+    def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
+        return self._some_faces(spec, FACES.c.key, faces)
+
+    def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
+        faces = sa.func.count().label("faces")
+        each = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
+        rows = self._database.rows(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces))
+        return {row[0]: row[1] for row in rows}
+
+    def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:
+        with self._database.read() as connection:
+            rows = sorted(select_in(connection, _faces(spec), column, keys), key=lambda row: row.key)
+        return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
+
+
+def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:
+    template = template_column(spec.key.package)
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
+    query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))
+    query = query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
+    return query.join(SUBJECTS, FACES.c.subject_key == SUBJECTS.c.key).where(~is_unnamed_row()) if named else query
+
+
+def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
+    """Decrypt the templates; return the rows for `to_block`."""
+    return [
+        (key, subject, quality, blobs.unpack("template", face_id, template))
+        for key, subject, quality, face_id, template in rows
+    ]
+
+
+def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:
+    """Convert the entries; consecutive additions become one block, and so do moves."""
+    steps: list[Step] = []
+    for kind, group in groupby(rows, key=attrgetter("kind")):
+        if kind == ADD:
+            there = [
+                (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
+                for row in group
+                if row.template is not None
+            ]
+            steps += [to_block(there, dimension)] if there else []
+        elif kind == MOVE:
+            moves = {row.face_key: row.subject_key for row in group}  # for a face that moved twice, the last move
+            steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
+        else:
+            steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
+    return tuple(steps)

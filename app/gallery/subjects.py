@@ -1,4 +1,4 @@
-"""Make, edit, enroll and delete subjects and their faces, by functions over a `Change`.
+"""Make, edit and delete subjects and their faces, by functions over a `Change`.
 
 Imports and exports use the functions that write many at once. An unnamed subject (`app.gallery.text.unnamed_id`) is
 made with its only face and deleted with it.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +18,6 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import in_parts
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput
-from app.gallery.change import ADD, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -32,10 +30,10 @@ from app.gallery.records import (
     brief_subjects,
     find_face,
     find_subject,
-    fit_face,
     is_unnamed_row,
     to_bytes,
 )
+from app.gallery.store import ADD, REMOVE, REMOVE_SUBJECT, Change
 from app.gallery.text import check_visible, clean_id, clean_name, clean_note, encode_metadata, fold
 from app.types import utc_now
 
@@ -82,8 +80,6 @@ def subject_values(change: Change, subject_id: str, *, name: str | None = None, 
 
 def make_subjects(change: Change, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Insert the rows whose ids are free; return the new subjects' keys by id."""
-    if not rows:
-        return {}
     insert = change.insert(SUBJECTS).on_conflict_do_nothing().returning(SUBJECTS.c.id, SUBJECTS.c.key)
     return {row.id: row.key for row in change.connection.execute(insert, rows)}
 
@@ -203,54 +199,6 @@ def delete_subject(change: Change, subject_id: str) -> Subject:
     return subject
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectFaces:
-    """Faces for a subject, which is created if it is missing. `terms` replace its own; `also` writes in the
-    transaction."""
-
-    subject: str
-    faces: Sequence[StoredFace]
-    terms: Terms = NO_TERMS
-    also: Callable[[Connection], None] = lambda _: None
-
-
-@dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The result of an enrollment: the subject's id, and the new faces with theirs."""
-
-    subject: str
-    faces: tuple[StoredFace, ...]
-    created: bool
-
-
-def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:
-    """Carry out several enrollments.
-
-    Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``, ``invalid_template`` (not a unit vector
-    of the gallery's dimension); Conflict ``subject_expired``, ``package_mismatch`` if a face lacks a template that the
-    gallery takes.
-    """
-    subjects: list[tuple[str, dict[str, object]]] = []
-    faces: list[tuple[StoredFace, ...]] = []
-    for enrollment in wanted:
-        name = clean_id(enrollment.subject, "subject")
-        subjects.append((name, terms_columns(enrollment.terms)))
-        fitted = (fit_face(face, change.gallery.written) for face in enrollment.faces)
-        faces.append(tuple(replace(face, subject=name) for face in fitted))
-    keys, made = write_subjects(change, subjects, unexpired=True)
-    for name in made:
-        check_visible(name, "subject id")
-    touch_subjects(change, [key for name, key in keys.items() if name not in made])
-    write_faces(change, change.gallery.embedder, keys, list(chain(*faces)))
-    enrolled = []
-    for (name, _), some in zip(subjects, faces, strict=True):
-        enrolled.append(Enrolled(name, some, created=name in made))
-        made.discard(name)  # only the first enrollment of a subject creates it
-    for enrollment in wanted:
-        enrollment.also(change.connection)
-    return enrolled
-
-
 _INSERTS = tuple(sa.insert(table) for table in (FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS))
 _LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
 _NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
@@ -272,7 +220,8 @@ def write_subjects(
         check_unexpired(change, known.values())
     keys = {name: row.key for name, row in known.items()}
     missing = sorted(wanted.keys() - keys.keys())
-    made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])
+    rows = [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing]
+    made = make_subjects(change, rows) if rows else {}
     for subject_id, key in sorted(keys.items()):
         changes = {
             name: value for name, value in wanted[subject_id].items() if name not in {"created_at", "updated_at"}

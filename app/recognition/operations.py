@@ -23,8 +23,7 @@ from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
-from app.gallery.service import Galleries, GallerySearch
-from app.gallery.subjects import Enrolled
+from app.gallery.service import Enrolled, Galleries, GallerySearch
 from app.inference.embedders import Embedders, Model
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed

@@ -18,8 +18,8 @@ from app.errors import NotFound, TransactionEnded
 from app.features.checks.comparing import check_index
 from app.features.listing import subject_ids
 from app.features.transfers import delete_faces, merge_subjects
-from app.gallery.change import Change
 from app.gallery.service import Galleries
+from app.gallery.store import Change
 from app.gallery.subjects import delete_subject
 from app.search.types import GalleryState
 from tests.support.changing import changed

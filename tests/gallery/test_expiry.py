@@ -25,9 +25,9 @@ from app.features.listing import count_people, face_ids, find_faces, placed_face
 from app.features.monitoring.collector import Totals, count_totals
 from app.features.signatures import Signer
 from app.features.transfers import Move, dissolve_subject, move_faces, rename_subject
-from app.gallery.change import Change
 from app.gallery.records import Consent, Counts, Terms
 from app.gallery.service import Galleries
+from app.gallery.store import Change
 from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
 from app.types import utc_text

@@ -15,8 +15,8 @@ import pytest
 from likeness_client import Client
 
 from app.features.checks.comparing import check_index
-from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
+from app.gallery.store import ChangeReader
 from app.search.snapshots import Snapshots
 from app.types import Template
 from tests.support.following import quiet

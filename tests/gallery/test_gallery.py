@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.features.checks.comparing import check_index
-from app.gallery.change import Change
 from app.gallery.records import Gallery, StoredFace, to_bytes
 from app.gallery.service import Galleries
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 from app.gallery.subjects import create_subject, delete_face, delete_subject, edit_subject
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality, Template

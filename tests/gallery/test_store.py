@@ -499,7 +499,7 @@ def test_a_deleted_gallery_takes_no_more_even_if_there_is_one_of_its_name_again(
 def test_blocks_hold_all_faces_of_the_gallery_in_order(
     store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.change.STREAM_ROWS", 3)
+    monkeypatch.setattr("app.gallery.store.STREAM_ROWS", 3)
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     expected = {}
     for number in range(8):

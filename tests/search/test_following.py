@@ -17,9 +17,8 @@ from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
 from app.features.checks.comparing import check_index
-from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
-from app.gallery.store import Store
+from app.gallery.store import ChangeReader, Store
 from app.gallery.subjects import delete_face, delete_subject
 from app.search.follower import CHANGES_AT_ONCE, FIRST_CHANGES
 from app.search.index import Index

@@ -19,9 +19,8 @@ import pytest
 from app.concurrency.scheduler import Scheduler
 from app.features.checks.comparing import check_index
 from app.features.erasure.erasing import erase_subject
-from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
-from app.gallery.store import Store
+from app.gallery.store import ChangeReader, Store
 from app.gallery.subjects import delete_face, delete_subject
 from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.gallery.records import Gallery, StoredFace, encode_crop
-from app.gallery.service import Galleries
-from app.gallery.subjects import Enrolled
+from app.gallery.service import Enrolled, Galleries
 from app.types import Box, Pixels, Quality, Template
 
 DIMENSION = 16

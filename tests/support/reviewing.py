@@ -17,9 +17,8 @@ from app.features.review.records import Summary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery, StoredFace
-from app.gallery.service import Galleries
+from app.gallery.service import Enrolled, Galleries, SubjectFaces, enroll
 from app.gallery.store import Store
-from app.gallery.subjects import Enrolled, SubjectFaces, enroll
 from app.jobs.records import Job
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from app.gallery import subjects
 from app.gallery.records import Gallery, StoredFace
+from app.gallery.service import Enrolled, SubjectFaces
+from app.gallery.service import enroll as enroll_faces
 from app.gallery.store import Store
-from app.gallery.subjects import Enrolled, SubjectFaces, edit_subject
+from app.gallery.subjects import edit_subject
 from app.package.folders import find_packages, select
 from app.types import Box, Quality, Reason, Template
 from tests.conftest import PROJECT
@@ -45,7 +46,7 @@ def enroll(
     """Enroll faces, with one crop for each or without crops; `changes` are those of `edit_subject`."""
     kept = [replace(face, crop=crop) for face, crop in zip(faces, crops or [None] * len(faces), strict=True)]
     wanted = SubjectFaces(subject, kept)
-    made = written(store, gallery, subjects.enroll, [wanted])[0]
+    made = written(store, gallery, enroll_faces, [wanted])[0]
     if changes:
         written(store, gallery, edit_subject, made.subject, **changes)
     return made

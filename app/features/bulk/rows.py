@@ -18,7 +18,6 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, InvalidInput, TwoPackages
 from app.features.corrected import id_here
 from app.features.stored import is_unit
-from app.gallery.change import Change
 from app.gallery.records import (
     Consent,
     Counts,
@@ -33,7 +32,7 @@ from app.gallery.records import (
     template_column,
     to_face,
 )
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 from app.gallery.subjects import from_consent, touch_subjects, write_faces, write_subjects
 from app.gallery.text import clean_id, clean_name, encode_metadata
 

@@ -44,10 +44,10 @@ from app.features import signatures
 from app.features.listing import templates_of
 from app.features.sealed_files import EXPORT
 from app.features.signatures import Signer
-from app.gallery.change import ERASE, Change
 from app.gallery.corrections import all_rows, unpack
 from app.gallery.records import find_subject, from_bytes, subject_not_found
 from app.gallery.service import Galleries
+from app.gallery.store import ERASE, Change
 from app.types import utc_now
 
 ErasureReason: TypeAlias = Literal["asked", "expired"]

@@ -21,9 +21,8 @@ from app.choices import WithoutCrop
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.features.own_jobs import check_free
-from app.gallery.change import STAMP_BITS
 from app.gallery.records import Gallery, join_templates, lock_gallery, template_column, to_bytes
-from app.gallery.store import Store
+from app.gallery.store import STAMP_BITS, Store
 from app.types import Template, utc_now
 
 State: TypeAlias = Literal["embedding", "ready", "switched", "ending"]

@@ -31,8 +31,8 @@ from app.features.rekognition.errors import Refused
 from app.features.rekognition.recognition import match_users
 from app.features.transfers import AlreadyAnswered, Move, keep_answer
 from app.gallery import subjects
-from app.gallery.change import Change
 from app.gallery.records import Gallery, StoredFace
+from app.gallery.store import Change
 from app.gallery.text import unnamed_id
 from app.recognition.decisions import fused, template_of
 

@@ -14,8 +14,8 @@ from app.choices import EventKind
 from app.db.engine import Database
 from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
 from app.features.watching.rows import Where
-from app.gallery.change import Change
 from app.gallery.records import is_current
+from app.gallery.store import Change
 from app.types import utc_now, utc_seconds
 
 VERSION: Final = 1

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app.api.components import Components, Reached
 from app.api.feature import Feature, Part, Task
 from app.db.schema import CAMERAS, EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
-from app.gallery.change import Change
+from app.gallery.store import Change
 
 DAYS = ("sightings_days", "unknown_days", "stranger_days", "correction_days")
 TABLES = (SIGHTINGS, STRANGERS, EVENTS, WEBHOOK_SUBJECTS)

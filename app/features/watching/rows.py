@@ -14,8 +14,8 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.features.watching.schemas import FilterParams, Sighting
-from app.gallery.change import Change
 from app.gallery.records import Gallery, from_bytes, is_current
+from app.gallery.store import Change
 from app.package.thresholds import fuse
 from app.types import Template, Vector
 

@@ -20,10 +20,10 @@ from app.features.watching.rows import Stored, delete_sightings, templates, to_s
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
 from app.features.watching.strangers import Strangers, find_key
-from app.gallery.change import Change
 from app.gallery.records import NOWHERE, Gallery, StoredFace, find_subject
-from app.gallery.subjects import SubjectFaces
-from app.gallery.subjects import enroll as enroll_faces
+from app.gallery.service import SubjectFaces
+from app.gallery.service import enroll as enroll_faces
+from app.gallery.store import Change
 from app.package.thresholds import fuse
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store

@@ -28,9 +28,8 @@ from app.features.watching.rows import (
     to_stored,
 )
 from app.features.watching.schemas import Decided, FilterParams, Sighting, SightingParams, SightingsParams
-from app.gallery.change import Change
 from app.gallery.records import Gallery, brief_subjects, encode_crop, find_subject, to_bytes
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 from app.inference.embedders import Embedders
 from app.recognition.decisions import Identification, template_of
 from app.types import Template, utc_now

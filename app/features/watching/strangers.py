@@ -23,9 +23,8 @@ from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
 from app.features.watching.rows import LOOKS, ROWS, Stored, drop_unseen, find_row, template_of, templates, to_stored
 from app.features.watching.schemas import Stranger
-from app.gallery.change import Change
 from app.gallery.records import Gallery
-from app.gallery.store import Store
+from app.gallery.store import Change, Store
 from app.package.thresholds import Thresholds, fuse
 from app.types import Vector, utc_now, utc_seconds
 
