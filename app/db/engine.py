@@ -131,24 +131,26 @@ class Database:
 
         On SQLite they always do; on PostgreSQL, by default, each statement sees the latest commits.
         """
-        with _pooled(), self._engine.connect() as connection:
+        with self.connect(autocommit=False) as connection:
             if one_moment and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             begin(connection)
             yield connection
 
-    @contextmanager
-    def read_once(self) -> Iterator[Connection]:
-        """Open a connection for one query, which needs no transaction.
+    def connect(self, *, autocommit: bool = True) -> Connection:
+        """Open a connection, by default for single queries, which need no transaction.
 
         A transaction's begin and end hand over the GIL six times on SQLite, and cost PostgreSQL two more requests.
+        Raises DatabaseBusy if the pool has none free in time.
         """
-        with _pooled(), self._single.connect() as connection:
-            yield connection
+        try:
+            return (self._single if autocommit else self._engine).connect()
+        except PoolTimeout as error:
+            raise DatabaseBusy("All database connections are busy.") from error
 
     def rows(self, query: sa.Select[*Columns], values: Mapping[str, object] | None = None) -> Sequence[Row[*Columns]]:
         """Return the rows of one query."""
-        with self.read_once() as connection:
+        with self.connect() as connection:
             return connection.execute(query, values).all()
 
     def column(self, query: sa.Select[Any]) -> list[Any]:
@@ -162,7 +164,7 @@ class Database:
         With `cached` False, it must not change anything that a `Cache` keeps.
         """
         try:
-            with _pooled(), self._write_lock, self._engine.begin() as connection:
+            with self._write_lock, self.connect(autocommit=False) as connection, connection.begin():
                 if self.is_sqlite:  # lock now: if another wrote between this one's first read and write, it would fail
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                 if cached and self._version is not None:
@@ -195,7 +197,7 @@ class Database:
         but they are locked meanwhile."""
         if self.is_sqlite:
             return
-        with _pooled(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        with self.connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 
     def _close(self) -> None:
@@ -206,7 +208,7 @@ class Database:
     def _scrub_once(self) -> bool:
         """Move the write-ahead log into the database and empty it; return False if that isn't possible now."""
         try:
-            with _pooled(), self._write_lock, closing(self._engine.raw_connection()) as connection:
+            with self._write_lock, closing(self._engine.raw_connection()) as connection:
                 cursor = connection.cursor()
                 cursor.execute(f"PRAGMA busy_timeout = {SCRUB_BUSY_MS}")
                 try:
@@ -214,18 +216,9 @@ class Database:
                 finally:
                     cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
         # Another process writes, no connection is free, or the disk is full.
-        except (sqlite3.Error, DatabaseBusy, DatabaseUnavailable):
+        except (sqlite3.Error, PoolTimeout, DatabaseBusy, DatabaseUnavailable):
             return False
         return not busy
-
-
-@contextmanager
-def _pooled() -> Iterator[None]:
-    """Raise DatabaseBusy if the block gets no connection from the pool in time."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseBusy("All database connections are busy.") from error
 
 
 def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

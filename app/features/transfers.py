@@ -180,7 +180,7 @@ def _make_targets(
             check_visible(move.target, "subject")
             ends[move.target].append(subjects[move.source].expires_at)
     rows = [subject_values(change, name, expires_at=_earliest(expiries)) for name, expiries in sorted(ends.items())]
-    return make_subjects(change, rows)
+    return make_subjects(change, rows) if rows else {}
 
 
 def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:

@@ -208,7 +208,7 @@ class Store:
         """
         known = self._known_galleries.values()
         if gallery_id not in known:
-            with self.database.read_once() as connection:
+            with self.database.connect() as connection:
                 known[gallery_id] = find_gallery(connection, gallery_id)
         return known[gallery_id]
 
@@ -251,7 +251,7 @@ class Store:
         known = self._known_counts.values()
         counted = known.get(gallery.key)
         if counted is None or (not expired and counted.until is not None and counted.until <= utc_now()):
-            with self.database.read_once() as connection:
+            with self.database.connect() as connection:
                 counted = known[gallery.key] = _count(connection, gallery)
         return counted.stored if expired else counted.current
 
@@ -260,7 +260,7 @@ class Store:
         ``subject_not_found``."""
         known, key = self._known_subjects.values(), (gallery.key, subject_id)
         if key not in known:
-            with self.database.read_once() as connection:
+            with self.database.connect() as connection:
                 known[key] = find_subject(connection, gallery, subject_id)
         subject = known[key]
         if subject.expires_at is not None and subject.expires_at <= utc_now():
@@ -331,7 +331,7 @@ class Store:
         labels, now = self._known_labels.values(), utc_now()
         unknown = {match.face for ranking in rankings for match in ranking if match.face not in labels}
         if unknown:
-            with self.database.read_once() as connection:
+            with self.database.connect() as connection:
                 for some in in_parts(sorted(unknown)):
                     labels |= {row.key: row for row in connection.execute(_LABELS, {"keys": some})}
         return [
@@ -490,15 +490,27 @@ class ChangeReader:
             "until": MAX_NUMBER if until is None else until.number,
             "limit": limit + 2,
         }
-        with self._database.read_once() as connection:
+        with self._database.connect() as connection:
             rows = connection.execute(_READ, wanted).all()
         if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
             return None
         if rows[-1].number - since.number != len(rows) - 1:
             return None
-        some = rows[: limit + 1]
-        steps = _steps(some[1:], spec.dimension, self._blobs)
-        return Changes(steps, LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
+        some, steps, blobs = rows[: limit + 1], list[Step](), self._blobs
+        for kind, group in groupby(some[1:], key=attrgetter("kind")):  # consecutive additions become one block
+            if kind == ADD:
+                there = [
+                    (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
+                    for row in group
+                    if row.template is not None
+                ]
+                steps += [to_block(there, spec.dimension)] if there else []
+            elif kind == MOVE:
+                moves = {row.face_key: row.subject_key for row in group}  # for a face that moved twice, the last move
+                steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
+            else:
+                steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
+        return Changes(tuple(steps), LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
 
     @contextmanager
     def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
@@ -547,22 +559,3 @@ def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int,
         (key, subject, quality, blobs.unpack("template", face_id, template))
         for key, subject, quality, face_id, template in rows
     ]
-
-
-def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:
-    """Convert the entries; consecutive additions become one block, and so do moves."""
-    steps: list[Step] = []
-    for kind, group in groupby(rows, key=attrgetter("kind")):
-        if kind == ADD:
-            there = [
-                (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
-                for row in group
-                if row.template is not None
-            ]
-            steps += [to_block(there, dimension)] if there else []
-        elif kind == MOVE:
-            moves = {row.face_key: row.subject_key for row in group}  # for a face that moved twice, the last move
-            steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
-        else:
-            steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
-    return tuple(steps)

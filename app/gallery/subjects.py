@@ -79,7 +79,7 @@ def subject_values(change: Change, subject_id: str, *, name: str | None = None, 
 
 
 def make_subjects(change: Change, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Insert the rows whose ids are free; return the new subjects' keys by id."""
+    """Insert the rows, at least one, whose ids are free; return the new subjects' keys by id."""
     insert = change.insert(SUBJECTS).on_conflict_do_nothing().returning(SUBJECTS.c.id, SUBJECTS.c.key)
     return {row.id: row.key for row in change.connection.execute(insert, rows)}
 
