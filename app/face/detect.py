@@ -289,7 +289,7 @@ class Detector:
             holding = (sights[:, :2] <= middle) & (middle <= sights[:, :2] + sights[:, 2:4])
             face = sights[holding.all(axis=1)][:1]
             _map(face, 1 / scale, -middle / scale)
-            # Turned back. Its box becomes the one around the turned ellipse in it: a face does not fill the corners.
+            # Turned back, a box becomes the one around the turned ellipse in it: a face doesn't fill its corners.
             centres, halves = _centres(face) @ turn, np.sqrt((face[:, 2:4] / 2) ** 2 @ turn**2)
             face[:, :2], face[:, 2:4] = centres - halves, 2 * halves
             face[:, 4:14] = (face[:, 4:14].reshape(-1, 5, 2) @ turn).reshape(-1, 10)
@@ -390,8 +390,6 @@ def levels(width: int, height: int, min_face: float) -> list[Level]:
 def merge(sights: Sights) -> Sights:
     """Keep one detection for each face; drop one that is mostly within a larger face, since it is a part of it."""
     sights = suppress(sights)
-    if len(sights) < 2:
-        return sights
     areas = sights[:, 2] * sights[:, 3]
     inside = _overlaps(sights, sights)[0] / areas[:, None]
     larger = areas[None, :] > areas[:, None]
@@ -404,8 +402,6 @@ def suppress(sights: Sights) -> Sights:
     """Keep the best of overlapping detections by their scores, lowered where a face was smaller or larger in the
     network's input than it judges best (greedy non-maximum suppression).
     """
-    if len(sights) < 2:
-        return sights
     width = sights[:, SEEN_WIDTH]
     rank = sights[:, SCORE] * np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
     kept, remaining = [], np.argsort(-rank, kind="stable")
@@ -426,6 +422,7 @@ def _detections(sights: Sights) -> list[Detection]:
 
 
 def _centres(sights: Sights) -> NDArray[np.float64]:
+    """Return the middles of the boxes, (N, 2) x, y."""
     return np.asarray(sights[:, :2] + sights[:, 2:4] / 2)
 
 
