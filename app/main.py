@@ -81,7 +81,7 @@ from app.workers.queue import PhotoWorkers
 from app.workers.threads import PhotoThreads
 
 JSON_OVERHEAD = 64 * 1024
-"""Bytes of a JSON body besides the metadata, of which an escape may make six bytes of one."""
+"""Maximum bytes of a JSON body besides its metadata, of which an escape may write one byte as six."""
 CROPS_WAITING = 4096
 """Maximum faces that may wait for the embedder, more than one photo can have; requests are limited separately."""
 GREY: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)

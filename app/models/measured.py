@@ -32,7 +32,7 @@ class Download(Strict):
     url: str = Field(pattern=r"^https?://")
     sha256: Sha256
     size: int = Field(gt=0)
-    """Bytes."""
+    """Size of the file in bytes."""
 
 
 class OpenVino(Strict):

@@ -34,9 +34,9 @@ RESERVED = 256
 MOST = 4096
 """Connections at most: each takes some 20 kB, and up to 64 KiB more while a body arrives faster than it is read."""
 ADDRESS_SHARE = 0.25
-"""Of all connections and heads' bytes, for one address. A proxy that is trusted may have all of them."""
+"""Share of all connections, and of all heads' bytes, that one address may take. A trusted proxy may take all."""
 HEAD_BYTES = 32 * 1024**2
-"""What the heads of all requests may take: those of 800 requests of the largest, 30,000 of the usual size."""
+"""Maximum bytes of the heads of all requests together: 800 of the largest size, or 30,000 of the usual one."""
 
 
 class Closable(Protocol):
@@ -54,9 +54,9 @@ class _Crowd:
     share: float
     count: int = 0
     idle: dict[Closable, None] = field(default_factory=dict)
-    """In the order in which they became idle."""
+    """The idle connections, in the order in which they became idle."""
     heads: dict[Closable, int] = field(default_factory=dict)
-    """Bytes of the heads of those that have any, in the order in which these began."""
+    """Bytes of the head that each connection has begun to send, in the order in which the heads began."""
     head_bytes: int = 0
 
 
@@ -74,7 +74,7 @@ class Connections:
         self._open: dict[Closable, _Crowd] = {}
         self._crowds: dict[str, _Crowd] = {}
         self.head_bytes = 0
-        """What the heads take now."""
+        """Bytes that all heads take now."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -171,18 +171,18 @@ FLUSH_S = 5.0
 """Seconds that closing may take once the requests are done; then the process ends."""
 MAX_HEAD_BYTES = 16 * 1024
 MAX_URL_BYTES = 8 * 1024
-"""An id of 255 Korean syllables takes 6,885 as macOS spells it."""
+"""Maximum bytes of a URL: an id of 255 Korean syllables takes 6,885 as macOS spells it."""
 MAX_HEADERS = 100
-"""AWS's clients send about 15, browsers 20."""
+"""Maximum headers of a request: AWS's clients send about 15, browsers 20."""
 HEADER_OBJECTS = 256
 """Bytes that a header takes beside its text: a tuple and two byte strings (162), and the parser's own copy."""
 URL_COPIES = 2
-"""Beside the URL itself: path and query, and the path decoded."""
+"""Number of copies kept beside the URL itself: path and query, and the path decoded."""
 REQUEST_OBJECTS = 4096
 """Bytes that a request takes beside its head: scope, event, task (3.4 kB as tracemalloc counts)."""
 MAX_CHUNKS, CHUNK_BYTES = 4096, 16
-"""A body in chunks has so many of any length; beyond them, its chunks have so many bytes in the mean. Clients send each
-line of an import as a chunk."""
+"""A body may have this many chunks of any length, and one more for every CHUNK_BYTES. Clients send each line of an
+import as a chunk."""
 NOT_HTTP = "The request is not HTTP."
 LINGER_S = 0.5
 """Seconds between the answer to invalid HTTP and closing the connection."""
@@ -199,13 +199,13 @@ class Waits:
     """How long the server waits for a client, in seconds."""
 
     head_s: float
-    """For the whole head of a request."""
+    """The time for the whole head of a request."""
     idle_s: float
-    """Between two requests."""
+    """The time between two requests."""
     answer_s: float
-    """For a client that does not read its answer."""
+    """The time for a client to go on reading its answer."""
     drain_s: float
-    """For all requests in progress when the server stops."""
+    """The time for all requests in progress when the server stops."""
 
 
 class _Parser(httptools.HttpRequestParser):

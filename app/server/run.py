@@ -24,11 +24,11 @@ BACKLOG = 2048
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with here, not listened on
 """Wildcard addresses to listen on, and the address at which such a server is called."""
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
-"""For the printed example, if the server was started in the project's folder."""
+"""The photo of the printed example, if the server was started in the project's folder."""
 SWITCH_S = 0.0005
-"""A Python thread runs so long while others wait, not 5 ms: one that returns from a model, or the one that answers
-HTTP, would wait with a core idle. Sixteen clients get 5 % (± 3) more photos identified a second on two busy cores (136
-paired windows of two seconds)."""
+"""Seconds that a Python thread runs while others wait. Python's own 5 ms would let a thread that returns from a model,
+or the one that answers HTTP, wait while a core is idle. Sixteen clients get 5 % (± 3) more photos identified a second
+on two busy cores (136 paired windows of two seconds)."""
 
 
 def run(settings: Settings, app: FastAPI) -> None:

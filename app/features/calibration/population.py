@@ -72,7 +72,7 @@ class Figures:
     expected: float | None = None
     """Expected number of such pairs by chance, at the package's rate; None without operating points."""
     missed: float = 0.0
-    """How much too low each stated FMR is at most, if all left-out subjects are different people."""
+    """The most by which each stated FMR is too low: if all left-out subjects are different people."""
     differences: tuple[RateDifference, ...] = ()
 
 

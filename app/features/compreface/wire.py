@@ -109,7 +109,7 @@ def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
 
 PREFIX = "/api/v1/"
 MANY = attrgetter("request_bytes")
-"""The most bytes of JSON with many embeddings or image ids: as many as of any body."""
+"""Returns the maximum bytes of a JSON body with many embeddings or image ids: those of any body."""
 
 
 class CompreFace(WireFormat):

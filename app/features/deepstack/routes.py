@@ -70,7 +70,7 @@ class DeepStackPhotos(DeepStackParams):
 
 
 class Form(Sent[Given]):
-    """The photos of a form, and its other fields. An empty one counts as none."""
+    """The photos of a form, and its other fields. A field without a value counts as missing."""
 
     @classmethod
     def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Given) -> Self:

@@ -30,7 +30,7 @@ MESSAGES = {
     "wrong_key": "Incorrect api key",
     "missing_key": "Incorrect api key",
 }
-"""DeepStack's messages for our codes that it has, too; for others our message says more."""
+"""DeepStack's messages for the errors that it has, too. Others keep our message, which says more."""
 KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
 """Our statuses that are kept, and the one that replaces others below 500: DeepStack's clients know 400, 403 and 500."""
 SERVER_ERROR = 500

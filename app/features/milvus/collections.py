@@ -37,7 +37,7 @@ class Collections:
         return name
 
     def begin(self, key: IndexKey) -> str:
-        """List a collection that will be made for this index, and return its name, which is new."""
+        """Record that a collection is being made for this index; return its new name."""
         name = PREFIX + uuid.uuid4().hex
         values = {
             "name": name,

@@ -17,7 +17,7 @@ from app.types import Box, Detection, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
-"""Used as the AWS account's number in resource names."""
+"""The number of the AWS account in resource names."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
 """Rekognition's names of the landmarks, in our order; left and right as the viewer of the photo sees them."""
 STEPS = 10_000

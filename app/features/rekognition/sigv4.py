@@ -31,7 +31,7 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _FIELDS = ("Credential", "SignedHeaders", "Signature")
 _REGION = re.compile(r"[a-z0-9-]{0,64}")
-"""AWS's SDK for Go signs for no region where an endpoint of one's own names none."""
+"""Matches a region, which may be empty: AWS's SDK for Go signs so for a custom endpoint that names none."""
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _UNRESERVED = "-_.~"
 

@@ -29,7 +29,7 @@ from app.types import utc_now
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
-"""Number of a subject id's first characters that the id suggested for a new subject begins with."""
+"""Number of characters that the id suggested for a new subject takes from the old subject's id."""
 
 
 class Reviews:

@@ -58,7 +58,7 @@ class SignIns:
     kind: ClassVar[str]
     prefix: ClassVar[str]
     early_s: ClassVar[float] = SKEW_S
-    """How many seconds the clock may be behind the one by which a text was made."""
+    """Seconds by which this clock may be behind the clock by which a code or session was made."""
 
     def __init__(
         self, database: Database, sealer: Sealer, valid_s: float, clock: Callable[[], float] = time.time

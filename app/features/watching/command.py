@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 TOLD_S = 3600.0
-"""Seconds that the end of a film waits until the service has taken everything."""
+"""Maximum seconds to wait, after the end of a film, until the service has taken everything."""
 SIGNAL_S = 0.5
 """Seconds between looks for a signal."""
 

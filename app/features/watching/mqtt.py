@@ -42,7 +42,7 @@ TURN_S: Final = 15.0
 """Seconds after which another server publishes if this one does not renew its turn."""
 POLL_S: Final = 0.5
 ACK_S: Final = 10.0
-"""Seconds for the broker to take an event."""
+"""Maximum seconds for the broker to take an event."""
 AT_ONCE: Final = 50
 PICTURE: Final = "picture"
 STATES_S: Final = 10.0
@@ -150,7 +150,9 @@ class Publisher:
     def _take_turn(self) -> bool:
         """Return whether this server is the one that publishes now."""
         now, until = utc_now(), utc_now(timedelta(seconds=TURN_S))
-        put_back = EVENT_CURSORS.c.until > utc_now(timedelta(seconds=TURN_S + SKEW_S))  # the clock: no turn is so long
+        put_back = EVENT_CURSORS.c.until > utc_now(
+            timedelta(seconds=TURN_S + SKEW_S)
+        )  # the clock was set back: no turn is that long
         free = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now) | put_back
         turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & free)
         held = self._database.rows(sa.select(EVENT_CURSORS.c.owner, EVENT_CURSORS.c.until))

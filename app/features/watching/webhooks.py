@@ -80,7 +80,7 @@ class Webhooks:
         self._database, self._secrets = database, secrets
         self._allowed = [ipaddress.ip_network(network) for network in networks]
         self._sent: dict[int, float] = {}
-        """When each webhook last got an event, by a hash of kind, camera and person, who may be erased."""
+        """When each webhook last got an event, by a hash of kind, camera and person: erased names don't stay."""
 
     def add(self, asked: WebhookCreate) -> tuple[Webhook, str]:
         """Make a webhook for the events from now on; return it with the secret that signs what is sent.

@@ -167,7 +167,7 @@ def fuse(
     """Create a package whose templates join those of several: more exact, but as slow as all together.
 
     Its templates can't be compared with another package's. Measure its operating points before it decides anything, on
-    other photos than those that it was chosen on.
+    photos that were not used to choose weights.
     """
     from app.models.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
 

@@ -35,7 +35,7 @@ OPEN_S: Final = 10.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Seconds before a camera is tried again; doubled each time."""
 STEADY_S: Final = 30.0
-"""After frames for this many seconds, the next failure is again waited for only FIRST_WAIT_S."""
+"""Seconds with frames after which the wait before the next attempt begins at FIRST_WAIT_S again."""
 SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 MOST_PIXELS: Final = 3840 * 2160 * 4
 """Most pixels of a frame: larger ones are refused before they are converted."""

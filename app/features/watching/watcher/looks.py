@@ -19,9 +19,9 @@ from app.types import Box, Detection, Pixels, Quality, Vector
 USABLE: Final = QualityLevel.LOW.minimum
 """Minimum quality for comparing a face: below it false non-matches become the rule."""
 KEPT: Final = 5
-"""Most looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
+"""Maximum looks of a track to send. With five, FNIR fell from 16.3 to 0.67 % (other people than it was chosen on)."""
 LIES: Final = 30.0
-"""Maximum degrees from upright at which the detector by itself sees a face."""
+"""Maximum degrees from upright at which the detector finds a face without turning the frame."""
 ALIKE: Final = 0.9
 """Cosine from which on two looks show the same: the second adds nothing to a track's mean."""
 

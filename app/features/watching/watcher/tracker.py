@@ -26,7 +26,7 @@ REACH: Final = 0.6
 GROWTH: Final = 1.6
 """Largest factor by which a face grows or shrinks within NEAR_S."""
 SURE_S: Final = 1.0
-"""Seconds after a template during which a place alone says who it is, once a track has looks enough: templates take
+"""Seconds after a template during which a place alone says who it is, once a track has enough looks: templates take
 most of a frame's time."""
 REMEMBERED: Final = 20
 """Usable looks of which a track's mean is made, the newest ones: light and pose change during a visit."""

@@ -24,11 +24,11 @@ HEARD_S: Final = 15.0
 """Seconds between two reports that a track goes on."""
 IDLE_S: Final = 1.0
 TURNED_S, SOON_S = 1.0, 0.3
-"""Seconds between searches for people who lie, too, in frames that are looked at; and where a face appears."""
+"""Seconds between searches that also find people who lie: in general, and after a face has appeared."""
 NARROW: Final = 10
 NARROW_S: Final = 60.0
-"""Seconds between searches of frames without a face for faces from NARROW pixels on: these are too small to be
-recognised, but the service can say so."""
+"""Seconds between searches for smaller faces, from NARROW pixels on, in frames without a face: they are too small to be
+recognised, and the camera's tally can say so."""
 
 
 class Area(NamedTuple):
