@@ -207,7 +207,7 @@ class Rows:
         if self.kind == "int8":
             self._codes[start:end], error = encode(self._vectors[start:end])
             self._error = max(self._error, error)
-        self._list(block.subjects, start)
+        self._link(block.subjects, start)
         self.count = end
 
     def remove(self, row: int) -> None:
@@ -260,22 +260,21 @@ class Rows:
         if kind == "int8" and self.count:
             self._codes[: self.count], self._error = encode(self._vectors[: self.count])
 
-    def _list(self, subjects: Keys, start: int) -> None:
+    def _link(self, subjects: Keys, start: int) -> None:
         """Append the new rows from `start` on to their subjects' lists."""
         order = np.argsort(subjects, kind="stable")
         rows = order.astype(np.int32) + np.int32(start)
-        begins = np.append(True, np.diff(subjects[order]) != 0)
-        ends = np.append(begins[1:], True)
-        keys = np.ascontiguousarray(subjects[order][begins], np.int64)
+        keys, begins, counts = np.unique(subjects[order], return_index=True, return_counts=True)
+        ends = rows[begins + counts - 1]
         last = self._last.search_multiple(keys).astype(np.int32)
-        self._before[rows] = np.append(np.int32(NO_ROW), rows[:-1])
+        self._before[rows[1:]] = rows[:-1]
         self._before[rows[begins]] = last
-        self._last.add(keys, rows[ends].astype(np.int64))
+        self._last.add(keys, ends.astype(np.int64))
         held = np.where(last == NO_ROW, 0, self._held[last])
-        self._held[rows[ends]] = held + np.diff(np.flatnonzero(begins), append=len(rows))
+        self._held[ends] = held + counts
         self._subject_count += int(np.count_nonzero(last == NO_ROW))
         sizes = Counter(self.sizes)
-        sizes.update(self._held[rows[ends]].tolist())
+        sizes.update(self._held[ends].tolist())
         sizes.subtract(held.tolist())
         self.sizes = dict(+sizes)  # without the new subjects, which had 0
 
