@@ -111,7 +111,9 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 
     if thresholds.fusion is None:
         return list(ranking)
     power = thresholds.power(length)
-    scored = [replace(one, score=one.template_score * float(one.length**power)) for one in ranking]
+    scored = [
+        replace(candidate, score=candidate.template_score * float(candidate.length**power)) for candidate in ranking
+    ]
     return sorted(scored, key=attrgetter("score"), reverse=True)
 
 
@@ -133,14 +135,14 @@ def verify_point(
     asked for was not measured.
     """
     comparisons = count_comparisons({faces: 1}, thresholds, fused=fused)
+    lowest, highest = thresholds.measured_range
     if asked is None:
-        fmr = float(np.clip(fmr_for(default, comparisons), thresholds.lowest, thresholds.highest))
+        fmr = min(max(fmr_for(default, comparisons), lowest), highest)
         rate = fpir_of(fmr, comparisons)
     else:
         fmr, rate = fmr_for(asked, comparisons), asked
     threshold = thresholds.threshold(fmr, length, other)
-    lenient = float(np.clip(fmr * UNCERTAIN_FACTOR, thresholds.lowest, thresholds.highest))
-    uncertain = thresholds.threshold(lenient, length, other)
+    uncertain = thresholds.threshold(min(fmr * UNCERTAIN_FACTOR, highest), length, other)
     return VerifyPoint(threshold, rate, thresholds.decided_by(fmr), comparisons, uncertain)
 
 
@@ -166,18 +168,18 @@ def identify_point(
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
     limited, comparisons = False, count_comparisons(sizes, thresholds, fused=fused)
+    lowest, highest = thresholds.measured_range
     if fmr is None and fpir is not None:
         fmr = fmr_for(fpir, comparisons)
     elif fmr is None:
         with_one = comparisons / max(1, sum(sizes.values()))  # on average
         wanted = min(fmr_for(default.fpir, comparisons), fmr_for(default.fmr, with_one))
-        fmr = float(np.clip(wanted, thresholds.lowest, thresholds.highest))
+        fmr = min(max(wanted, lowest), highest)
         limited = fmr > wanted
-    if fpir is not None and thresholds.lowest is not None and fmr < thresholds.lowest * (1 - RATE_TOLERANCE):
+    if fpir is not None and fmr < lowest * (1 - RATE_TOLERANCE):
         raise _unsupported(thresholds, fpir, fmr, comparisons)
     threshold = thresholds.threshold(fmr, length)
-    lenient = float(np.clip(fmr * UNCERTAIN_FACTOR, thresholds.lowest, thresholds.highest))
-    uncertain = thresholds.threshold(lenient, length)
+    uncertain = thresholds.threshold(min(fmr * UNCERTAIN_FACTOR, highest), length)
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
 
@@ -261,9 +263,9 @@ class AnsweredScores:
     def candidates(self, ranking: Iterable[Candidate], *, all_of_them: bool = False) -> list[AnsweredCandidate]:
         """Return the candidates to answer: those from the floor on, or ``all_of_them``."""
         return [
-            AnsweredCandidate(one.subject, one.name, one.face_id, score, self.answered(one.template_score), one.score)
-            for one in ranking
-            for score in [self.answered(one.score)]
+            AnsweredCandidate(found.subject, found.name, found.face_id, score, template_score, found.score)
+            for found in ranking
+            for score, template_score in [(self.answered(found.score), self.answered(found.template_score))]
             if all_of_them or score is not None
         ]
 

@@ -144,19 +144,17 @@ def check_faces(
         (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
         objections = [
-            replace(one_found, conflict=whole.conflict, refused=one_found.refused or refused)
-            for one_found in objections
+            replace(objection, conflict=whole.conflict, refused=objection.refused or refused)
+            for objection in objections
         ]
-    if not tell:
-        return [Objections(one.duplicate and UNTOLD, one.conflict and UNTOLD, one.refused) for one in objections]
-    scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
+    scores = AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at) if tell and conflict_at is not None else None
     return [
-        Objections(
-            one.duplicate and one.duplicate.answered(scores),
-            one.conflict and one.conflict.answered(scores),
-            one.refused,
+        replace(
+            objection,
+            duplicate=objection.duplicate and (objection.duplicate.answered(scores) if tell else UNTOLD),
+            conflict=objection.conflict and (objection.conflict.answered(scores) if tell else UNTOLD),
         )
-        for one in objections
+        for objection in objections
     ]
 
 
@@ -241,7 +239,7 @@ def compare(
     taken: list[int] = []
     objections: list[Objections] = []
     for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
-        near = [Resemblance(one.subject, one.name, one.face_id, exact=one.score) for one in ranking]
+        near = [Resemblance(found.subject, found.name, found.face_id, exact=found.score) for found in ranking]
         near += _nearest_within(subjects, taken, within[place], subject)
         duplicate = max((face for face in near if face.exact >= DUPLICATE_SCORE), key=attrgetter("exact"), default=None)
         others = [face for face in near if face.subject != subject and not is_unnamed(face.subject or "")]
