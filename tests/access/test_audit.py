@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import anyio
 import httpx
 import pytest
+from starlette.types import Message
 
 from app.access import audit as audit_module
 from app.access.audit import DAY_S, AuditEntry, AuditLog, AuditStore
@@ -27,12 +29,13 @@ from app.features.audit.reading import AuditFilter, entries
 from app.features.audit.sink import AuditSink
 from app.gallery.store import Store
 from app.main import own_operations
+from app.server.data_folder import load_key
 from app.types import utc_now, utc_text
 from tests.conftest import PROJECT
 from tests.support import packages, turning
 from tests.support.jobs import waiting_job
 from tests.support.live import serving
-from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, made, running, scope_of
 from tests.support.sighted import told
 from tests.support.tarred import tar_of
 from tests.support.waiting import until
@@ -534,6 +537,30 @@ def test_ids_that_nothing_can_have_are_not_recorded(service: httpx.Client) -> No
     assert entry_of(service, answer)["subject"] is None
     answer = service.get("/v1/galleries/crew/subjects/a%00b")
     assert entry_of(service, answer)["subject"] is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/detect", "/v1/galleries/crew/subjects/collins/faces"], ids=["reads", "changes"])
+async def test_a_client_that_leaves_before_its_answer_is_recorded_as_gone(tmp_path: Path, path: str) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def leaving() -> Message:
+        return {"type": "http.disconnect"}
+
+    app = made(tmp_path)
+    async with app.router.lifespan_context(app):
+        key = load_key(tmp_path)[0]
+        await app(scope_of("POST", path, key, content_type="image/png", x_request_id="leaves"), leaving, send)
+        with anyio.move_on_after(0.5):  # as where the server ends the connection's task
+            scope = scope_of("POST", path, key, content_type="image/png", x_request_id="is-ended")
+            await app(scope, anyio.sleep_forever, send)  # type: ignore[arg-type]  # it returns nothing
+    assert sent == []
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as sql:
+        written = [(entry.request_id, entry.status) for entry in all_of(AuditStore(sql.database))]
+    assert written == [("leaves", 499), ("is-ended", 499)]
 
 
 def test_a_server_that_stops_leaves_nothing_unwritten(tmp_path: Path) -> None:

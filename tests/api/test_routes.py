@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
@@ -21,6 +22,8 @@ from app.api.page_files import PAGE_FILES
 from app.api.route import OperationRoute, Router
 from app.config import Settings
 from app.errors import DatabaseBusy
+from app.features.audit.reading import AuditFilter, entries
+from app.gallery.store import Store
 from app.gallery.text import MAX_TEXT
 from app.main import create_app, own_operations
 from app.server.data_folder import load_key
@@ -89,6 +92,9 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
 
     async with app.router.lifespan_context(app):
         await app(scope_of("GET", "/v1/broken", load_key(tmp_path)[0]), receive, send)
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as sql:
+        (entry,) = entries(sql.database, AuditFilter(), limit=10, newest_first=True).items
+    assert (entry.operation, entry.status) == ("broken", 200)
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1].get("more_body"), "the answer is not whole, and does not look so"
