@@ -69,6 +69,7 @@ from app.jobs.runner import Runner, Work
 from app.machine import cores, gather_pages, memory_in_use, memory_limit, release_memory
 from app.package.folders import Package, find_packages, scan_packages
 from app.package.manifest import CROP_SIDE
+from app.pipeline import PhotoThreads
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder
@@ -78,7 +79,6 @@ from app.server.storage import Storage, open_storage
 from app.types import Pixels
 from app.version import VERSION
 from app.workers.queue import PhotoWorkers
-from app.workers.threads import PhotoThreads
 
 JSON_OVERHEAD = 64 * 1024
 """Maximum bytes of a JSON body besides its metadata, of which an escape may write one byte as six."""

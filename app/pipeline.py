@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-import numpy as np
-
 from app.choices import Stage
-from app.concurrency.threads import TASK, check_deadline
-from app.errors import NoFace, Unalignable
+from app.concurrency.threads import TASK, Lanes, check_deadline
+from app.errors import ImageTooLarge, NoFace, Unalignable
 from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
 from app.face.confirm import Found, find_faces, quarter_of
 from app.face.detect import SCORE_THRESHOLD, Detector, levels
-from app.face.formats import Limits
-from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
+from app.face.formats import BYTES_A_PIXEL, READABLE, UNBOUNDED, Limits, TooCostly, format_of, open_image
+from app.face.image import Decoded, decode_opened
 from app.face.quality import grade, measure
 from app.inference.embedders import Embedder
-from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Photo, Pixels, Quality, Reason
+from app.types import CANONICAL_LANDMARKS, Detection, Face, Photo, Pixels, Quality, Reason
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first is ambiguous, and not enrolled."""
+
+
+COSTLY_PIXELS = 4_000_000
+"""Pixels from which on searching a photo without a face takes a core at least half a second."""
+COSTLY_MEMORY = 2 * 1024**3
+"""More bytes than one photo of COSTLY_PIXELS, or one of 50 megapixels, takes in any format."""
+SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
+UNBOUNDED_MEMORY = 1024**3
+"""With this much memory for one costly photo, formats are read whose decoders may take twice as much, since such a
+server has the same amount reserved for bodies, small photos and everything else."""
+SMALL_SHARE = 2 / 3
+"""Share of the memory for photos that small ones get, but at most one photo per core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +51,6 @@ class Choice:
     runner_up: float
     """The next face's prominence as a share of the chosen one's, 0 (no other face) to 1. Of the 1,119 photos of LFW
     View 1 with several faces, half have less than 0.09, 41 more than 0.3 and 4 more than 0.5."""
-
-
-class TooCostly(Exception):
-    """The photo decodes to more pixels than `Pipeline.most_pixels`."""
 
 
 class Reader(Protocol):
@@ -60,16 +68,14 @@ class Reader(Protocol):
 
 
 class Pipeline:
-    """Decode, detect, align, assess quality and embed. Safe to share between threads."""
+    """Decode, detect, align and assess quality. Safe to share between threads."""
 
     free = 1
     """Photos of one caller are processed one by one."""
 
-    def __init__(self, detector: Detector, limits: Limits, *, most_pixels: float = math.inf) -> None:
-        """Photos that decode to more than ``most_pixels`` are not read: `detect` raises TooCostly."""
+    def __init__(self, detector: Detector, limits: Limits) -> None:
         self._detector = detector
-        self._limits = limits
-        self.most_pixels = most_pixels
+        self.limits = limits
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first; without a crop
@@ -78,75 +84,114 @@ class Pipeline:
         ``cuts``: the cuts that liveness models take of each face, which are kept with it.
 
         A photo without a face is not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
-        ImageTooLarge, ImageTooSmall and Overloaded; within a request also LikenessError (``request_timeout``).
+        ImageTooLarge, ImageTooSmall, Overloaded and TooCostly; within a request also LikenessError
+        (``request_timeout``).
         """
         check_deadline()
         stages: dict[str, float] = {}
         with timed(stages, "decode"):
-            encoded = open_image(image, self._limits)
-            factor = 1
-            if encoded.reducible:  # as far as the detector loses nothing by it
-                finest = levels(encoded.width, encoded.height, self._detector.min_face)[0].scale
-                factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
-        seen = self._seen(encoded, factor, cuts, stages)
-        if isinstance(seen, Photo):
-            return seen
-        # The crop of a small face needs all of the photo's pixels.
-        return self._whole(open_image(image, self._limits), seen, cuts, stages)
-
-    def _decoded(self, encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
-        """Decode the photo. Raises TooCostly."""
-        if encoded.pixels(factor) > self.most_pixels:
-            raise TooCostly
-        with timed(stages, "decode"):
-            return encoded.decode(factor)
-
-    def _seen(
-        self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
-    ) -> Photo | list[Detection]:
-        """Return the photo's faces; if their crops need more pixels than were decoded, only the detections, in the
-        original's coordinates.
-        """
-        decoded = self._decoded(encoded, factor, stages)
+            opened = open_image(image, self.limits)
+            finest = levels(*opened.size, self._detector.min_face)[0].scale  # the detector sees no finer pixels
+            decoded = decode_opened(opened, image, self.limits, finest)
         with timed(stages, "detect"):
             min_face = self._detector.min_face / decoded.scale
             sights = self._detector.search(decoded.pixels, min_face=min_face)
-            more = _need_more(decoded, (sight for sight in sights if sight.score >= SCORE_THRESHOLD), cuts)
-            found = Found() if more else find_faces(decoded.pixels, sights, self._detector, min_face)
-        if more or _need_more(decoded, found.faces, cuts):
-            return [_scaled(sight, decoded) for sight in sights]
-        return self._aligned(decoded, found, cuts, stages)
-
-    def _whole(
-        self, encoded: EncodedImage, sights: Sequence[Detection], cuts: Sequence[Cut], stages: dict[str, float]
-    ) -> Photo:
-        """Return the faces of earlier detections, with crops from all the photo's pixels."""
-        decoded = self._decoded(encoded, 1, stages)
-        with timed(stages, "detect"):
-            found = find_faces(decoded.pixels, sights, self._detector, self._detector.min_face)
-        return self._aligned(decoded, found, cuts, stages)
-
-    def _aligned(self, decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
-        """Align the confirmed faces, assess their quality, and make the cuts for liveness models."""
+            found = None
+            if not _need_more(decoded, (sight for sight in sights if sight.score >= SCORE_THRESHOLD), cuts):
+                found = find_faces(decoded.pixels, sights, self._detector, min_face)
+        if found is None or _need_more(decoded, found.faces, cuts):
+            sights = [decoded.original(sight) for sight in sights]
+            del decoded  # frees its pixels before all are decoded
+            with timed(stages, "decode"):
+                decoded = decode_opened(open_image(image, self.limits), image, self.limits)
+            with timed(stages, "detect"):
+                found = find_faces(decoded.pixels, sights, self._detector, self._detector.min_face)
         check_deadline()
-        stages |= {"align": 0.0, "quality": 0.0}
-        faces = []
-        for face in found.faces:
-            with timed(stages, "align"):
-                crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks) if cuts else 0
-                shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
-            with timed(stages, "quality"):
-                original = _scaled(face, decoded)
-                quality = grade(measure(crop, original, decoded.width, decoded.height))
-            faces.append(Face(original.box, original.landmarks, original.score, quality, crop, cuts=shown))
-        for sight in found.unalignable:
-            shown, original = tuple(cut_face(decoded.pixels, sight.box, cut) for cut in cuts), _scaled(sight, decoded)
-            faces.append(
-                Face(original.box, None, original.score, Quality(0.0, (Reason.UNALIGNABLE,)), None, cuts=shown)
-            )
-        faces.sort(key=attrgetter("score"), reverse=True)
-        rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
-        return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
+        return _photo(decoded, found, cuts, stages)
+
+
+def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]) -> bool:
+    """Return whether the photo was decoded too small for these faces: a crop or a cut would have more pixels than its
+    part of the photo."""
+    return decoded.scale != 1 and any(
+        any(cut.enlarges(face.box) for cut in cuts)
+        or scale_of(similarity_transform(face.landmarks, CANONICAL_LANDMARKS)) > 1
+        for face in faces
+    )
+
+
+def _photo(decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
+    """Align the confirmed faces, assess their quality, and make the cuts for liveness models."""
+    stages |= {"align": 0.0, "quality": 0.0}
+    faces = []
+    for face in found.faces:
+        with timed(stages, "align"):
+            crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks) if cuts else 0
+            shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
+        with timed(stages, "quality"):
+            original = decoded.original(face)
+            quality = grade(measure(crop, original, decoded.width, decoded.height))
+        faces.append(Face(original.box, original.landmarks, original.score, quality, crop, cuts=shown))
+    for sight in found.unalignable:
+        shown, original = tuple(cut_face(decoded.pixels, sight.box, cut) for cut in cuts), decoded.original(sight)
+        faces.append(Face(original.box, None, original.score, Quality(0.0, (Reason.UNALIGNABLE,)), None, cuts=shown))
+    faces.sort(key=attrgetter("score"), reverse=True)
+    rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
+    return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
+
+
+class PhotoThreads:
+    """Finds faces as `Pipeline` does, in as many photos at a time as there are cores and memory. Safe to share between
+    threads.
+
+    The system doesn't limit a photo's memory here. It counts as BYTES_A_PIXEL, and is too large if that exceeds all
+    memory; a photo of a format for which this is no upper bound counts as costly, and is not read with less than
+    UNBOUNDED_MEMORY.
+    """
+
+    def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[int], None]) -> None:
+        """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
+        self._detector, self._limits, self._count, self._keep = detector, limits, count, keep
+        self._small = self._large = Pipeline(detector, replace(limits, most_pixels=COSTLY_PIXELS))
+        self.ended: Counter[str] = Counter()
+        """Photos that were given up, as in `PhotoWorkers.ended`; here there are none."""
+        self._lanes = Lanes(count, 1)
+
+    def start(self, memory: float) -> None:
+        """Let photos take ``memory`` bytes together."""
+        small = max(1, min(self._count, round(memory * SMALL_SHARE / SMALL_MEMORY)))
+        rest = memory - small * SMALL_MEMORY
+        costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
+        each = rest / costly
+        limits = replace(self._limits, most_pixels=max(each / BYTES_A_PIXEL, COSTLY_PIXELS))
+        if each < UNBOUNDED_MEMORY:
+            limits = replace(limits, formats=frozenset(READABLE) - UNBOUNDED)
+        self._large = Pipeline(self._detector, limits)
+        self._lanes = Lanes(small, costly)
+
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now."""
+        return self._lanes.quick.free
+
+    @property
+    def waiting(self) -> int:
+        """Return how many photos wait for a thread's turn."""
+        return self._lanes.quick.waiting + self._lanes.costly.waiting
+
+    def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
+        """Return what `Pipeline.detect` returns. Raises what it raises, and ImageTooLarge."""
+        photo = None
+        if format_of(image) not in UNBOUNDED:
+            with suppress(TooCostly):
+                photo = self._lanes.run(partial(self._small.detect, image, cuts), costly=False)
+        if photo is None:
+            try:
+                photo = self._lanes.run(partial(self._large.detect, image, cuts), costly=True)
+            except TooCostly:
+                raise ImageTooLarge("Reading the image takes more memory than this server has for one image.") from None
+        keep_crops(photo, self._keep)
+        return photo
 
 
 def keep_crops(photo: Photo, keep: Callable[[int], None]) -> None:
@@ -191,21 +236,23 @@ def choose_face(photo: Photo, index: int | None = None) -> Choice:
         raise NoFace("No face was found in the image.")
     if index is not None:
         return Choice(index, "chosen by the request", 0.0)
-    boxes, size = [face.box for face in photo.faces], (photo.width, photo.height)
-    prominences = [prominence(box, *size) for box in boxes]
-    first, *others = sorted(range(len(boxes)), key=prominences.__getitem__, reverse=True)
+    centre, half_diagonal = ((photo.width - 1) / 2, (photo.height - 1) / 2), math.hypot(photo.width, photo.height) / 2
+    areas = [face.box.area for face in photo.faces]
+    apart = [math.dist(face.box.centre, centre) for face in photo.faces]
+    prominences = [
+        area * max(0.0, 1 - distance / half_diagonal) ** 2 for area, distance in zip(areas, apart, strict=True)
+    ]
+    first, *others = sorted(range(len(areas)), key=prominences.__getitem__, reverse=True)
     if not others:
         return Choice(first, "the only face", 0.0)
     share = prominences[others[0]] / prominences[first] if prominences[first] > 0 else 1.0
-    largest = boxes[first].area >= max(box.area for box in boxes)
-    nearest = _off_centre(boxes[first], *size) <= min(_off_centre(box, *size) for box in boxes)
     why = {
-        (True, True): f"the largest of {len(boxes)} faces and the nearest to the centre",
-        (True, False): f"the largest of {len(boxes)} faces, near enough to the centre",
-        (False, True): f"the nearest to the centre of {len(boxes)} faces, large enough",
-        (False, False): f"large and near the centre at once, of {len(boxes)} faces",
+        (True, True): f"the largest of {len(areas)} faces and the nearest to the centre",
+        (True, False): f"the largest of {len(areas)} faces, near enough to the centre",
+        (False, True): f"the nearest to the centre of {len(areas)} faces, large enough",
+        (False, False): f"large and near the centre at once, of {len(areas)} faces",
     }
-    return Choice(first, why[largest, nearest], share)
+    return Choice(first, why[areas[first] >= max(areas), apart[first] <= min(apart)], share)
 
 
 def crop_of(face: Face) -> Pixels:
@@ -221,38 +268,6 @@ def crop_of(face: Face) -> Pixels:
 def main_crop(photo: Photo) -> Pixels:
     """Return the aligned crop of a photo's most prominent face. Raises NoFace and Unalignable."""
     return crop_of(photo.faces[choose_face(photo).index])
-
-
-def prominence(box: Box, width: int, height: int) -> float:
-    """Return the prominence of a face in a photo of ``width`` × ``height``; only ratios within one photo matter."""
-    half_diagonal = math.hypot(width, height) / 2
-    closeness = max(0.0, 1 - _off_centre(box, width, height) / half_diagonal)
-    return box.area * closeness**2
-
-
-def _off_centre(box: Box, width: int, height: int) -> float:
-    return math.hypot(box.x + box.width / 2 - (width - 1) / 2, box.y + box.height / 2 - (height - 1) / 2)
-
-
-def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]) -> bool:
-    """Return whether the photo was decoded too small for these faces: a crop or a cut would have more pixels than its
-    part of the photo."""
-    return decoded.scale != 1 and any(
-        any(cut.enlarges(face.box) for cut in cuts)
-        or scale_of(similarity_transform(face.landmarks, CANONICAL_LANDMARKS)) > 1
-        for face in faces
-    )
-
-
-def _scaled(detection: Detection, decoded: Decoded) -> Detection:
-    """Map a detection from the decoded pixels' coordinates to the original's."""
-    if decoded.scale == 1:
-        return detection
-    scale, shift = decoded.scale, np.array([decoded.left, decoded.top], np.float32)
-    box = detection.box
-    x, y = (np.array([box.x, box.y]) + 0.5) * scale - 0.5 + shift
-    landmarks = (detection.landmarks + np.float32(0.5)) * np.float32(scale) - np.float32(0.5) + shift
-    return Detection(Box(float(x), float(y), box.width * scale, box.height * scale), landmarks, detection.score)
 
 
 @contextmanager

@@ -27,10 +27,10 @@ from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.pipeline import PhotoThreads
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.workers.queue import PhotoWorkers
-from app.workers.threads import PhotoThreads
 
 Drop: TypeAlias = Callable[[Change, str], int]
 """Deletes a feature's data of a subject, given by its id, and data that may show that subject; returns the count."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import math
 import mmap
 import re
 import struct
@@ -47,6 +48,8 @@ UNBOUNDED = frozenset({"HEIF", "AVIF"})
 16,384 × 16,384 pixels, 2 GiB at most."""
 SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
 """The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
+ALLOCATED = frozenset({"WEBP", "GIF"})
+"""Formats whose readers allocate pixels when they open."""
 SILENT = frozenset({"WEBP", "AVIF", "HEIF"})
 """Formats whose readers don't report a lack of memory."""
 SMALL_PIXELS = 1_000_000
@@ -87,10 +90,19 @@ class Limits:
     """Minimum side: a face of 20 pixels, forehead to chin, doesn't fit into less."""
     formats: frozenset[str] | None = None
     """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF; None for all."""
+    most_pixels: float = math.inf
+    """Maximum pixels that are decoded: an image within the other limits that decodes to more is TooCostly."""
 
 
-def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    """Parse the header. Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall."""
+class TooCostly(Exception):
+    """The photo decodes to more pixels than `Limits.most_pixels`."""
+
+
+def open_image(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    """Read an image's header, and check its size before anything allocates its pixels.
+
+    Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge, ImageTooSmall, Overloaded and TooCostly.
+    """
     if not data:
         raise EmptyImage("The image has no bytes.")
     if len(data) > limits.max_bytes:
@@ -100,10 +112,14 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
             max_bytes=limits.max_bytes,
         )
     name, readable = format_of(data), [each for each in READABLE if limits.formats is None or each in limits.formats]
+    canvas = _check_canvas(name, data, limits) if name in ALLOCATED else None
     if name not in readable:
         message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."
         raise UnsupportedImage(message, readable=readable)
-    _silence_pillow()
+    # Pillow's warnings about odd metadata are neither for the log nor, under ``-W error``, errors. The filter is for
+    # the whole process, since `warnings.catch_warnings` must not be used in threads.
+    if warnings.filters[:1] != [("ignore", None, Warning, _PILLOW, 0)]:
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
     try:
         image = _READERS[name](data, limits)
     except Image.DecompressionBombError as error:
@@ -112,7 +128,7 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
         if _NOT_READ.search(str(error)):
             message = f"{name} images with this kind of pixels are not read; save it as an ordinary JPEG or PNG."
             raise UnsupportedImage(message, format=name) from error
-        raise failure(name, size_before_opening(data) or (0, 0), error) from error
+        raise failure(name, canvas or (0, 0), error) from error
     width, height = image.size
     check_size(width, height, limits)
     if min(width, height) < limits.min_side:
@@ -141,15 +157,6 @@ def _are_free(size: int) -> bool:
     return True
 
 
-def size_before_opening(data: bytes) -> tuple[int, int] | None:
-    """Return the size in the head of a format whose reader allocates pixels when it opens; None for others."""
-    if _SIGNATURES["WEBP"].match(data):
-        return _webp_size(data)
-    if _SIGNATURES["GIF"].match(data):
-        return _gif_size(data)
-    return None
-
-
 _SIGNATURES = {
     "JPEG": re.compile(rb"\xff\xd8\xff"),
     "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -173,22 +180,13 @@ def format_of(data: bytes) -> str:
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:
-    """Raise if the image is too large; for some formats this is known before opening."""
+    """Raise ImageTooLarge if the image is."""
     if max(width, height) > limits.max_side:
         message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
         raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
     if width * height > limits.max_pixels:
         message = f"The image is {width}×{height} pixels; {limits.max_pixels} are allowed."
         raise ImageTooLarge(message, width=width, height=height, max_pixels=limits.max_pixels)
-
-
-def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd metadata out of the log, and from becoming errors under ``-W error``.
-
-    The filter is for the whole process, since `warnings.catch_warnings` must not be used in threads.
-    """
-    if warnings.filters[:1] != [("ignore", None, Warning, _PILLOW, 0)]:
-        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 @cache
@@ -263,12 +261,9 @@ def _essential_chunks(data: bytes) -> Iterator[bytes]:
     yield from (chunk for kind, chunk in chunks[1:] if kind in _PNG_PICTURE)
 
 
-def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Check the size first, since opening allocates the canvas.
-    size = _webp_size(data)
-    if size is None:
+def _read_webp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    if _webp_size(data) is None:  # nothing bounds the canvas
         raise InvalidImage("The WEBP image is damaged or cut short.", format="WEBP")
-    check_size(*size, limits)
     return WebPImageFile(io.BytesIO(data))
 
 
@@ -287,11 +282,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Check the size first, since opening may allocate the first frame.
-    size = _gif_size(data)
-    if size is not None:
-        check_size(*size, limits)
+def _read_gif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
     return GifImageFile(io.BytesIO(data))
 
 
@@ -310,6 +301,17 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
         left, top, across, down = struct.unpack_from("<HHHH", data, at + 1)
         width, height = max(width, left + across), max(height, top + down)
     return width, height
+
+
+def _check_canvas(name: str, data: bytes, limits: Limits) -> tuple[int, int] | None:
+    """Return the size that an ALLOCATED image has by its head, None if that is damaged. Raises ImageTooLarge and
+    TooCostly."""
+    size = _webp_size(data) if name == "WEBP" else _gif_size(data)
+    if size is not None:
+        check_size(*size, limits)
+        if size[0] * size[1] > limits.most_pixels:
+            raise TooCostly
+    return size
 
 
 def _read_heif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,18 +27,19 @@ from app.errors import ImageTooLarge, UnsupportedImage
 from app.face.formats import (
     READER_ERRORS,
     Limits,
-    check_size,
+    TooCostly,
     failure,
-    open_file,
-    size_before_opening,
+    open_image,
 )
-from app.types import Pixels
+from app.types import Box, Detection, Pixels
 
 REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg can shrink while it decodes, which is cheaper than decoding."""
 MAX_SAVING = 2
 """What reducing a JPEG saves of its memory: a progressive one keeps up to 8 bytes of coefficients a pixel, and other
 formats take up to 20 while they are decoded."""
+ORIENTATION = 274
+"""The EXIF tag that says how to turn the picture."""
 PHOTOMETRIC = 262
 """The tag of a TIFF that is 0 where white is zero."""
 DARK = 16
@@ -46,7 +47,6 @@ DARK = 16
 WHITE = (255, 255, 255)
 BAND_PIXELS = 1 << 16
 """Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
-CHANNELS = {"RGB": 3, "CMYK": 4}
 EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 """The warning of bytes between the last pixel and the end of the image."""
 ODD = "Could not determine subsampling", "Invalid SOS parameters for sequential JPEG"
@@ -71,39 +71,15 @@ class Decoded:
     """Of the upright original, in pixels."""
     height: int
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedImage:
-    """An image whose size is known and within the limits, and whose pixels take no memory yet."""
-
-    data: bytes
-    limits: Limits
-    width: int
-    """As the file says, before it is turned upright."""
-    height: int
-    _opened: ImageFile.ImageFile | None
-    reducible: bool = False
-    """Whether libjpeg can shrink it while decoding."""
-
-    def pixels(self, factor: int = 1) -> int:
-        """Return the number of pixels that decoding needs memory for. A reduced JPEG still keeps all coefficients."""
-        return self.width * self.height // min(factor, MAX_SAVING) ** 2
-
-    def decode(self, factor: int = 1) -> Decoded:
-        """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
-        with closing(self._opened or open_file(self.data, self.limits)) as image:  # frees the reader's own pixels
-            return _decode(image, self.data, factor)
-
-
-def open_image(data: bytes, limits: Limits) -> EncodedImage:
-    """Read the size without allocating pixels. Raises EmptyImage, UnsupportedImage, InvalidImage and ImageTooLarge,
-    and what `decode` raises."""
-    size = size_before_opening(data)
-    if size is not None and len(data) <= limits.max_bytes:
-        check_size(*size, limits)
-        return EncodedImage(data, limits, *size, None)
-    opened = open_file(data, limits)
-    return EncodedImage(data, limits, *opened.size, opened, reducible=opened.format == "JPEG")
+    def original(self, detection: Detection) -> Detection:
+        """Map a detection from these pixels' coordinates to the original's."""
+        if self.scale == 1:
+            return detection
+        box, shift = detection.box, np.array([self.left, self.top], np.float32)
+        x, y = (np.array([box.x, box.y]) + 0.5) * self.scale - 0.5 + shift
+        landmarks = (detection.landmarks + np.float32(0.5)) * np.float32(self.scale) - np.float32(0.5) + shift
+        whole = Box(float(x), float(y), box.width * self.scale, box.height * self.scale)
+        return Detection(whole, landmarks, detection.score)
 
 
 def decode(data: bytes, limits: Limits) -> Decoded:
@@ -111,65 +87,62 @@ def decode(data: bytes, limits: Limits) -> Decoded:
 
     16-bit grey keeps the upper 8 of the bits that are used, 32-bit integers and floats are stretched from lowest to
     highest.
-    Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
+    Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge, ImageTooSmall, Overloaded and TooCostly.
     """
-    return open_image(data, limits).decode()
+    return decode_opened(open_image(data, limits), data, limits)
 
 
-def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
-    name, size = str(image.format), image.size
-    try:
-        is_deep = any(";16" in str(tile.args) for tile in image.tile)
-        scale, rgb = _read_jpeg(image, data, factor) if name == "JPEG" else (1, None)
-        if rgb is not None:
-            return _upright(rgb, _orientation(image), scale, size)
-        image.load()
-        if isinstance(image, WebPImageFile):
-            image._decoder = image.fp = None  # frees its two canvases and a copy of the pixels, 12 bytes per pixel
-        if name == "HEIF" and image.size != size:
-            raise ValueError("the coded picture has another size than the container says")
-        # Some formats have the orientation after the pixels. Pillow turns TIFF by itself, and gives its upright size.
-        orientation = _orientation(image)
-        rgb = _to_rgb(image)
-        if is_deep and 0 < rgb.max() < DARK:  # Pillow keeps the upper 8 bits of colours
-            raise UnsupportedImage(f"The {name} image leaves the upper bits of its colours empty; save it with 8 bits.")
-        image.close()  # frees its pixels before these are turned
-        return _upright(rgb, orientation, scale, size)
-    except Image.DecompressionBombError as error:
-        raise ImageTooLarge("The image has too many pixels.") from error
-    except (MemoryError, *READER_ERRORS) as error:
-        raise failure(name, size, error) from error
+def decode_opened(image: ImageFile.ImageFile, data: bytes, limits: Limits, scale: float = 1.0) -> Decoded:
+    """Return the picture of an image that `open_image` has opened, and close it.
+
+    A JPEG, whose bytes are ``data``, is reduced by the largest factor that leaves at least ``scale`` of its width and
+    height, 0-1. Raises what `decode` raises.
+    """
+    with closing(image):
+        name, size, reduced, rgb = str(image.format), image.size, 1, None
+        if name == "JPEG":
+            reduced = next((factor for factor in REDUCTIONS if factor * scale <= 1 and min(size) >= factor), 1)
+        if size[0] * size[1] // min(reduced, MAX_SAVING) ** 2 > limits.most_pixels:
+            raise TooCostly
+        try:
+            if name == "JPEG":
+                rgb = decode_jpeg(data, *size, scale=reduced, cmyk=image.mode == "CMYK")
+            if rgb is None:
+                rgb = _read_by_pillow(image, reduced)
+            orientation = 1
+            with suppress(*READER_ERRORS):  # damaged metadata
+                orientation = image.getexif().get(ORIENTATION, 1)  # some formats have it after the pixels
+            image.close()  # frees the reader's pixels before these are turned
+            return _upright(rgb, orientation, reduced, size)
+        except Image.DecompressionBombError as error:
+            raise ImageTooLarge("The image has too many pixels.") from error
+        except (MemoryError, *READER_ERRORS) as error:
+            raise failure(name, size, error) from error
 
 
-def _orientation(image: ImageFile.ImageFile) -> int:
-    """Return the EXIF orientation; 1 (upright) if it is missing, damaged or out of range."""
-    try:
-        value = image.getexif().get(274, 1)
-    except READER_ERRORS:
-        return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-def _read_jpeg(image: ImageFile.ImageFile, data: bytes, wanted: int) -> tuple[int, Pixels | None]:
-    """Return the reduction of a JPEG (``wanted``, or the nearest lower one that libjpeg has) and its pixels, RGB; None
-    for these if Pillow has to decode it, with the same reduction. Raises what `decode_jpeg` raises."""
-    width, height = image.size
-    scale = next((factor for factor in REDUCTIONS if factor <= wanted and min(width, height) >= factor), 1)
-    cmyk = image.mode == "CMYK"
-    pixels = decode_jpeg(data, width, height, scale=scale, colours="CMYK" if cmyk else "RGB")
-    if pixels is not None and not cmyk:
-        return scale, pixels
+def _read_by_pillow(image: ImageFile.ImageFile, scale: int) -> NDArray[np.uint8]:
+    """Return an opened image's pixels, (H, W, 3) uint8 RGB; those of a JPEG reduced by ``scale``."""
+    name, (width, height) = str(image.format), image.size
+    is_deep = any(";16" in str(tile.args) for tile in image.tile)
     image.draft(None, (width // scale, height // scale))
-    return scale, None
+    image.load()
+    if isinstance(image, WebPImageFile):
+        image._decoder = image.fp = None  # frees its two canvases and a copy of the pixels, 12 bytes per pixel
+    if name == "HEIF" and image.size != (width, height):
+        raise ValueError("the coded picture has another size than the container says")
+    rgb = _to_rgb(image)
+    if is_deep and 0 < rgb.max() < DARK:  # Pillow keeps the upper 8 bits of colours
+        raise UnsupportedImage(f"The {name} image leaves the upper bits of its colours empty; save it with 8 bits.")
+    return rgb
 
 
-def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, whole: tuple[int, int]) -> Decoded:
-    """Turn by the EXIF orientation; ``whole`` is the width and height before that and before the reduction by
-    ``scale``.
+def _upright(pixels: NDArray[np.uint8], orientation: object, scale: int, whole: tuple[int, int]) -> Decoded:
+    """Turn by the EXIF orientation, unless it is none; ``whole`` is the width and height before that and before the
+    reduction by ``scale``.
 
     The last block of a reduced row or column may be incomplete; where it becomes the first, the grid begins before 0.
     """
-    transposed, flip_x, flip_y = _TURNS[orientation]
+    transposed, flip_x, flip_y = _TURNS.get(orientation if isinstance(orientation, int) else 1, _TURNS[1])
     width, height = whole
     if transposed:
         pixels, width, height = pixels.transpose(1, 0, 2), height, width
@@ -284,17 +257,17 @@ def _values(band: Image.Image) -> NDArray[np.float64]:
         return np.asarray(band, np.float64)
 
 
-def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, colours: str = "RGB") -> Pixels | None:
-    """Return a JPEG's pixels, (H, W, C) uint8, in ``RGB`` or, for one of four components, ``CMYK``. Return None if
-    something is odd about the file that costs no pixels; Pillow can read it then.
+def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, cmyk: bool = False) -> Pixels | None:
+    """Return a JPEG's pixels, (H, W, 3) uint8 RGB. Return None if Pillow has to read it: its four components are
+    ``cmyk``, or something is odd about the file that costs no pixels.
 
     ``width`` and ``height`` are the whole image's; ``scale`` 1, 2, 4 or 8 divides them, rounded up. Raises ValueError
     if the image is damaged, has lost bytes or has another size, LookupError for some damaged headers, and MemoryError.
     """
-    pixels = np.empty((-(-height // scale), -(-width // scale), CHANNELS[colours]), np.uint8)
+    pixels = np.empty((-(-height // scale), -(-width // scale), 4 if cmyk else 3), np.uint8)
     size = {"min_height": pixels.shape[0], "min_width": pixels.shape[1], "min_factor": scale}
     try:
-        decoded = simplejpeg.decode_jpeg(data, colours, buffer=pixels, strict=True, **size)
+        decoded = simplejpeg.decode_jpeg(data, "CMYK" if cmyk else "RGB", buffer=pixels, strict=True, **size)
     except ValueError as error:
         if NO_MEMORY in str(error):
             raise MemoryError from error
@@ -303,7 +276,7 @@ def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, colours
         raise
     if decoded.shape != pixels.shape:
         raise ValueError("the image has another size than its header says")
-    return pixels
+    return None if cmyk else pixels
 
 
 def _is_harmless(warning: str, data: bytes) -> bool:

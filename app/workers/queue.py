@@ -15,13 +15,11 @@ from app.concurrency.threads import COSTLY_WAIT_S, GIVEN_UP, TASK, Turns, check_
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
 from app.machine import memory_in_use
-from app.pipeline import keep_crops
+from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, keep_crops
 from app.types import Photo
 from app.workers.start import PARENT_ENDED, Ended, Parent, Worker
 from app.workers.worker import Answer, Terms
 
-COSTLY_PIXELS = 4_000_000
-"""Pixels from which on searching a photo without a face takes a core at least half a second."""
 NICENESS = 5
 """Niceness of workers, so that nearly finished work goes first: the server, which makes templates and answers, gets
 three quarters of a core that a worker also wants."""
@@ -32,8 +30,6 @@ IDLE_S = 60.0
 SMALL_SHARE = 1 / 3
 """Share of the memory for photos that each small one may take."""
 SMALL_MEMORY = 256 * 1024**2
-COSTLY_MEMORY = 2 * 1024**3
-"""More bytes than one photo of COSTLY_PIXELS, or one of 50 megapixels, takes in any format."""
 RESTING = 24 * 1024**2
 """Bytes that a worker takes between photos, besides memory shared with its parent. Measured: 13 to 20 MiB."""
 STUCK = 10

@@ -9,12 +9,13 @@ import pickle
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.face.align import Cut
+from app.face.formats import TooCostly
 from app.machine import limit_memory
-from app.pipeline import Pipeline, TooCostly
+from app.pipeline import Pipeline
 from app.types import Photo
 from app.workers import limits, sandbox, wire
 
@@ -68,7 +69,7 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     with suppress(OSError):  # forbidden
         os.nice(terms.niceness)
     limit_memory(terms.memory)
-    pipeline.most_pixels = terms.most_pixels
+    pipeline.limits = replace(pipeline.limits, most_pixels=terms.most_pixels)
     held = sandbox.enter()
     gc.enable()
     wire.send(peer, *wire.encode(held))

@@ -24,8 +24,8 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.formats import Limits, heif_reader, open_file
-from app.face.image import Decoded, decode, open_image
+from app.face.formats import Limits, heif_reader, open_image
+from app.face.image import Decoded, decode, decode_opened
 from tests.support import images
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, lab, photo, pixels, turned
 
@@ -72,8 +72,8 @@ class TestFormats:
 
     def test_heif_brands_are_told_apart(self) -> None:
         for brand, kind in ((b"mif1", "HEIF"), (b"heix", "HEIF")):
-            assert open_file(patched(heic(photo()), 8, brand), LIMITS).format == kind
-        assert open_file(patched(encoded(photo(), "AVIF"), 8, b"mif1"), LIMITS).format == "AVIF"
+            assert open_image(patched(heic(photo()), 8, brand), LIMITS).format == kind
+        assert open_image(patched(encoded(photo(), "AVIF"), 8, b"mif1"), LIMITS).format == "AVIF"
 
     def test_pixels_are_contiguous_rgb_bytes_that_nobody_may_change(self) -> None:
         decoded = decode(turned(photo(), "PNG", 6), LIMITS)
@@ -237,13 +237,17 @@ class TestOrientation:
             assert sorted(decoded.pixels.shape) == [3, 64, 96]
 
 
+def reduced_by(factor: int, data: bytes) -> Decoded:
+    return decode_opened(open_image(data, LIMITS), data, LIMITS, 1 / factor)
+
+
 class TestReduction:
     @pytest.mark.parametrize("orientation", range(1, 9))
     @pytest.mark.parametrize("factor", [2, 4, 8])
     def test_a_reduced_jpeg_shows_the_same_places(self, orientation: int, factor: int) -> None:
         """Each pixel is about the mean of the block that scale, left and top say it stands for."""
         data = turned(photo(301, 203), "JPEG", orientation)
-        whole, reduced = decode(data, LIMITS), open_image(data, LIMITS).decode(factor)
+        whole, reduced = decode(data, LIMITS), reduced_by(factor, data)
         assert reduced.scale == factor
         assert (reduced.width, reduced.height) == (whole.width, whole.height)
         for row in range(1, reduced.pixels.shape[0] - 1, 5):
@@ -253,12 +257,12 @@ class TestReduction:
                 assert np.abs(reduced.pixels[row, column] - block).max() < 25
 
     def test_other_formats_come_at_full_size(self) -> None:
-        decoded = open_image(encoded(photo(), "PNG"), LIMITS).decode(8)
+        decoded = reduced_by(8, encoded(photo(), "PNG"))
         assert (decoded.scale, decoded.left, decoded.top) == (1, 0, 0)
         assert difference(decoded, photo()) == 0
 
     def test_in_between_the_next_smaller_factor_is_taken(self) -> None:
-        assert open_image(encoded(photo(), "JPEG"), LIMITS).decode(7).scale == 4
+        assert reduced_by(7, encoded(photo(), "JPEG")).scale == 4
 
 
 class TestRefusals:
@@ -306,7 +310,7 @@ class TestRefusals:
             cut = data[: len(data) * tenth // 10]
             for factor in (1, 4):
                 with pytest.raises(InvalidImage):
-                    open_image(cut, LIMITS).decode(factor)
+                    reduced_by(factor, cut)
 
     @kinds
     def test_cut_short_anywhere_is_an_error_or_harmless(self, kind: str) -> None:
@@ -330,7 +334,7 @@ class TestRefusals:
             at = start + round((end - start) * share)
             for damaged in (data[:at] + b"\xff\xd9", data[: at - 150] + data[at:]):
                 with pytest.raises(InvalidImage):
-                    open_image(damaged, LIMITS).decode(factor)
+                    reduced_by(factor, damaged)
 
     @pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg in restart intervals", "jpeg cmyk"])
     def test_what_is_odd_about_a_jpeg_and_costs_no_pixel_is_read(self, kind: str) -> None:

@@ -23,7 +23,7 @@ import os, re, sys
 from pathlib import Path
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.face.image import open_image
+from app.face.image import decode
 from app.pipeline import Pipeline
 
 LIMITS = Limits(max_bytes=1 << 30)
@@ -39,7 +39,7 @@ def finding(path, min_face):
 files = sorted(Path(sys.argv[1]).iterdir())
 for path in files:  # what libraries load and keep when they are first used
     if path.name.startswith("small"):
-        open_image(path.read_bytes(), LIMITS).decode()
+        decode(path.read_bytes(), LIMITS)
 def measure(path):
     if not os.fork():  # which begins with a peak of its own
         print(path.name, finding(path, 20), sep="\\t", flush=True)

@@ -24,7 +24,7 @@ from app.face.yunet import Sights, YuNet
 from app.inference.embedders import Embedder
 from app.models.opening import open_embedder
 from app.package.manifest import CROP_SIDE
-from app.pipeline import Pipeline, choose_face, crop_of, embed_faces, prominence
+from app.pipeline import Pipeline, choose_face, crop_of, embed_faces
 from app.types import CANONICAL_LANDMARKS, Box, Detection, Face, Landmarks, Photo, Pixels, Quality, Reason
 from tests.conftest import PROJECT
 from tests.support.images import encoded, resized
@@ -622,13 +622,12 @@ class TestChoice:
                 Box((a + 0.5) * by - 0.5, (b + 0.5) * by - 0.5, c * by, c * by)
                 for a, b, c in ((x, y, side), (450, 350, 100))
             )
-            width, height = round(1000 * by), round(800 * by)
-            return prominence(face, width, height) / prominence(other, width, height)
+            choice = choose_face(photo_of(face, other, width=round(1000 * by), height=round(800 * by)))
+            return choice.runner_up if choice.index else 1 / max(choice.runner_up, 1e-6)
 
         assert ratio(scale) == pytest.approx(ratio(1.0), rel=0.05, abs=0.05)
 
     @given(st.floats(0, 500), st.floats(0, 500))
     def test_nearer_to_the_centre_is_never_less_prominent(self, a: float, b: float) -> None:
-        near, far = sorted((a, b))
-        places = [prominence(centred(499.5 + off, 399.5, 60), 1000, 800) for off in (near, far)]
-        assert places[0] >= places[1]
+        boxes = [centred(499.5 + off, 399.5, 60) for off in sorted((a, b))]
+        assert choose_face(photo_of(*boxes)).index == 0

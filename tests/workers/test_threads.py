@@ -16,10 +16,8 @@ from app.errors import ImageTooLarge, UnsupportedImage
 from app.face.align import Cut
 from app.face.detect import Detector
 from app.face.formats import BYTES_A_PIXEL, Limits
-from app.pipeline import Pipeline
+from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, SMALL_MEMORY, UNBOUNDED_MEMORY, PhotoThreads, Pipeline
 from app.types import Photo, Pixels
-from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
-from app.workers.threads import SMALL_MEMORY, UNBOUNDED_MEMORY, PhotoThreads
 from tests.support.images import encoded, heic
 from tests.support.tasks import working
 
@@ -66,7 +64,7 @@ def test_a_small_photo_waits_for_no_costly_one(yunet: Path, astronaut: Pixels, m
     detect = Pipeline.detect
 
     def slow(self: Pipeline, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
-        if self.most_pixels > COSTLY_PIXELS:
+        if self.limits.most_pixels > COSTLY_PIXELS:
             begun.set()
             assert release.wait(SOON_S)
         return detect(self, image, cuts)
