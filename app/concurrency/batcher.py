@@ -244,7 +244,8 @@ class GroupCommit(Generic[T, R]):
             batch, line[:] = line[: self._most], line[self._most :]
         groups = [batch]
         try:
-            for group in groups:
+            while groups:
+                group = groups.pop(0)
                 try:
                     results = work([waiting.item for waiting in group])
                 except Exception as error:  # noqa: BLE001 (the worker's edge: every caller gets the error)
