@@ -314,16 +314,17 @@ def form_parts(body: Body, most: int) -> list[tuple[str, bytes]]:
     if not body.boundary:
         raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
     data, first, delimiter = body.data, b"\n--" + body.boundary, b"\r\n--" + body.boundary
-    found = (b"\n" + data[:MAX_PART_HEADER]).find(first)  # it begins a line, and text before it is ignored
+    found = (b"\n" + data[:MAX_PART_HEADER]).find(first)  # at the beginning of a line; text before it is ignored
     if found < 0:
         raise malformed() if len(data) > MAX_PART_HEADER else cut_short()
     at, parts = found + len(first) - 1, list[tuple[str, bytes]]()
-    while not data.startswith(b"--", at):  # as after the last boundary
+    while not data.startswith(b"--", at):  # which follows the last boundary
         if len(parts) == most:
             raise InvalidInput(f"A form has at most {most} parts here.", code="payload_too_large")
-        name, begin = read_part_head(data, at) or ("", len(data))
-        end = data.find(delimiter, begin)
-        if end < 0:
+        if (head := read_part_head(data, at)) is None:
+            raise cut_short()
+        name, begin = head
+        if (end := data.find(delimiter, begin)) < 0:
             raise cut_short()
         parts.append((name, data[begin:end]))
         at = end + len(delimiter)
