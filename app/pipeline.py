@@ -16,7 +16,7 @@ from app.choices import Stage
 from app.concurrency.threads import TASK, Lanes, check_deadline
 from app.errors import ImageTooLarge, NoFace, Unalignable
 from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
-from app.face.confirm import Found, find_faces, quarter_of
+from app.face.confirm import Found, find_faces, upright_at
 from app.face.detect import SCORE_THRESHOLD, Detector, levels
 from app.face.formats import BYTES_A_PIXEL, READABLE, UNBOUNDED, Limits, TooCostly, format_of, open_image
 from app.face.image import Decoded, decode_opened
@@ -124,9 +124,10 @@ def _photo(decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str
     """Align the confirmed faces, assess their quality, and make the cuts for liveness models."""
     stages |= {"align": 0.0, "quality": 0.0}
     faces = []
-    for face in found.faces:
+    quarters = [90 * round(upright_at(face.landmarks) / 90) % 360 for face in found.faces]
+    for face, turned in zip(found.faces, quarters, strict=True):
         with timed(stages, "align"):
-            crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks) if cuts else 0
+            crop = align(decoded.pixels, face.landmarks)
             shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
         with timed(stages, "quality"):
             original = decoded.original(face)
@@ -136,8 +137,7 @@ def _photo(decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str
         shown, original = tuple(cut_face(decoded.pixels, sight.box, cut) for cut in cuts), decoded.original(sight)
         faces.append(Face(original.box, None, original.score, Quality(0.0, (Reason.UNALIGNABLE,)), None, cuts=shown))
     faces.sort(key=attrgetter("score"), reverse=True)
-    rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
-    return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
+    return Photo(decoded.width, decoded.height, tuple(faces), quarters[0] if quarters else 0, stages)
 
 
 class PhotoThreads:

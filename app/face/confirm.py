@@ -257,11 +257,6 @@ def _are_two(*faces: Detection) -> bool:
     return bool(math.dist(*middles) > max(eyes))
 
 
-def quarter_of(landmarks: Landmarks) -> int:
-    """Return by how much to turn a face clockwise to make it upright, as the nearest of 0, 90, 180 and 270 degrees."""
-    return 90 * round(upright_at(landmarks) / 90) % 360
-
-
 def upright_at(landmarks: Landmarks) -> float:
     """Return by how many degrees to turn a face clockwise to make it upright, -180 to 180."""
     x, y = (landmarks[0] + landmarks[1]) / 2 - (landmarks[3] + landmarks[4]) / 2  # from mouth to eyes
