@@ -89,7 +89,7 @@ STREAM_ROWS = 10_000
 LOG_KEPT = timedelta(days=1)
 """Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""
 LABELS_KEPT = 16_384
-"""Number of faces whose ids and names are cached until the database changes: about 5 MB."""
+"""Number of faces whose ids and names are cached until the database changes: about 8 MB."""
 
 
 @dataclass(eq=False, slots=True)
@@ -336,11 +336,11 @@ class Store:
                     labels |= {row.key: row for row in connection.execute(_LABELS, {"keys": some})}
         return [
             [
-                Candidate(
-                    label.subject, label.name, label.face_id, match.score, match.mean_score, match.faces, match.length
-                )
+                Candidate(subject, name, face_id, match.score, match.mean_score, match.faces, match.length)
                 for match in ranking
-                if (label := labels.get(match.face)) and (label.expires_at is None or label.expires_at > now)
+                if match.face in labels
+                for _, face_id, subject, name, expires_at in [labels[match.face]]
+                if expires_at is None or expires_at > now
             ]
             for ranking in rankings
         ]
