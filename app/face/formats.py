@@ -48,7 +48,7 @@ UNBOUNDED = frozenset({"HEIF", "AVIF"})
 16,384 × 16,384 pixels, 2 GiB at most."""
 SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
 """The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
-ALLOCATED = frozenset({"WEBP", "GIF"})
+ALLOCATING = frozenset({"WEBP", "GIF"})
 """Formats whose readers allocate pixels when they open."""
 SILENT = frozenset({"WEBP", "AVIF", "HEIF"})
 """Formats whose readers don't report a lack of memory."""
@@ -112,7 +112,7 @@ def open_image(data: bytes, limits: Limits) -> ImageFile.ImageFile:
             max_bytes=limits.max_bytes,
         )
     name, readable = format_of(data), [each for each in READABLE if limits.formats is None or each in limits.formats]
-    canvas = _check_canvas(name, data, limits) if name in ALLOCATED else None
+    canvas = _check_canvas(name, data, limits) if name in ALLOCATING else None
     if name not in readable:
         message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."
         raise UnsupportedImage(message, readable=readable)
@@ -304,8 +304,10 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _check_canvas(name: str, data: bytes, limits: Limits) -> tuple[int, int] | None:
-    """Return the size that an ALLOCATED image has by its head, None if that is damaged. Raises ImageTooLarge and
-    TooCostly."""
+    """Return the size that the head of an image of an ALLOCATING format says, None if it is damaged.
+
+    Raises ImageTooLarge and TooCostly.
+    """
     size = _webp_size(data) if name == "WEBP" else _gif_size(data)
     if size is not None:
         check_size(*size, limits)

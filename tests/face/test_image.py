@@ -13,6 +13,8 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -24,7 +26,8 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.formats import Limits, heif_reader, open_image
+from app.face import formats
+from app.face.formats import Limits, TooCostly, heif_reader, open_image
 from app.face.image import Decoded, decode, decode_opened
 from tests.support import images
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, lab, photo, pixels, turned
@@ -302,6 +305,28 @@ class TestRefusals:
                 with pytest.raises(ImageTooLarge) as caught:
                     refuse(data, limits)
                 assert caught.value.code == "image_too_large"
+
+    @kinds
+    def test_too_many_pixels_to_decode_now(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reader that allocates pixels when it opens is not even called."""
+        data = EVERY_KIND[kind]()
+        whole = decode(data, LIMITS)
+        pixels = whole.width * whole.height
+        assert decode(data, replace(LIMITS, most_pixels=pixels)).width == whole.width
+        costly, name = replace(LIMITS, most_pixels=pixels - 1), formats.format_of(data)
+        if name in {"GIF", "WEBP"}:
+            monkeypatch.delitem(formats._READERS, name)
+        with pytest.raises(TooCostly):
+            decode(data, costly)
+
+    def test_a_reduced_jpeg_counts_as_a_quarter_of_its_pixels(self) -> None:
+        """It keeps all of its coefficients, however far it is reduced."""
+        data = encoded(photo(), "JPEG")
+        for factor in (2, 8):
+            for most, refused in ((96 * 64 // 4, False), (96 * 64 // 4 - 1, True)):
+                limits = replace(LIMITS, most_pixels=most)
+                with pytest.raises(TooCostly) if refused else nullcontext():
+                    assert decode_opened(open_image(data, limits), data, limits, 1 / factor).scale == factor
 
     @one_picture
     def test_cut_short_at_every_tenth(self, kind: str) -> None:
