@@ -236,12 +236,11 @@ def choose_face(photo: Photo, index: int | None = None) -> Choice:
         raise NoFace("No face was found in the image.")
     if index is not None:
         return Choice(index, "chosen by the request", 0.0)
-    centre, half_diagonal = ((photo.width - 1) / 2, (photo.height - 1) / 2), math.hypot(photo.width, photo.height) / 2
+    centre = (photo.width - 1) / 2, (photo.height - 1) / 2
+    half_diagonal = math.hypot(photo.width, photo.height) / 2
     areas = [face.box.area for face in photo.faces]
     apart = [math.dist(face.box.centre, centre) for face in photo.faces]
-    prominences = [
-        area * max(0.0, 1 - distance / half_diagonal) ** 2 for area, distance in zip(areas, apart, strict=True)
-    ]
+    prominences = [area * max(0.0, 1 - d / half_diagonal) ** 2 for area, d in zip(areas, apart, strict=True)]
     first, *others = sorted(range(len(areas)), key=prominences.__getitem__, reverse=True)
     if not others:
         return Choice(first, "the only face", 0.0)
