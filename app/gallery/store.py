@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.db.engine import Cache, Database, in_parts, select_in
 from app.db.opening import BUSY_TIMEOUT_S, Inserting
@@ -139,7 +139,7 @@ class Store:
         self._known_galleries = Cache[str, Gallery](self.database.version)
         self._known_counts = Cache[int, _Counted](self.database.version)
         self._known_subjects = Cache[tuple[int, str], Subject](self.database.version)
-        self._known_labels = Cache[int, Row[Any]](self.database.version, LABELS_KEPT)
+        self._known_labels = Cache[int, tuple[str, str, str | None, str | None]](self.database.version, LABELS_KEPT)
         try:
             with self.database.read() as connection:
                 self.blobs.check(connection)
@@ -333,13 +333,14 @@ class Store:
         if unknown:
             with self.database.connect() as connection:
                 for some in in_parts(sorted(unknown)):
-                    labels |= {row.key: row for row in connection.execute(_LABELS, {"keys": some})}
+                    rows = connection.execute(_LABELS, {"keys": some}).all()
+                    labels |= {key: (face_id, subject, name, end) for key, face_id, subject, name, end in rows}
         return [
             [
                 Candidate(subject, name, face_id, match.score, match.mean_score, match.faces, match.length)
                 for match in ranking
                 if match.face in labels
-                for _, face_id, subject, name, expires_at in [labels[match.face]]
+                for face_id, subject, name, expires_at in [labels[match.face]]
                 if expires_at is None or expires_at > now
             ]
             for ranking in rankings
