@@ -71,8 +71,8 @@ _SCORE = attrgetter("score")
 class Found:
     """The faces of a photo, surest first: those with confirmed landmarks, and those without."""
 
-    faces: Sequence[Detection] = ()
-    unalignable: Sequence[Detection] = ()
+    faces: Sequence[Detection]
+    unalignable: Sequence[Detection]
 
 
 def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, min_face: float) -> Found:
@@ -129,7 +129,7 @@ class _Faces:
         self.others: list[Detection] = []
         """The sights that were not confirmed but score enough to be faces."""
 
-    def confirm(self, sights: Iterable[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
+    def confirm(self, sights: Sequence[Detection], *, unalignable_from: float = SCORE_THRESHOLD) -> None:
         """Look at the sights. Unconfirmed ones count as faces from the score ``unalignable_from`` on."""
         for sight in sorted(sights, key=_SCORE, reverse=True):
             check_deadline()
