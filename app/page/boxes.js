@@ -110,20 +110,20 @@ function arrange(overlay, size, faces, tags) {
   const scale = overlay.clientWidth / size.width;
   /** @type {Page.Spot[]} */
   const placed = [];
-  tags.forEach((one, index) => {
-    if (!one) return;
+  tags.forEach((tag, index) => {
+    if (!tag) return;
     const face = /** @type {any} */ (
       Object.fromEntries(Object.entries(faces[index].box).map(([side, value]) => [side, value * scale]))
     );
-    one.classList.remove("brief");
-    let found = freePlace(overlay, face, one, placed);
+    tag.classList.remove("brief");
+    let found = freePlace(overlay, face, tag, placed);
     if (!found.free && faces[index].number) {
-      one.classList.add("brief");
-      found = freePlace(overlay, face, one, placed);
+      tag.classList.add("brief");
+      found = freePlace(overlay, face, tag, placed);
     }
     placed.push(found);
-    one.style.left = `${found.left}px`;
-    one.style.top = `${found.top}px`;
+    tag.style.left = `${found.left}px`;
+    tag.style.top = `${found.top}px`;
   });
 }
 
@@ -131,11 +131,11 @@ function arrange(overlay, size, faces, tags) {
  * Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken.
  * @param {HTMLElement} overlay
  * @param {Api.Box} face
- * @param {HTMLElement} one
+ * @param {HTMLElement} tag
  * @param {Page.Spot[]} placed
  */
-function freePlace(overlay, face, one, placed) {
-  const [width, height] = [one.offsetWidth, one.offsetHeight];
+function freePlace(overlay, face, tag, placed) {
+  const [width, height] = [tag.offsetWidth, tag.offsetHeight];
   const left = Math.max(0, Math.min(overlay.clientWidth - width, face.x + face.width / 2 - width / 2));
   const [above, below] = [face.y - height - GAP, face.y + face.height + GAP];
   const room = overlay.clientHeight - height;

@@ -46,7 +46,7 @@ export async function challenge(gallery) {
         put(told, "Checking …");
         const answer = await sendPhotos(
           path("galleries", gallery, "challenges", "answer"),
-          frames.photos.map((one) => ["images", one]),
+          frames.photos.map((photo) => ["images", photo]),
           { challenge: frames.token },
         );
         close({ answer: answer.identify, picture: frames.picture, photo: frames.photos[0] });

@@ -38,15 +38,16 @@ function drawing({ series, x, y }) {
         )
       : [],
     series.map(
-      (one, index) => one.band?.length && svg("path", { class: `band s${index % STYLES}`, d: bandPath(one.band, at) }),
+      (line, index) =>
+        line.band?.length && svg("path", { class: `band s${index % STYLES}`, d: bandPath(line.band, at) }),
     ),
-    series.map((one, index) => svg("path", { class: `line s${index % STYLES}`, d: linePath(one.points, at) })),
+    series.map((line, index) => svg("path", { class: `line s${index % STYLES}`, d: linePath(line.points, at) })),
     series.map(
-      (one, index) =>
-        one.marks &&
+      (line, index) =>
+        line.marks &&
         svg("path", {
           class: `marks s${index % STYLES}`,
-          d: one.points.map((/** @type {any} */ point) => `M${at(point)}h0`).join(""),
+          d: line.points.map((/** @type {any} */ point) => `M${at(point)}h0`).join(""),
         }),
     ),
   );
@@ -104,7 +105,7 @@ const legend = (series) =>
   h(
     "ul.legend",
     {},
-    series.map((one, index) => h("li", {}, swatch(index), one.name)),
+    series.map((line, index) => h("li", {}, swatch(index), line.name)),
   );
 
 /** @param {number} index */

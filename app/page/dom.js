@@ -87,12 +87,12 @@ export function holdFocus() {
 /**
  * The elements of that kind and name.
  * @param {Element} home
- * @param {Element} one
+ * @param {Element} element
  * @param {string} name
  * @returns {HTMLElement[]}
  */
-const alike = (home, one, name) =>
-  /** @type {any[]} */ ([...home.querySelectorAll(one.tagName)]).filter((each) => nameOf(each) === name);
+const alike = (home, element, name) =>
+  /** @type {any[]} */ ([...home.querySelectorAll(element.tagName)]).filter((other) => nameOf(other) === name);
 
 /** @param {any} element */
 const nameOf = (element) =>

@@ -39,7 +39,7 @@ export function verdict(face) {
  * @param {(value: any) => void} onchange
  */
 export async function livenessChoice(onchange) {
-  const installed = (await models()).some((/** @type {any} */ one) => one.task === "liveness");
+  const installed = (await models()).some((/** @type {any} */ model) => model.task === "liveness");
   if (!installed) return null;
   return select(
     [

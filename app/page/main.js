@@ -21,7 +21,7 @@ let leave = () => {};
 let shown = 0;
 /**
  * What a session that the server ended has left, out of sight: whose it was, and the page with all that was typed.
- * @type {{own: Api.OwnKey, hash: string, nodes: Node[], dialogs: HTMLDialogElement[]} | null}
+ * @type {{signedInAs: Api.OwnKey, hash: string, nodes: Node[], dialogs: HTMLDialogElement[]} | null}
  */
 let suspended = null;
 /** The fields that a person has typed or chosen something in. */
@@ -46,8 +46,8 @@ for (const kind of ["storage", "pageshow"]) addEventListener(kind, followDevice)
 async function begin() {
   const code = session.fromLink();
   const exchanged = code ? exchange(code) : null;
-  const own = session.key();
-  if (own) await enter(own);
+  const key = session.key();
+  if (key) await enter(key);
   else if (session.stays()) await resume();
   else if (!exchanged) showSignIn();
   if (exchanged) await follow(exchanged);
@@ -73,8 +73,8 @@ function askAbout(secret) {
 /** Goes on with this device's session. */
 async function resume() {
   try {
-    const [own, galleries] = await askAbout();
-    session.begin(null, own);
+    const [allowed, galleries] = await askAbout();
+    session.begin(null, allowed);
     await open(galleries);
   } catch (error) {
     if (error.status === UNAUTHORIZED) session.end();
@@ -90,8 +90,8 @@ async function resume() {
 async function enter(secret, stay = false) {
   let galleries = null;
   try {
-    const [own, page] = await askAbout(secret);
-    session.begin(secret, own);
+    const [allowed, page] = await askAbout(secret);
+    session.begin(secret, allowed);
     galleries = page;
   } catch (error) {
     session.end();
@@ -163,18 +163,18 @@ async function follow(exchanged) {
 
 /**
  * Whether the person wants to be `next` from now on.
- * @param {any} own
+ * @param {any} now
  * @param {any} next
  */
-function agrees(own, next) {
-  if (own.id === next.id) {
-    toast(`You are signed in as ${own.id} already.`);
+function agrees(now, next) {
+  if (now.id === next.id) {
+    toast(`You are signed in as ${now.id} already.`);
     return false;
   }
   return confirm({
     title: `Sign in as ${next.id}?`,
     text:
-      `A link was opened. This tab is signed in as ${named(own)}. By the link it would be signed in as ` +
+      `A link was opened. This tab is signed in as ${named(now)}. By the link it would be signed in as ` +
       `${named(next)}, and everything you do here would be done with that key.`,
     action: `Sign in as ${next.id}`,
   });
@@ -206,7 +206,7 @@ function end(code = null) {
 function suspend(code) {
   const dialogs = /** @type {HTMLDialogElement[]} */ ([...document.querySelectorAll("dialog[open]")]);
   if (![shell, ...dialogs].some(isTyped)) return end(code);
-  suspended = { own: session.signedIn(), hash: location.hash, nodes: [...shell.childNodes], dialogs };
+  suspended = { signedInAs: session.signedIn(), hash: location.hash, nodes: [...shell.childNodes], dialogs };
   session.end();
   document.title = "Sign in · Likeness";
   shell.replaceChildren(signIn(enter, { code }));
@@ -216,11 +216,11 @@ function suspend(code) {
 /** Goes on with the suspended page if it is the key's that is signed in now; whether it was. Else it is forgotten. */
 function goesOn() {
   if (!suspended) return false;
-  const { own, hash, nodes, dialogs } = suspended;
+  const { signedInAs, hash, nodes, dialogs } = suspended;
   suspended = null;
   const now = session.signedIn();
   const said = (/** @type {any} */ { id, scopes, galleries }) => JSON.stringify([id, scopes, galleries]);
-  if (said(own) !== said(now) || hash !== location.hash) {
+  if (said(signedInAs) !== said(now) || hash !== location.hash) {
     forget();
     return false;
   }
@@ -242,7 +242,7 @@ function goesOn() {
  */
 const isTyped = (node) =>
   node.querySelector(".plan form, .enroll progress") !== null ||
-  [...node.querySelectorAll("form :is(input, select, textarea)")].some((one) => touched.has(one));
+  [...node.querySelectorAll("form :is(input, select, textarea)")].some((input) => touched.has(input));
 
 /** Forgets all that the last key has shown: the next one may see less. */
 function forget() {
@@ -330,11 +330,11 @@ const entry = (section) =>
   h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
 
 function foot() {
-  const own = session.signedIn();
+  const key = session.signedIn();
   return h(
     "div.foot",
     {},
-    h("p.small", {}, "Signed in as ", h("strong", {}, own.id), own.galleries && ` for ${own.galleries.join(", ")}`),
+    h("p.small", {}, "Signed in as ", h("strong", {}, key.id), key.galleries && ` for ${key.galleries.join(", ")}`),
     field("Colours", select(theme.THEMES, theme.chosen(), theme.choose)),
     session.key() && h("button.quiet", { type: "button", onclick: keepHere }, "Stay signed in"),
     h("button.quiet", { type: "button", onclick: signOut }, icon("out"), "Sign out"),
@@ -359,9 +359,9 @@ async function show() {
   const top = arrive();
   const main = byId("main");
   leaveView();
-  for (const one of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-section]")))
-    if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
-    else one.removeAttribute("aria-current");
+  for (const node of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-section]")))
+    if (node.dataset.section === section?.name) node.setAttribute("aria-current", "page");
+    else node.removeAttribute("aria-current");
   if (!section) {
     put(
       main,

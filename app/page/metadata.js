@@ -53,7 +53,7 @@ export class MetadataFields {
       row.text.setAttribute("aria-label", `Value of ${word}`);
     }
     const drop = () => {
-      this.rows = this.rows.filter((one) => one !== row);
+      this.rows = this.rows.filter((other) => other !== row);
       this.show();
     };
     const remove = h(

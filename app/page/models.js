@@ -29,10 +29,10 @@ export async function defaults() {
  * @param {string} id
  */
 export async function decidingPoints(id) {
-  const found = (await models()).find((/** @type {any} */ one) => one.id === id);
-  return (found?.calibrations ?? []).find((/** @type {any} */ one) => one.default)?.points ?? [];
+  const found = (await models()).find((/** @type {any} */ model) => model.id === id);
+  return (found?.calibrations ?? []).find((/** @type {any} */ calibration) => calibration.default)?.points ?? [];
 }
 
 /** The embedder that this server runs. */
 export const runningEmbedder = async () =>
-  (await models()).find((/** @type {any} */ one) => one.loaded && one.task === "embed");
+  (await models()).find((/** @type {any} */ model) => model.loaded && model.task === "embed");

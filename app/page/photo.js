@@ -17,7 +17,9 @@ addEventListener("paste", (event) => {
   const photo = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
   const open = [...places].filter((place) => place.element.isConnected);
   const place =
-    open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.coming) ?? open.at(-1);
+    open.find((other) => other.element.contains(document.activeElement)) ??
+    open.find((other) => !other.coming) ??
+    open.at(-1);
   if (photo && place) void place.take(photo);
 });
 /** A photo that misses its place must not replace the page. */
@@ -166,8 +168,11 @@ export class PhotoPlace {
    * @param {Page.Heard} [heard]
    */
   show(faces, size = null, words = "", heard = {}) {
-    const own =
+    const shown =
       size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);
-    put(this.stage, sheet(own, this.picture ?? blank(own), faces.length ? boxes(own, faces, words, heard) : null));
+    put(
+      this.stage,
+      sheet(shown, this.picture ?? blank(shown), faces.length ? boxes(shown, faces, words, heard) : null),
+    );
   }
 }

@@ -16,19 +16,19 @@ export const isLasting = (error) => LASTING.has(ABOUT[error?.code]);
 /** A box for problems beside what they are about; read out when it fills. */
 export function problemPlace() {
   const place = h("div.problems", { role: "alert" });
-  const own = {
+  const box = {
     element: place,
     error: null,
     clear: () => {
-      own.error = null;
+      box.error = null;
       place.replaceChildren();
     },
     show: (/** @type {any} */ error) => {
-      own.error = error;
+      box.error = error;
       put(place, problem(error));
     },
   };
-  return own;
+  return box;
 }
 
 /** @param {any} error */

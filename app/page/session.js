@@ -9,7 +9,7 @@ const READS = "likeness.reads";
 const IN_LINK = /^#code=([^&]+)/;
 
 /** @type {Api.OwnKey | null} */
-let own = null;
+let signedInAs = null;
 
 /** The code of a link such as `/#code=…`, or null. */
 export const fromLink = () => IN_LINK.exec(location.hash)?.[1] ?? null;
@@ -35,7 +35,7 @@ export function begin(secret, allowed) {
     for (const name of [PLACE, READS]) sessionStorage.removeItem(name);
     localStorage.setItem(STAYS, allowed.id);
   } else sessionStorage.setItem(PLACE, secret);
-  own = allowed;
+  signedInAs = allowed;
   if (may("read")) place().setItem(READS, "yes");
   else place().removeItem(READS);
 }
@@ -50,27 +50,27 @@ export const couldRead = () => place().getItem(READS) !== null;
 export const stays = () => localStorage.getItem(STAYS) !== null;
 
 /** Whether this tab goes by a session of the device that another tab has ended, or begun anew for another key. */
-export const isOver = () => own !== null && key() === null && localStorage.getItem(STAYS) !== own.id;
+export const isOver = () => signedInAs !== null && key() === null && localStorage.getItem(STAYS) !== signedInAs.id;
 
 export function end() {
   if (key() === null) for (const name of [STAYS, READS]) localStorage.removeItem(name);
   sessionStorage.clear(); // the key, and what views noted
-  own = null;
+  signedInAs = null;
 }
 
-export const who = () => own;
+export const who = () => signedInAs;
 
 /** Return what the key may do, for views that only somebody signed in sees. */
 export function signedIn() {
-  if (!own) throw new Error("Nobody is signed in.");
-  return own;
+  if (!signedInAs) throw new Error("Nobody is signed in.");
+  return signedInAs;
 }
 
 /**
  * Whether the key has a scope, among `read`, `recognize`, `enroll`, `admin`.
  * @param {string} scope
  */
-export const may = (scope) => own?.scopes.some((mine) => mine === scope || mine === "admin") ?? false;
+export const may = (scope) => signedInAs?.scopes.some((mine) => mine === scope || mine === "admin") ?? false;
 
 /** Whether it is an `admin` key that is not restricted to galleries. */
-export const mayEverything = () => may("admin") && own?.galleries === null;
+export const mayEverything = () => may("admin") && signedInAs?.galleries === null;

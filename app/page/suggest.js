@@ -134,8 +134,8 @@ export class PersonField {
   /** @param {number} index */
   mark(index) {
     this.at = index;
-    for (const [place, one] of [...this.list.children].entries())
-      one.setAttribute("aria-selected", String(place === index));
+    for (const [place, option] of [...this.list.children].entries())
+      option.setAttribute("aria-selected", String(place === index));
     if (index < 0) this.input.removeAttribute("aria-activedescendant");
     else this.input.setAttribute("aria-activedescendant", this.list.children[index].id);
   }

@@ -148,10 +148,11 @@ export const ADVICE = {
  * @param {any} error
  */
 export function explain(error) {
-  const own = PROBLEMS[error.code];
+  const problem = PROBLEMS[error.code];
   if (error.code === "invalid_request") return `The server did not take this: ${invalid(error)}.`;
-  if (own && error.code === "low_quality" && error.details?.rejected?.[0]) return refused(error.details.rejected[0]);
-  if (own) return own;
+  if (problem && error.code === "low_quality" && error.details?.rejected?.[0])
+    return refused(error.details.rejected[0]);
+  if (problem) return problem;
   const remedy = REMEDIES[error.code];
   if (remedy) return `${error.message.replace(/\.?$/, ".")} ${remedy}`;
   return error.message || "Something went wrong.";
@@ -159,7 +160,7 @@ export function explain(error) {
 
 /** @param {any} error */
 const invalid = (error) =>
-  (error.details?.errors ?? []).map((/** @type {any} */ one) => `${one.where}: ${one.what}`).join("; ") ||
+  (error.details?.errors ?? []).map((/** @type {any} */ wrong) => `${wrong.where}: ${wrong.what}`).join("; ") ||
   error.message;
 
 /**
@@ -167,15 +168,15 @@ const invalid = (error) =>
  * @param {Api.RejectedImage} rejected
  */
 export function refused(rejected) {
-  const own = PROBLEMS[rejected.code] ?? `${rejected.message}.`;
+  const problem = PROBLEMS[rejected.code] ?? `${rejected.message}.`;
   return rejected.reasons?.length
-    ? `${own} ${sentence(list(rejected.reasons.map(reason)))}${advice(rejected.reasons)}`
-    : own;
+    ? `${problem} ${sentence(list(rejected.reasons.map(reason)))}${advice(rejected.reasons)}`
+    : problem;
 }
 
 /** @param {string[]} reasons */
 const advice = (reasons) => {
-  const found = reasons.map((one) => ADVICE[one]).filter(Boolean);
+  const found = reasons.map((cause) => ADVICE[cause]).filter(Boolean);
   return found.length ? `: ${list(found)}.` : ".";
 };
 

@@ -35,7 +35,7 @@ export function check() {
       ? h(
           "ul.stack",
           {},
-          rows.map((one) => one.element),
+          rows.map((row) => row.element),
         )
       : h("p.waiting", {}, "There is no gallery yet.");
   });
@@ -44,7 +44,7 @@ export function check() {
 
 /** @param {any[]} rows */
 async function everyOne(rows) {
-  for (const one of rows) await one.run();
+  for (const row of rows) await row.run();
 }
 
 /** @param {Api.Gallery} gallery */

@@ -256,14 +256,14 @@ function sentence(answer) {
  * `other`: the index that is fixed, or null. Gives {at: [index, index], of: number of pairs}.
  * @param {any} first
  * @param {any} second
- * @param {any} [one]
- * @param {any} [other]
+ * @param {any} [chosen]
+ * @param {any} [otherChosen]
  */
-function bestPair(first, second, one = null, other = null) {
+function bestPair(first, second, chosen = null, otherChosen = null) {
   const among = (/** @type {any} */ faces, /** @type {any} */ fixed) =>
     fixed === null ? faces.map((/** @type {any} */ _, /** @type {any} */ index) => index) : [fixed];
-  const pairs = among(first, one).flatMap((/** @type {any} */ a) =>
-    among(second, other).map((/** @type {any} */ b) => ({
+  const pairs = among(first, chosen).flatMap((/** @type {any} */ a) =>
+    among(second, otherChosen).map((/** @type {any} */ b) => ({
       at: [a, b],
       score: dot(first[a].embedding, second[b].embedding),
     })),

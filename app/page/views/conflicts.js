@@ -65,10 +65,10 @@ export function choices(home, label, acts) {
     const props = {
       type: "button",
       "aria-label": `${words}: ${label}`,
-      onclick: () => showing(place, () => busy(one, act)),
+      onclick: () => showing(place, () => busy(element, act)),
     };
-    const one = h("button.small", props, words);
-    return one;
+    const element = h("button.small", props, words);
+    return element;
   };
   return h("div.stack", {}, h("div.row", {}, acts.map(button)), place.element);
 }

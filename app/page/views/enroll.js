@@ -326,9 +326,9 @@ function modes(state, choose) {
  */
 async function start(state, place, button) {
   if (state.mode === "group") return showing(place, () => busy(button, () => group(state)));
-  const one = state.mode === "one" && !state.subject;
-  const who = one ? await showing(place, () => busy(button, state.meant)) : null;
-  if (one && !who) return;
+  const asksWho = state.mode === "one" && !state.subject;
+  const who = asksWho ? await showing(place, () => busy(button, state.meant)) : null;
+  if (asksWho && !who) return;
   const photos = state.photos
     .map((/** @type {Page.Chosen} */ { file, name }) => ({ file, name, subject: who?.id ?? subjectOf(state, name) }))
     .filter((/** @type {Page.Photo} */ { subject }) => subject);

@@ -17,7 +17,7 @@ const FACES = 60;
  * @param {any} changed
  */
 export function faces(state, changed) {
-  const own = {
+  const listed = {
     ...state,
     changed,
     chosen: new Map(),
@@ -25,49 +25,53 @@ export function faces(state, changed) {
     cards: h("ul.faces", {}),
     more: h("div.row", {}),
   };
-  own.bar = session.may("enroll") ? toolbar(own) : null;
-  return { element: own.element, load: () => load(own) };
+  listed.bar = session.may("enroll") ? toolbar(listed) : null;
+  return { element: listed.element, load: () => load(listed) };
 }
 
-/** @param {any} own */
-async function load(own) {
-  own.chosen.clear();
-  const page = await get(`${own.where}/faces`, { limit: FACES });
-  put(own.cards);
-  if (page.faces.length) put(own.element, own.bar?.element, own.cards, own.more);
-  else put(own.element, h("p.waiting", {}, "No face is enrolled, so nothing can be recognised as this person."));
-  add(own, page);
+/** @param {any} listed */
+async function load(listed) {
+  listed.chosen.clear();
+  const page = await get(`${listed.where}/faces`, { limit: FACES });
+  put(listed.cards);
+  if (page.faces.length) put(listed.element, listed.bar?.element, listed.cards, listed.more);
+  else put(listed.element, h("p.waiting", {}, "No face is enrolled, so nothing can be recognised as this person."));
+  add(listed, page);
 }
 
 /**
- * @param {any} own
+ * @param {any} listed
  * @param {Api.FacePage} page
  */
-function add(own, page) {
-  const before = own.cards.childElementCount;
-  own.cards.append(...page.faces.map((face, index) => card(own, face, before + index + 1)));
-  own.bar?.update();
-  const next = h("button", { type: "button", onclick: () => busy(next, () => showing(own.place, more)) }, "More faces");
-  const more = async () => add(own, await get(`${own.where}/faces`, { limit: FACES, cursor: page.next_cursor }));
-  put(own.more, page.next_cursor && next);
+function add(listed, page) {
+  const before = listed.cards.childElementCount;
+  listed.cards.append(...page.faces.map((face, index) => card(listed, face, before + index + 1)));
+  listed.bar?.update();
+  const next = h(
+    "button",
+    { type: "button", onclick: () => busy(next, () => showing(listed.place, more)) },
+    "More faces",
+  );
+  const more = async () => add(listed, await get(`${listed.where}/faces`, { limit: FACES, cursor: page.next_cursor }));
+  put(listed.more, page.next_cursor && next);
 }
 
-/** @param {any} own */
-function toolbar(own) {
+/** @param {any} listed */
+function toolbar(listed) {
   const all = h("input", {
     type: "checkbox",
     onchange: () => {
-      for (const box of own.cards.querySelectorAll("input")) if (box.checked !== all.checked) box.click();
+      for (const box of listed.cards.querySelectorAll("input")) if (box.checked !== all.checked) box.click();
     },
   });
   const told = h("span.small", { role: "status" });
   const acts = [
-    h("button.small", { type: "button", onclick: () => move(own) }, "Move selected"),
-    h("button.small.danger", { type: "button", onclick: () => drop(own) }, "Delete selected"),
+    h("button.small", { type: "button", onclick: () => move(listed) }, "Move selected"),
+    h("button.small.danger", { type: "button", onclick: () => drop(listed) }, "Delete selected"),
   ];
   const update = () => {
-    const number = own.chosen.size;
-    all.checked = number > 0 && number === own.cards.childElementCount;
+    const number = listed.chosen.size;
+    all.checked = number > 0 && number === listed.cards.childElementCount;
     all.indeterminate = number > 0 && !all.checked;
     put(told, number ? `${count(number, "face")} selected` : "");
     for (const button of acts) button.disabled = !number;
@@ -88,20 +92,20 @@ function toolbar(own) {
 const looks = (face) => (face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Good");
 
 /**
- * @param {any} own
+ * @param {any} listed
  * @param {Api.StoredFace} face
  * @param {number} number
  */
-function card(own, face, number) {
+function card(listed, face, number) {
   const quality = Math.round(face.quality.score);
   const box = h("input", { type: "checkbox", "aria-label": `Select face ${number} of quality ${quality}` });
   const heard = () => {
-    if (box.checked) own.chosen.set(face.face_id, face);
-    else own.chosen.delete(face.face_id);
-    own.bar.update();
+    if (box.checked) listed.chosen.set(face.face_id, face);
+    else listed.chosen.delete(face.face_id);
+    listed.bar.update();
   };
   box.addEventListener("change", heard);
-  const picture = facePicture(own.galleryId, own.subjectId, face, `Enrolled face, quality ${quality}`);
+  const picture = facePicture(listed.galleryId, listed.subjectId, face, `Enrolled face, quality ${quality}`);
   return h(
     "li",
     {},
@@ -110,7 +114,7 @@ function card(own, face, number) {
       {
         type: "button",
         "aria-label": `Enlarge face ${number} of quality ${quality}`,
-        onclick: () => enlarge(own, face),
+        onclick: () => enlarge(listed, face),
       },
       picture,
     ),
@@ -120,24 +124,24 @@ function card(own, face, number) {
       h("p", {}, h("strong", {}, `Quality ${quality}`)),
       h("p.small", {}, looks(face)),
       h("p.small", {}, when(face.created_at)),
-      own.bar && h("label.choice", {}, box, h("span", { "aria-hidden": "true" }, "Select")),
+      listed.bar && h("label.choice", {}, box, h("span", { "aria-hidden": "true" }, "Select")),
     ),
   );
 }
 
 /**
  * The face as large as a dialog, with all that is known of it.
- * @param {any} own
+ * @param {any} listed
  * @param {Api.StoredFace} face
  */
-function enlarge(own, face) {
+function enlarge(listed, face) {
   const home = h(
     "div.large",
     {},
     face.has_crop ? h("p.waiting", {}, "Loading …") : h("p.hint", {}, "This gallery keeps no pictures of its faces."),
   );
   if (face.has_crop)
-    crop(own.galleryId, own.subjectId, face.face_id).then(
+    crop(listed.galleryId, listed.subjectId, face.face_id).then(
       (url) => put(home, h("img", { src: url, alt: "The enrolled face" })),
       () => put(home, h("p.hint", {}, "The picture can't be loaded.")),
     );
@@ -160,10 +164,10 @@ function enlarge(own, face) {
       h(
         "div.row.end",
         {},
-        own.bar &&
+        listed.bar &&
           h(
             "button",
-            { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) },
+            { type: "button", onclick: () => showing(listed.place, () => cover(listed, face)).then(() => close()) },
             "Use as cover",
           ),
         h("button", { type: "button", onclick: () => close() }, "Close"),
@@ -174,45 +178,45 @@ function enlarge(own, face) {
 
 /**
  * The face stands for the person wherever the person is shown.
- * @param {any} own
+ * @param {any} listed
  * @param {Api.StoredFace} face
  */
-async function cover(own, face) {
-  await patch(own.where, { cover: face.face_id });
+async function cover(listed, face) {
+  await patch(listed.where, { cover: face.face_id });
   toast("This is the cover now.");
-  await own.changed();
+  await listed.changed();
 }
 
 /**
- * @param {any} own
+ * @param {any} listed
  * @param {string} face
  */
-const pathOf = (own, face) => `${own.where}/faces/${encodeURIComponent(face)}`;
+const pathOf = (listed, face) => `${listed.where}/faces/${encodeURIComponent(face)}`;
 
-/** @param {any} own */
-async function drop(own) {
-  const number = own.chosen.size;
+/** @param {any} listed */
+async function drop(listed) {
+  const number = listed.chosen.size;
   const sure = await confirm({
     title: `Delete ${count(number, "face")}?`,
     text: `Crops and vectors go with ${number === 1 ? "it" : "them"}. The person stays.`,
     action: number === 1 ? "Delete the face" : "Delete the faces",
   });
   if (!sure) return;
-  await showing(own.place, async () => {
-    for (const face of [...own.chosen.keys()]) await remove(pathOf(own, face));
+  await showing(listed.place, async () => {
+    for (const face of [...listed.chosen.keys()]) await remove(pathOf(listed, face));
     forget(); // a portrait may be of a face that has gone
     toast(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
   });
-  await own.changed();
+  await listed.changed();
 }
 
 /**
  * To somebody of the gallery, or to a new person.
- * @param {any} own
+ * @param {any} listed
  */
-async function move(own) {
-  const number = own.chosen.size;
-  const who = new PersonField(() => own.galleryId, { required: true });
+async function move(listed) {
+  const number = listed.chosen.size;
+  const who = new PersonField(() => listed.galleryId, { required: true });
   const label = h(
     "div.field",
     {},
@@ -223,12 +227,12 @@ async function move(own) {
   const moved = await request(`Move ${count(number, "face")}`, label, "Move", async () => {
     const target = await who.meant();
     if (!target) return null;
-    await post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: target.id, create: true });
-    if (target.name) await patch(path("galleries", own.galleryId, "subjects", target.id), { name: target.name });
+    await post(`${listed.where}/faces/move`, { faces: [...listed.chosen.keys()], subject: target.id, create: true });
+    if (target.name) await patch(path("galleries", listed.galleryId, "subjects", target.id), { name: target.name });
     return target;
   });
   if (moved === null) return;
   forget();
   toast(`Moved to ${who.input.value.trim()}.`);
-  await own.changed();
+  await listed.changed();
 }

@@ -90,8 +90,14 @@ function candidates(face) {
   return h(
     "ol.candidates",
     { "aria-label": `Candidates; known from ${score(face.threshold)} on` },
-    face.candidates.map((one) =>
-      h("li", {}, h("span.name", {}, nameOf(one)), bar(one.score), h("span.number", {}, score(one.score))),
+    face.candidates.map((candidate) =>
+      h(
+        "li",
+        {},
+        h("span.name", {}, nameOf(candidate)),
+        bar(candidate.score),
+        h("span.number", {}, score(candidate.score)),
+      ),
     ),
   );
 }

@@ -194,7 +194,7 @@ class Group {
       .filter((other) => other !== this)
       .map((other) => [String(other.number), `Person ${other.number}`]);
     const choose = (/** @type {string} */ number) => {
-      const other = all.find((one) => String(one.number) === number);
+      const other = all.find((group) => String(group.number) === number);
       if (other) merge(this, other);
     };
     const same = select([["", "Same as …"], ...others], "", choose, { "aria-label": `Person ${this.number} is` });

@@ -158,12 +158,12 @@ async function server() {
   const running = models.models
     .filter((/** @type {any} */ model) => model.loaded && model.task === "embed")
     .map((/** @type {any} */ model) => model.title);
-  const own = session.signedIn();
+  const key = session.signedIn();
   return facts([
     ["State", h(`span.pill.${kind}`, {}, word)],
     ["Version", version.version],
     ["Model", running.join(", ") || "none is loaded"],
-    ["Your key", `${own.id}: ${own.scopes.join(", ")}`],
+    ["Your key", `${key.id}: ${key.scopes.join(", ")}`],
   ]);
 }
 

@@ -80,9 +80,9 @@ async function choosers(state, place) {
     state.gallery = id;
     void state.again();
   });
-  const { fpir: own } = await defaults();
+  const { fpir: preset } = await defaults();
   const fpir = select(
-    [["", `default (${oneIn(own)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])],
+    [["", `default (${oneIn(preset)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])],
     state.fpir,
     (value) => {
       state.fpir = value;
@@ -220,7 +220,7 @@ function show(state, shot) {
     h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"),
     faceCards(state, shot),
     h("p.small", {}, among, answer.faces.some(unsure) && [" ", adviceLink("Wrong? What to try")]),
-    (answer.warnings ?? []).map((/** @type {any} */ one) => h("p.small", { role: "note" }, one.message)),
+    (answer.warnings ?? []).map((/** @type {any} */ warning) => h("p.small", { role: "note" }, warning.message)),
   );
 }
 

@@ -156,8 +156,8 @@ function lines(text) {
     .map((line) => JSON.parse(line));
   const items = found
     .slice(0, REFUSALS)
-    .map((one) =>
-      h("li", {}, h("h3", {}, one.name || `Item ${one.item}`), h("p", {}, refused({ reasons: [], ...one }))),
+    .map((item) =>
+      h("li", {}, h("h3", {}, item.name || `Item ${item.item}`), h("p", {}, refused({ reasons: [], ...item }))),
     );
   return [
     h("ul.stack", {}, items),

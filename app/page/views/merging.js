@@ -23,7 +23,7 @@ export async function merge(gallery, subjects) {
   const pairs = h("div.stack", { "aria-live": "polite" });
   /** @type {{id: string | null, pairs: Promise<any[]>}} */
   let compared = { id: null, pairs: Promise.resolve([]) };
-  const compare = async (/** @type {any} */ id, known = subjects.find((one) => one.id === id)) => {
+  const compare = async (/** @type {any} */ id, known = subjects.find((subject) => subject.id === id)) => {
     if (!session.may("read")) return [];
     const into = known ?? (await get(pathOf(gallery, id)));
     if (compared.id !== id) compared = { id, pairs: compareAll(gallery, subjects, into, pairs) };
@@ -85,7 +85,7 @@ const surely = (unlike, into) => ({
  */
 function oneOf(subjects, onchange) {
   const input = select(
-    subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]),
+    subjects.map((subject) => [subject.id, subject.name ? `${subject.name} (${subject.id})` : subject.id]),
     subjects[0].id,
     onchange,
     { id: newId("who") },
@@ -108,12 +108,12 @@ function oneOf(subjects, onchange) {
  * @param {HTMLElement} place
  */
 function compareAll(gallery, subjects, into, place) {
-  const others = subjects.filter((one) => one.id !== into.id);
+  const others = subjects.filter((subject) => subject.id !== into.id);
   const said = others.map(() => h("p", {}, "Comparing …"));
   put(
     place,
-    others.map((one, index) =>
-      h("div.row", {}, h("div.sides", {}, picture(gallery, one), picture(gallery, into)), said[index]),
+    others.map((other, index) =>
+      h("div.row", {}, h("div.sides", {}, picture(gallery, other), picture(gallery, into)), said[index]),
     ),
   );
   return Promise.all(

@@ -119,7 +119,7 @@ function usage(model, galleries) {
   const onmove = () => showing(place, () => busy(move, begin));
   const move = h("button", { ...named("Move it here"), onclick: onmove }, "Move it here");
   const begin = async () => {
-    const gallery = others.find((one) => one.id === wanted.value);
+    const gallery = others.find((other) => other.id === wanted.value);
     if (gallery && (await moveGallery(gallery, model))) go("galleries", gallery.id, "settings");
   };
   return h(
@@ -202,10 +202,10 @@ export function histogram({ name, scores }) {
 function det(model) {
   const series = [...model.calibrations]
     .sort((a, b) => b.default - a.default)
-    .map((one) => {
-      const known = one.points.filter((/** @type {any} */ point) => point.fnmr !== null);
+    .map((calibration) => {
+      const known = calibration.points.filter((/** @type {any} */ point) => point.fnmr !== null);
       return {
-        name: one.name + (one.default ? " (decides)" : ""),
+        name: calibration.name + (calibration.default ? " (decides)" : ""),
         points: known.map((/** @type {any} */ point) => [point.fmr, Math.max(point.fnmr, LEAST_FNMR)]),
         band: known
           .filter((/** @type {any} */ point) => point.fnmr_low !== null)
@@ -213,15 +213,15 @@ function det(model) {
         marks: true,
       };
     })
-    .filter((one) => one.points.length);
+    .filter((curve) => curve.points.length);
   if (!series.length) return h("p.small", {}, "FNMR was not measured, so there is no DET curve.");
-  const fmrs = series.flatMap((one) => one.points.map((/** @type {any[]} */ [fmr]) => fmr));
+  const fmrs = series.flatMap((curve) => curve.points.map((/** @type {any[]} */ [fmr]) => fmr));
   const rates = [1e-4, 1e-3, 1e-2, 0.1, 1];
   return chart({
     title: "DET curve",
     words:
       "FNMR against FMR at " +
-      `${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the ` +
+      `${series.map((curve) => `${curve.points.length} operating points of ${curve.name}`).join(" and ")}; the ` +
       "tables have the figures.",
     series,
     x: {

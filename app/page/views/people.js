@@ -251,13 +251,13 @@ function cell(gallery, subject, state) {
   ];
   const href = link("galleries", gallery.id, "people", subject.id);
   if (!state.chosen) return h("a.person", { href, title: subject.id }, inside);
-  const one = h("button.person", { type: "button", "aria-pressed": String(state.chosen.has(subject.id)) }, inside);
-  one.addEventListener("click", () => {
+  const button = h("button.person", { type: "button", "aria-pressed": String(state.chosen.has(subject.id)) }, inside);
+  button.addEventListener("click", () => {
     if (!state.chosen.delete(subject.id)) state.chosen.set(subject.id, subject);
-    one.setAttribute("aria-pressed", String(state.chosen.has(subject.id)));
+    button.setAttribute("aria-pressed", String(state.chosen.has(subject.id)));
     state.bar.update();
   });
-  return one;
+  return button;
 }
 
 /**

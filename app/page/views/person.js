@@ -87,19 +87,23 @@ function showHead(state) {
  * @param {any} corrections
  */
 function showWrong(state, corrections) {
-  const forget = (/** @type {any} */ one) => (/** @type {any} */ event) =>
+  const forget = (/** @type {any} */ correction) => (/** @type {any} */ event) =>
     showing(state.place, () =>
-      busy(event.currentTarget, () => remove(`${state.where}/corrections/${one.id}`).then(() => load(state))),
+      busy(event.currentTarget, () => remove(`${state.where}/corrections/${correction.id}`).then(() => load(state))),
     );
-  const row = (/** @type {any} */ one) =>
+  const row = (/** @type {any} */ correction) =>
     h(
       "li.row",
       {},
-      h("span", {}, `Said ${when(one.created_at)}, kept until ${when(one.expires_at)}`),
+      h("span", {}, `Said ${when(correction.created_at)}, kept until ${when(correction.expires_at)}`),
       session.may("enroll") &&
         h(
           "button.small",
-          { type: "button", "aria-label": `Forget what was said ${when(one.created_at)}`, onclick: forget(one) },
+          {
+            type: "button",
+            "aria-label": `Forget what was said ${when(correction.created_at)}`,
+            onclick: forget(correction),
+          },
           "Forget",
         ),
     );

@@ -29,12 +29,12 @@ export function remedies(photo, error, query, again) {
     offered.push(["Choose the face", () => choose(photo, query, again)]);
   if (!offered.length) return null;
   const button = (/** @type {any[]} */ [words, act]) => {
-    const one = h(
+    const element = h(
       "button.small",
-      { type: "button", "aria-label": `${words}: ${photo.name}`, onclick: () => busy(one, act) },
+      { type: "button", "aria-label": `${words}: ${photo.name}`, onclick: () => busy(element, act) },
       words,
     );
-    return one;
+    return element;
   };
   return h("div.row", {}, offered.map(button));
 }

@@ -140,7 +140,7 @@ function showAbout(state, job) {
 /** @param {any} state */
 function last(state) {
   const { summary } = state;
-  const all = Object.values(summary.counts).reduce((sum, one) => sum + one, 0);
+  const all = Object.values(summary.counts).reduce((sum, number) => sum + number, 0);
   const kinds = [
     ["", `Everything (${all})`],
     ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`]),
@@ -167,9 +167,11 @@ function last(state) {
   );
 }
 
-/** @param {Api.ErrorRate | null | undefined} one */
-const rate = (one) =>
-  one ? `${percent(one.value)} (${percent(one.low)} to ${percent(one.high)})` : "too few people to say";
+/** @param {Api.ErrorRate | null | undefined} measured */
+const rate = (measured) =>
+  measured
+    ? `${percent(measured.value)} (${percent(measured.low)} to ${percent(measured.high)})`
+    : "too few people to say";
 
 /** @param {any} state */
 function show(state) {
@@ -181,7 +183,7 @@ function show(state) {
   }
   const total = state.kind
     ? state.summary.counts[state.kind]
-    : Object.values(state.summary.counts).reduce((sum, one) => sum + one, 0);
+    : Object.values(state.summary.counts).reduce((sum, number) => sum + number, 0);
   put(
     state.body,
     h("p.small", { role: "status" }, `${whole(state.at + 1)} of ${whole(Math.max(total, state.findings.length))}`),
@@ -224,19 +226,19 @@ function side(state, face, words) {
 
 /** @param {any} finding */
 function because({ kind, evidence }) {
-  const { score: both, own_score: own, matching, fmr } = evidence;
+  const { score: both, own_score: ownScore, matching, fmr } = evidence;
   const rare = fmr ? `, which ${percent(fmr)} of strangers reach` : "";
   const known = (/** @type {any} */ value) => (value === null ? "less than any operating point" : score(value));
   if (kind === "same_person")
     return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
-  if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
+  if (kind === "outlier") return `The face scores ${known(ownScore)} at best with this person's other faces.`;
   if (kind === "corrected_face")
     return (
       `The face scores ${known(both)} with a photo that was recorded as not this person, and ` +
-      `${known(own)} at best with this person's other faces.`
+      `${known(ownScore)} at best with this person's other faces.`
     );
   if (kind === "no_good_face") return "No enrolled face of this person is good enough to be recognised reliably.";
-  return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
+  return `The face scores ${known(both)} with the other person${rare}, and ${known(ownScore)} at best with its own.`;
 }
 
 /**
@@ -307,7 +309,7 @@ function key(state, event) {
     return;
   const letter = ARROWS[event.key] ?? event.key.toLowerCase();
   const found = [...state.body.querySelectorAll("[data-key]")].find(
-    (one) => one.dataset.key === letter && !one.disabled,
+    (button) => button.dataset.key === letter && !button.disabled,
   );
   if (!found) return;
   event.preventDefault();

@@ -115,27 +115,27 @@ async function modelBody(gallery, home) {
     return button;
   };
   const where = path("galleries", gallery.id, "reembed");
-  const own = h("p", {}, "Its templates are of ", h("code", {}, gallery.embedder), ".");
-  if (moving) return [own, ...underWay(moving, where, act), place.element];
+  const current = h("p", {}, "Its templates are of ", h("code", {}, gallery.embedder), ".");
+  if (moving) return [current, ...underWay(moving, where, act), place.element];
   const others = (await models()).filter(
-    (/** @type {any} */ one) => one.task === "embed" && one.id !== gallery.embedder,
+    (/** @type {any} */ model) => model.task === "embed" && model.id !== gallery.embedder,
   );
-  if (!others.length) return [own, h("p.small", {}, "No other model is installed.")];
+  if (!others.length) return [current, h("p.small", {}, "No other model is installed.")];
   const { embedder: preferred } = await defaults();
-  const first = others.some((/** @type {any} */ one) => one.id === preferred) ? preferred : "";
+  const first = others.some((/** @type {any} */ model) => model.id === preferred) ? preferred : "";
   const choices = [
     ...(first ? [] : [["", "Choose a model"]]),
-    ...others.map((/** @type {any} */ one) => [one.id, one.title]),
+    ...others.map((/** @type {any} */ model) => [model.id, model.title]),
   ];
   const wanted = select(choices, first, () => {}, { "aria-label": "Other model" });
   const start = act("Move the gallery to it", () =>
     moveGallery(
       gallery,
-      others.find((/** @type {any} */ one) => one.id === wanted.value),
+      others.find((/** @type {any} */ model) => model.id === wanted.value),
     ),
   );
   return [
-    own,
+    current,
     h("div.row", {}, wanted, start),
     gallery.store === "crop"
       ? null

@@ -45,7 +45,7 @@ export function cameras(_segments, query) {
   const load = async (/** @type {string} */ gallery) => {
     const { cameras } = await get(path("galleries", gallery, "cameras"));
     again.set(() => refresh(gallery), EVERY_MS);
-    const cards = cameras.map((/** @type {Api.CameraState} */ one) => card(gallery, one));
+    const cards = cameras.map((/** @type {Api.CameraState} */ camera) => card(gallery, camera));
     return cards.length ? h("ul.cards", {}, cards) : howToBegin(gallery, "No camera yet");
   };
   const refresh = (/** @type {string} */ gallery) =>
@@ -111,7 +111,7 @@ function stateOf(gallery, camera) {
 
 /** @param {Api.CameraState} camera */
 function whyPoor({ reasons = {}, width }) {
-  const [worst] = Object.entries(reasons).sort(([, one], [, other]) => other - one)[0] ?? ["small_face"];
+  const [worst] = Object.entries(reasons).sort(([, first], [, second]) => second - first)[0] ?? ["small_face"];
   if (worst === "small_face" || (width && width < NARROW))
     return `Faces are ${width ? `${Math.round(width)} px wide` : "too small"}: move the camera or use the main stream.`;
   return ADVICE[worst] ?? "Faces are too poor to be compared: light the place, or move the camera nearer.";

@@ -155,7 +155,7 @@ export function seen(gallery, subject) {
     const asked = { subject, limit: SHOWN };
     const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), asked);
     if (!sightings.length) return h("p.small", {}, "By no camera, as far as sightings are kept.");
-    const row = (/** @type {Api.Sighting} */ one) => card(gallery, one, again, true);
+    const row = (/** @type {Api.Sighting} */ shown) => card(gallery, shown, again, true);
     return [h("ul.seen", {}, sightings.map(row)), more && h("p", {}, h("a", { href: all }, "All of them"))];
   };
   void again();

@@ -106,7 +106,7 @@ class Day {
    * @param {string | undefined} name
    */
   name(name) {
-    if (name && !Array.from(this.cameras.options, (one) => one.value).includes(name))
+    if (name && !Array.from(this.cameras.options, (option) => option.value).includes(name))
       this.cameras.append(h("option", { value: name }, name));
   }
 
@@ -179,7 +179,7 @@ class Day {
     const home = within(this.days, "section.stack", day, () => h("h2", {}, dayName(day)));
     const part = within(home, "section.stack", hour, () => [h("h3", {}, hours), h("ul.seen")]);
     const items = part.querySelector("ul");
-    items.insertBefore(row, [...items.children].find((one) => one.dataset.at < row.dataset.at) ?? null);
+    items.insertBefore(row, [...items.children].find((item) => item.dataset.at < row.dataset.at) ?? null);
   }
 
   /**
@@ -235,8 +235,8 @@ class Day {
  * @param {() => Page.Child} contents
  */
 function within(home, tag, at, contents) {
-  const parts = [...home.children].filter((one) => one.dataset.at);
-  const next = parts.find((one) => Number(one.dataset.at) <= at);
+  const parts = [...home.children].filter((part) => part.dataset.at);
+  const next = parts.find((part) => Number(part.dataset.at) <= at);
   if (next && Number(next.dataset.at) === at) return next;
   const made = h(tag, { "data-at": String(at) }, contents());
   home.insertBefore(made, next ?? null);

@@ -45,10 +45,12 @@ export class Waiting {
       const [{ strangers }, { strangers: ignored }, ...pages] = await Promise.all(asked);
       if (this.body.querySelector("input:focus")?.value) return; // somebody types
       /** @type {Api.Sighting[]} */
-      const single = pages.flatMap((page) => page.sightings).filter((one) => !one.stranger && one.has_crop);
+      const single = pages
+        .flatMap((page) => page.sightings)
+        .filter((sighting) => !sighting.stranger && sighting.has_crop);
       this.strangers = strangers;
-      const some = single.slice(0, SHOWN).map((one) => this.single(one));
-      const cards = [...this.strangers.map((one) => this.stranger(one)), ...some];
+      const shown = single.slice(0, SHOWN).map((sighting) => this.single(sighting));
+      const cards = [...this.strangers.map((stranger) => this.stranger(stranger)), ...shown];
       const asking = [
         h("h2", {}, "Who is this?"),
         h("p.small", {}, "A name enrolls the picture: from then on the person is recognised."),
@@ -181,7 +183,7 @@ export class Waiting {
    */
   async sort(stranger, where) {
     const { sightings } = await get(`${this.home}/sightings`, { stranger: stranger.id, limit: MOST });
-    const others = this.strangers.filter((one) => one.id !== stranger.id);
+    const others = this.strangers.filter((other) => other.id !== stranger.id);
     const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
     const join = (/** @type {string} */ id) => post(`${this.home}/strangers/${id}/merge`, { into: stranger.id });
     const place = problemPlace();
@@ -195,8 +197,8 @@ export class Waiting {
         const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
         return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
       };
-      const apart = sightings.map((/** @type {any} */ one) => tile(one, "Somebody else", part));
-      const same = others.map((one) => tile(one, "The same person", join));
+      const apart = sightings.map((/** @type {any} */ sighting) => tile(sighting, "Somebody else", part));
+      const same = others.map((other) => tile(other, "The same person", join));
       const forget = async (/** @type {any} */ event) => {
         const button = event.currentTarget;
         const text = `${count(stranger.sightings, "sighting")} of this person go, with pictures and events.`;
@@ -219,14 +221,14 @@ export class Waiting {
 
   /** @param {Api.Stranger[]} ignored */
   ignored(ignored) {
-    const again = (/** @type {Api.Stranger} */ one) => async () => {
-      await patch(`${this.home}/strangers/${one.id}`, { ignored: false });
+    const again = (/** @type {Api.Stranger} */ stranger) => async () => {
+      await patch(`${this.home}/strangers/${stranger.id}`, { ignored: false });
       return "This one is asked about again.";
     };
-    const row = (/** @type {Api.Stranger} */ one) => {
-      const words = h("span", {}, `${one.note ?? "ignored"}, last ${moment(one.last_at)}`);
-      const asking = session.may("enroll") && this.act("Ask again", again(one));
-      return h("li.row", {}, pictureOf(this.gallery, bestOf(one)), words, asking);
+    const row = (/** @type {Api.Stranger} */ stranger) => {
+      const words = h("span", {}, `${stranger.note ?? "ignored"}, last ${moment(stranger.last_at)}`);
+      const asking = session.may("enroll") && this.act("Ask again", again(stranger));
+      return h("li.row", {}, pictureOf(this.gallery, bestOf(stranger)), words, asking);
     };
     return h("details", {}, h("summary", {}, `Ignored: ${ignored.length}`), h("ul.tiles", {}, ignored.map(row)));
   }

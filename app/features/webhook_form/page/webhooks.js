@@ -31,12 +31,12 @@ export function webhooks() {
     filling(place, body, async () => {
       /** @type {Api.Webhook[]} */
       const found = (await get(path("webhooks"))).webhooks;
-      const names = await namesOf(found.flatMap((one) => one.subjects ?? []));
+      const names = await namesOf(found.flatMap((webhook) => webhook.subjects ?? []));
       if (found.length)
         return h(
           "ul.stack",
           {},
-          found.map((one) => card(one, names, act)),
+          found.map((webhook) => card(webhook, names, act)),
         );
       return nothing(
         "No webhook yet",
@@ -60,9 +60,9 @@ export function webhooks() {
  * @param {Api.WebhookSubject[]} people
  */
 async function namesOf(people) {
-  const named = async (/** @type {Api.WebhookSubject} */ one) => {
-    const found = await get(path("galleries", one.gallery, "subjects", one.subject)).catch(() => null);
-    return /** @type {[string, string]} */ ([who(one), nameOf(found ?? one)]);
+  const named = async (/** @type {Api.WebhookSubject} */ person) => {
+    const found = await get(path("galleries", person.gallery, "subjects", person.subject)).catch(() => null);
+    return /** @type {[string, string]} */ ([who(person), nameOf(found ?? person)]);
   };
   return new Map(await Promise.all(people.slice(0, LOOKED_UP).map(named)));
 }
@@ -70,41 +70,44 @@ async function namesOf(people) {
 /**
  * @typedef {(button: any, words: string, work: () => Promise<unknown>) => Promise<unknown>} Act does the work, says
  *   the words and shows what there is then
- * @param {Api.Webhook} one
+ * @param {Api.Webhook} webhook
  * @param {Map<string, string>} names
  * @param {Act} act
  */
-function card(one, names, act) {
+function card(webhook, names, act) {
   const named = (/** @type {Api.WebhookSubject} */ person) => names.get(who(person)) ?? person.subject;
-  const where = path("webhooks", one.id);
+  const where = path("webhooks", webhook.id);
   const onresume = (/** @type {any} */ event) =>
     act(event.currentTarget, "It is sent to again.", () => post(`${where}/resume`));
   const ondrop = async (/** @type {any} */ event) => {
     const button = event.currentTarget;
-    if (await confirm({ title: "Delete this webhook?", text: `${one.url}. ${DROP}`, action: "Delete it" }))
+    if (await confirm({ title: "Delete this webhook?", text: `${webhook.url}. ${DROP}`, action: "Delete it" }))
       await act(button, "The webhook is deleted.", () => remove(where));
   };
-  const [word, kind] = standing(one);
+  const [word, kind] = standing(webhook);
   return h(
     "li.card.webhook",
     {},
-    h("div.row.apart", {}, h("h2.url", {}, one.url), h(`span.pill.${kind}`, {}, word)),
+    h("div.row.apart", {}, h("h2.url", {}, webhook.url), h(`span.pill.${kind}`, {}, word)),
     facts([
-      ["When", sentence(list(one.kinds.map((name) => KINDS[name] ?? name)))],
-      ["Galleries", one.galleries ? list(one.galleries) : ALL],
-      ["Cameras", one.cameras ? list(one.cameras) : ALL],
-      ["People", one.subjects ? list(one.subjects.map(named)) || "those it was for are gone: nothing is sent" : ALL],
-      ["At most", one.quiet_s && `one like another in ${one.quiet_s} seconds`],
-      ["Last delivery", when(one.delivered_at)],
-      ["Problem", one.last_error],
-      ["Failing since", one.failing_since && when(one.failing_since)],
+      ["When", sentence(list(webhook.kinds.map((name) => KINDS[name] ?? name)))],
+      ["Galleries", webhook.galleries ? list(webhook.galleries) : ALL],
+      ["Cameras", webhook.cameras ? list(webhook.cameras) : ALL],
+      [
+        "People",
+        webhook.subjects ? list(webhook.subjects.map(named)) || "those it was for are gone: nothing is sent" : ALL,
+      ],
+      ["At most", webhook.quiet_s && `one like another in ${webhook.quiet_s} seconds`],
+      ["Last delivery", when(webhook.delivered_at)],
+      ["Problem", webhook.last_error],
+      ["Failing since", webhook.failing_since && when(webhook.failing_since)],
     ]),
     h(
       "div.row",
       {},
-      one.state === "set_aside" &&
-        h("button.small", { type: "button", "aria-label": `Resume ${one.url}`, onclick: onresume }, "Resume"),
-      h("button.danger.small", { type: "button", "aria-label": `Delete ${one.url}`, onclick: ondrop }, "Delete"),
+      webhook.state === "set_aside" &&
+        h("button.small", { type: "button", "aria-label": `Resume ${webhook.url}`, onclick: onresume }, "Resume"),
+      h("button.danger.small", { type: "button", "aria-label": `Delete ${webhook.url}`, onclick: ondrop }, "Delete"),
     ),
   );
 }
@@ -125,7 +128,7 @@ const standing = ({ state, attempts }) => {
 async function add(place) {
   const found = await showing(place, everyGallery);
   if (!found) return false;
-  const ids = found.map((/** @type {Api.Gallery} */ one) => one.id);
+  const ids = found.map((/** @type {Api.Gallery} */ gallery) => gallery.id);
   const url = h("input", {
     type: "url",
     required: true,
@@ -175,33 +178,33 @@ class People {
     this.shown = h("div.people-chosen", {});
     const options = galleries.map((id) => /** @type {Page.Option} */ ([id, id]));
     const gallery = select(options, galleries[0], () => {}, { "aria-label": "Gallery of the person" });
-    const one = new PersonField(
+    const finder = new PersonField(
       () => gallery.value,
       {},
       (/** @type {Api.Subject} */ subject) => {
-        one.input.value = "";
-        one.chosen = null;
+        finder.input.value = "";
+        finder.chosen = null;
         this.take({ gallery: gallery.value, subject: subject.id, name: nameOf(subject) });
       },
     );
-    const label = h("label", { for: one.input.id }, "Only about these people");
-    const row = h("div.row", {}, one.element, galleries.length > 1 && gallery);
+    const label = h("label", { for: finder.input.id }, "Only about these people");
+    const row = h("div.row", {}, finder.element, galleries.length > 1 && gallery);
     this.element = h("div.field", {}, label, row, h("p.hint", {}, "Everybody, if nobody is chosen."), this.shown);
   }
 
-  /** @param {Api.WebhookSubject & {name: string}} one */
-  take(one) {
-    if (!this.chosen.some((other) => who(other) === who(one))) this.chosen.push(one);
+  /** @param {Api.WebhookSubject & {name: string}} person */
+  take(person) {
+    if (!this.chosen.some((other) => who(other) === who(person))) this.chosen.push(person);
     this.show();
   }
 
   show() {
-    const button = (/** @type {Api.WebhookSubject & {name: string}} */ one) => {
+    const button = (/** @type {Api.WebhookSubject & {name: string}} */ person) => {
       const onclick = () => {
-        this.chosen = this.chosen.filter((other) => other !== one);
+        this.chosen = this.chosen.filter((other) => other !== person);
         this.show();
       };
-      return h("button.small", { type: "button", "aria-label": `Without ${one.name}`, onclick }, one.name, " ×");
+      return h("button.small", { type: "button", "aria-label": `Without ${person.name}`, onclick }, person.name, " ×");
     };
     put(this.shown, this.chosen.map(button));
   }
