@@ -1,4 +1,4 @@
-"""The closed sets of words in requests, answers and settings, each declared once."""
+"""The closed sets of words that several modules use in requests, answers and settings, each declared once."""
 
 from __future__ import annotations
 

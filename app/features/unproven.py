@@ -12,6 +12,8 @@ from app.api.components import Components
 from app.concurrency.admission import CALLER_SHARE, Admission, Shares, Visit
 from app.concurrency.overload import Why
 
+UNPROVEN_S = 10.0
+"""Seconds within which a body must arrive whose sender has proven nothing yet: 6 Mbit/s for the largest photo."""
 UNPROVEN = 64
 """Maximum requests whose bodies may be arriving, apart from those of callers that have signed before. A further one
 replaces the oldest."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -13,11 +12,9 @@ from onnx import ModelProto, TensorProto
 
 from app.errors import Unusable
 from app.models.reference import external_tensor, keep_data_inputs, plain_session
-from app.package.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
+from app.package.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE, Dtype, Layout
 from app.types import Vectors
 
-Layout: TypeAlias = Literal["nhwc", "nchw"]
-Dtype: TypeAlias = Literal["uint8", "float32"]
 DTYPES: dict[int, Dtype] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
 CHANNELS = 3
 LEAST_DIMENSION = 8

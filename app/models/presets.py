@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.choices import Preset
 from app.errors import Unusable
-from app.models.graph_facts import Dtype, Layout
-from app.package.manifest import SourceInput
+from app.package.manifest import Colour, Dtype, Layout, SourceInput
 from app.types import Pixels, Vectors
 
-Colour: TypeAlias = Literal["rgb", "bgr"]
 Channels: TypeAlias = tuple[float, float, float]
 LEAST_SEPARATION = 1.0
 """Mean separation over people below which a model doesn't tell people apart. On four photos each of 64 people of CelebA

@@ -13,12 +13,17 @@ import math
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from app.package.cards import BiasCard, ConditionCard, Name, Rate, RateInterval, Score, Sha256, Strict
 
+PackageTask: TypeAlias = Literal["detect", "embed", "liveness"]
+Layout: TypeAlias = Literal["nhwc", "nchw"]
+Dtype: TypeAlias = Literal["uint8", "float32"]
+Colour: TypeAlias = Literal["rgb", "bgr"]
+CutShape: TypeAlias = Literal["square", "box"]
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
 LEAST_CUT_SIDE, MOST_CUT_SIDE = 16, 512
@@ -81,9 +86,9 @@ class Cutout(Strict):
 class SourceInput(Strict):
     """The input of the file's graph, if it differs from the contract's uint8 RGB crops."""
 
-    layout: Literal["nhwc", "nchw"] = "nhwc"
-    dtype: Literal["uint8", "float32"] = "uint8"
-    colour: Literal["rgb", "bgr"] = "rgb"
+    layout: Layout = "nhwc"
+    dtype: Dtype = "uint8"
+    colour: Colour = "rgb"
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Subtracted from pixels 0-255 before the graph, in the graph's own colour order."""
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
@@ -140,7 +145,7 @@ class Tensor(Strict):
     """One input or output of the contract; a letter in the shape stands for any size."""
 
     shape: tuple[int | str, ...]
-    dtype: Literal["uint8", "float32"]
+    dtype: Dtype
     meaning: str
 
 
@@ -238,7 +243,7 @@ class LivenessCut(Strict):
 
     scale: float = Field(ge=1, le=8)
     """Side of the cut as a multiple of the box's."""
-    shape: Literal["square", "box"] = "square"
+    shape: CutShape = "square"
     """``square``: of the box's longer side. ``box``: in the box's own proportions, squeezed into the square input."""
     edge: Literal["reflect", "move"] = "reflect"
     """What to do at the photo's edge. ``reflect``: the photo is mirrored there. ``move``: the cut is moved into the
@@ -306,7 +311,7 @@ class Manifest(Strict):
 
     name: Name
     version: Name
-    task: Literal["detect", "embed", "liveness"]
+    task: PackageTask
     title: str
     description: str = ""
     source: Annotated[FileSource | CarrierSource | UrlSource, Field(discriminator="kind")]

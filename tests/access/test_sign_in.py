@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from app.access.audit import AuditEntry, AuditStore
-from app.db.clock import ClockGuard
+from app.db.clock import DAY_S, ClockGuard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
 from app.errors import DatabaseUnavailable, InvalidInput
-from app.features.sign_in.codes import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
+from app.features.sign_in.codes import CACHE_S, CODE_VALID_S, Invitations, Sessions, SignInCodes
 from app.features.sign_in.routes import SESSION_COOKIE, SESSION_HEADER
 from app.gallery.store import Store
 from app.server.data_folder import load_key

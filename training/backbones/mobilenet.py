@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from app.package.manifest import CROP_SIDE
 from training.backbones.iresnet import STRIDE, Embedding, initialise, last_side
 from training.backbones.mobilefacenet import convolution
 
@@ -26,7 +27,7 @@ class MobileNet(nn.Module):
     """(B, 3, size, size) float in [-1, 1] -> (B, dim); `size` a multiple of 16, `widths` 14 channel counts."""
 
     def __init__(
-        self, dim: int = 512, *, size: int = 112, widths: Sequence[int] = WIDTHS, dropout: float = 0.0
+        self, dim: int = 512, *, size: int = CROP_SIDE, widths: Sequence[int] = WIDTHS, dropout: float = 0.0
     ) -> None:
         super().__init__()
         if len(widths) != len(WIDTHS):

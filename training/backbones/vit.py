@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from app.package.manifest import CROP_SIDE
 from training.backbones.blocks import Blocks
 
 SIZES: dict[str, dict[str, int]] = {
@@ -88,7 +89,7 @@ class FaceViT(nn.Module):
         depth: int = 12,
         heads: int = 8,
         patch: int = DEFAULT_PATCH,
-        size: int = 112,
+        size: int = CROP_SIDE,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from app.api.operation import Operation
 from app.api.wire import WireFormat, answer_problem, callers_of, given_key
 from app.errors import InvalidInput, LikenessError
 from app.features.forms import read_again, texts
-from app.features.unproven import unproven_of
+from app.features.unproven import UNPROVEN_S, unproven_of
 
 PREFIX = "/v1/vision/"
 KEY_FIELDS = ("api_key", "admin_key")
@@ -34,8 +34,6 @@ MESSAGES = {
 KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
 """Our statuses that are kept, and the one that replaces others below 500: DeepStack's clients know 400, 403 and 500."""
 SERVER_ERROR = 500
-UNPROVEN_S = 10.0
-"""Seconds within which a body that contains the key must arrive: 6 Mbit/s for the largest photo."""
 
 
 class DeepStack(WireFormat):

@@ -33,7 +33,7 @@ COUNTS_S = 15.0
 COUNTING_S = 2.0
 """Seconds that a request waits for a new count."""
 
-Sizes: TypeAlias = Mapping[int, int]
+BatchSizes: TypeAlias = Mapping[int, int]
 """The number of batches by size."""
 _log = logging.getLogger(LOGGER)
 
@@ -212,7 +212,7 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, meaning, value=value)
 
 
-def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
+def _buckets(sizes: BatchSizes) -> list[tuple[str, float]]:
     """Return cumulative buckets, the total last."""
     ends = [(str(float(end)), float(sum(n for size, n in sizes.items() if size <= end))) for end in BATCH_BUCKETS]
     return [*ends, ("+Inf", float(sum(sizes.values())))]

@@ -42,7 +42,7 @@ from app.features.rekognition.sigv4 import (
     signing_key,
     unknown_client,
 )
-from app.features.unproven import unproven_of
+from app.features.unproven import UNPROVEN_S, unproven_of
 
 PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
@@ -53,9 +53,6 @@ MAX_JSON = 256 * 1024
 """Maximum bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
 """Maximum bytes of a body to hash in the event loop; larger ones are hashed in a thread."""
-UNPROVEN_S = 10.0
-"""Seconds within which a body must arrive if this key has sent no valid signature from this address yet: 6 Mbit/s for
-the largest photo."""
 CLAIM = "rekognition_claim"
 MAX_CACHED = 10_000
 Key = TypeVar("Key")

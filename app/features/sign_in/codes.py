@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from app.access.audit import AuditEntry
 from app.access.keys import digest_of
-from app.db.clock import STEP_S
+from app.db.clock import DAY_S, STEP_S
 from app.db.encryption import Sealer
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
@@ -35,7 +35,6 @@ ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
 """Seconds for which a session's key is reused without a look-up; an ended session works for at most as long."""
 CACHE_SIZE = 1_000
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

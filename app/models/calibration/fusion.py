@@ -17,6 +17,7 @@ import numpy as np
 
 from app.models.calibration.intervals import Bools, Floats, Ints, allowed_errors
 from app.models.calibration.operating_points import BLOCK, NOBODY, SamePeople, rows_of_people
+from app.models.calibration.pairs import STEPS
 from app.package.thresholds import fuse
 from app.types import Vectors
 
@@ -30,8 +31,6 @@ power of 0.32 at 1e-2, 0.30 at 1e-3, 0.28 at 1e-4 and 0.23 at 3e-5."""
 LEAST_MATCHES = 100
 LEAST_PEOPLE = 100
 """Minimum people with a number of photos for it to count: fewer would not represent people in general."""
-STEPS = 30
-"""Number of halvings of the range 0 to 1: the power is exact to 1e-9."""
 
 
 def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY, seed: int = 0) -> float | None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,8 @@ from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
 from app.models.commands import archives
 from app.models.commands.measuring import NOT_MEASURED, check_name
-from app.package.folders import OWN_FOLDER, Package, find_packages, select
-from app.package.manifest import Licence, LivenessContract
+from app.package.folders import OWN_FOLDER, SHOWN_FMR, Package, find_packages, select
+from app.package.manifest import Colour, CutShape, Licence, LivenessContract, PackageTask
 from app.wording import near
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 PHOTOS_OF_FACES = 20
 """Number of packaged photos, including smaller copies, that a detector is tried on."""
-SHOWN_FMR = 1e-4
-"""The server's default rate."""
 TIME_LIMIT_S = 900.0
 """Seconds for checking a file. SFace's takes a minute on two busy cores."""
 
@@ -209,7 +207,7 @@ def add(
     name: Annotated[
         str | None, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -. The tar of a package has it.")
     ] = None,
-    task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
+    task: Annotated[PackageTask, typer.Option(help="What the model does.")] = "embed",
     licence: Annotated[
         str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
     ] = None,
@@ -218,7 +216,7 @@ def add(
         Preset | None,
         typer.Option(help="Whose input the file takes: colour order, mean, std and size together."),
     ] = None,
-    colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order of its input.")] = None,
+    colour: Annotated[Colour | None, typer.Option(help="Colour order of its input.")] = None,
     mean: Annotated[
         str | None, typer.Option(help="Subtracted from pixels 0-255: a number, or three with commas, in channel order.")
     ] = None,
@@ -231,7 +229,7 @@ def add(
         typer.Option(help="Folder with a folder of photos for each person, on which all presets are tried."),
     ] = None,
     cut: Annotated[
-        Literal["square", "box"] | None,
+        CutShape | None,
         typer.Option(
             help="Liveness: what the model is shown. square: of the box's longer side, mirrored beyond the photo's "
             "edge. box: in the box's proportions, moved into the photo."
