@@ -136,7 +136,6 @@ class Embedders:
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # least recently used first
         self._manifests = CurrentManifests()
-        self._points: dict[str, tuple[Package, Thresholds]] = {}
         self._closed = False
         self._past: Counter[int] = Counter()  # batch sizes of closed packages
         self._warned: set[str] = set()
@@ -210,11 +209,9 @@ class Embedders:
         if bound is not package or time.monotonic() - asked_at >= BOUND_S:
             self._check_again(package, was_bound=bound is package)
         now = self._manifests.read(package)
-        known = self._points.get(package_id)
-        if known is None or known[0] is not now:
+        if now.warnings:
             self._warn(now)
-            known = self._points[package_id] = now, Thresholds(now.manifest)
-        return known[1]
+        return now.thresholds
 
     def _check_again(self, package: Package, *, was_bound: bool) -> None:
         """Raise PackageUnavailable if the package didn't make the stored templates of its id; without a database, trust

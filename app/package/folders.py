@@ -18,6 +18,7 @@ from app.errors import InvalidInput, Unusable
 from app.files import read_regular
 from app.package.cards import Name, Strict
 from app.package.manifest import Calibration, Manifest
+from app.package.thresholds import Thresholds
 from app.wording import found_wrong
 
 MANIFEST_NAME = "manifest.json"
@@ -44,6 +45,11 @@ class Package:
     @cached_property
     def id(self) -> str:
         return self.manifest.id
+
+    @cached_property
+    def thresholds(self) -> Thresholds:
+        """Return the operating points that its manifest states."""
+        return Thresholds(self.manifest)
 
     @property
     def added(self) -> bool:
