@@ -93,7 +93,7 @@ def memory_limit(root: Path = Path("/")) -> int:
     """Return the bytes of memory that control groups leave to this process, or half of the machine's memory."""
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     second, first = (read_limits("memory", name, root=root) for name in ("memory.max", "memory.limit_in_bytes"))
-    limits = [int(text) for (text,) in (*second, *first) if text.isdecimal()]  # `max` is no limit
+    limits = [int(text) for (text,) in (*second, *first) if text.isdecimal()]  # `max` stands for unlimited
     return min((limit for limit in limits if limit < 2 * half), default=half)
 
 

@@ -434,8 +434,8 @@ class Connection(HttpToolsProtocol):
         self.linger(LINGER_S)
 
     def linger(self, seconds: float) -> None:
-        """Send no more, and drop what still comes until the client closes, for so many seconds at most: closing at once
-        could make it lose the answer (RFC 9112, 9.6)."""
+        """Send no more, and drop what still comes, until the client closes or this many seconds have passed: closing at
+        once could make it lose the answer (RFC 9112, 9.6)."""
         self._refused = True
         if self.transport.can_write_eof():
             self.transport.write_eof()

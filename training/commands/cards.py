@@ -196,7 +196,9 @@ def turned(
     out: options.Out,
     photos_of: options.PhotosOf = None,
     most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
-    skip_people: Annotated[int, typer.Option(min=0, help="Leave out the first so many people who have a mate.")] = 0,
+    skip_people: Annotated[
+        int, typer.Option(min=0, help="Number of people with a mate to leave out, from the first on.")
+    ] = 0,
     singles: Annotated[
         bool, typer.Option("--singles", help="Take people with one photo too, as where who a photo shows is not known.")
     ] = False,

@@ -33,7 +33,7 @@ COLUMNS = ("labels", "file", "offset", "size")
 FACTS = "index.json"
 FETCHED_AT_ONCE = 2
 MOST_DAMAGED = 0.01
-"""Share of damaged images from which on a run ends: so many mean a broken copy of the set."""
+"""Share of damaged images from which on a run ends, since that many mean a broken copy of the set."""
 
 
 class IndexedFaces(FaceSet):

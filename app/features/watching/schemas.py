@@ -265,7 +265,7 @@ class WebhookCreate(Params):
         default=0,
         ge=0,
         le=86_400,
-        description="After an event, others of the same kind, camera and person are left out for so many seconds.",
+        description="After an event, others of the same kind, camera and person are left out for this many seconds.",
     )
 
 

@@ -1793,7 +1793,7 @@ export interface WebhookCreate {
   cameras?: Array<string> | null;
   /** Only what names one of these people, and the `name_changed` that takes such a name back. */
   subjects?: Array<WebhookSubject> | null;
-  /** After an event, others of the same kind, camera and person are left out for so many seconds. */
+  /** After an event, others of the same kind, camera and person are left out for this many seconds. */
   quiet_s?: number;
 }
 
