@@ -38,7 +38,7 @@ from app.gallery.store import Change, Store
 from app.gallery.subjects import terms_columns, touch_subjects, write_faces, write_subjects
 from app.gallery.text import check_visible, clean_id, is_unnamed
 from app.search.follower import LocalBackend
-from app.search.index import WIDEN
+from app.search.index import widened
 from app.search.registry import IndexBackend, IndexRegistry, Searchable, SharedSearches
 from app.search.types import IndexSpec
 from app.types import UNIT_TOLERANCE, Sizes, Template, Vectors
@@ -204,19 +204,18 @@ class GallerySearch:
         but don't take others' places. Raises Overloaded if too many searches wait.
         """
         vectors = unit_vectors(self.spec, probes)
-        found: list[list[Candidate]] = [[] for _ in probes]
-        places, wanted = list(range(len(probes))), limit
-        while places:
+
+        def nearest(places: Sequence[int], wanted: int) -> list[list[Candidate] | None]:
             rankings = self._shared.run(self._index, vectors[places], wanted, enrolling=enrolling)
             near = [[match for match in ranking if match.score >= least] for ranking in rankings]
-            short = []
-            for place, matches, candidates in zip(places, near, self._store.candidates(near), strict=True):
+            found: list[list[Candidate] | None] = []
+            for matches, candidates in zip(near, self._store.candidates(near), strict=True):
                 counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
-                if counted < limit and len(matches) == wanted:
-                    short.append(place)  # the index may have more
-                found[place] = candidates if enrolling else candidates[:limit]
-            places, wanted = short, WIDEN * wanted
-        return found
+                short = counted < limit and len(matches) == wanted  # the index may have more
+                found.append(None if short else candidates if enrolling else candidates[:limit])
+            return found
+
+        return widened(nearest, len(probes), limit)
 
     def verify(self, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject. Raises SubjectNotFound; Conflict ``subject_without_faces``."""

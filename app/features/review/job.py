@@ -16,7 +16,6 @@ from app.features.review.records import Draft, Summary
 from app.features.review.rules import STRANGERS_FMR, Points
 from app.features.review.separation import Counts, Separation
 from app.features.review.store import Reviews
-from app.features.widening import widened
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.jobs.records import Job
@@ -24,6 +23,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
+from app.search.index import widened
 from app.search.registry import Searchable
 from app.search.types import FaceBlock, Match
 from app.types import Sizes, Vector, Vectors, utc_now
