@@ -86,8 +86,8 @@ class Objections:
         details = {"subject": resembled.subject, "face_id": resembled.face_id, "score": resembled.score}
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
-    def named(self, ids: Mapping[int, tuple[int, str]]) -> Objections:
-        """Return the objections with the image's index and the face's id for each place in the batch."""
+    def named(self, ids: Mapping[int, tuple[int, str | None]]) -> Objections:
+        """Return the objections with the image's index, and the face's id if it has one, for each place."""
         three = {"duplicate": self.duplicate, "conflict": self.conflict, "unlike": self.unlike}
         named: dict[str, Any] = {}
         for name, resembled in three.items():

@@ -398,7 +398,9 @@ class Operations:
                     objections = check_faces(searched, own, measured, fmr, refuse=refuse, tell=tell, track=track)
                     objections = find_unlike(searched, own, measured, objections) if tell else objections
         good: dict[int, tuple[Chosen, Objections]] = {}
-        for index, chosen, objection in zip(taken, faces, objections, strict=True):
+        images_of = {place: (index, None) for place, index in enumerate(taken)}
+        for index, chosen, unnamed in zip(taken, faces, objections, strict=True):
+            objection = unnamed.named(images_of)
             if objection.refused and objection.error:
                 rejected.append(Rejected(index, objection.error, objection))
             else:
@@ -411,8 +413,8 @@ class Operations:
             made = self.add(gallery, subject, new, terms, also)
         self.observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
-        # A face may resemble one of this request, which so far is known by its place among those taken.
-        ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
+        # A face may resemble one of this request, which is so far known by its image alone.
+        ids = {index: (index, row.face_id) for index, row in rows.items()}
         enrolled = [
             (index, chosen.face, rows[index], objection.named(ids)) for index, (chosen, objection) in good.items()
         ]

@@ -25,6 +25,11 @@ def dark(photo: bytes) -> bytes:
     return encoded((pixels * 0.05).astype(np.uint8))
 
 
+def small(photo: bytes) -> bytes:
+    """So small that its template is another, though of the same person."""
+    return encoded(np.asarray(Image.open(io.BytesIO(photo)).convert("RGB").resize((64, 64)).resize((256, 256))))
+
+
 def identified(api: httpx.Client, gallery: str, *images: bytes, **params: str) -> schemas.IdentifyAnswer:
     asked = {"track": "true", "explain": "true", **params}
     response = api.post(f"{gallery}/identify", files=[("image", image) for image in images], data=asked)
@@ -116,6 +121,8 @@ def test_a_track_is_enrolled_with_one_decision_of_conflict(api: httpx.Client, ga
 
     rejected = error_of(enrolled(AGAIN, dark(AGAIN), track="true"), 422, "nothing_enrolled")["rejected"]
     assert [row["code"] for row in rejected] == ["face_conflict", "low_quality"]
+    rejected = error_of(enrolled(EMPTY, small(AGAIN), small(AGAIN), track="true"), 422, "nothing_enrolled")["rejected"]
+    assert rejected[2]["duplicate"]["index"] == 1, "the image's index, though the first image was not taken"
     mixed = enrolled(HOPPER, AGAIN).raise_for_status().json()
     assert [row["index"] for row in mixed["rejected"]] == [1], "one by one the second is Eileen"
     api.delete(f"{gallery}/subjects/grace").raise_for_status()
