@@ -381,7 +381,7 @@ class Operations:
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
-            with self.use_in(gallery, gallery.embedder) as used:
+            with self._embedders.use(gallery.embedder) as used:
                 taken = dict(zip(taken, self.embed_chosen(taken.values(), used), strict=True))
             if any(chosen.poor for chosen in taken.values()):
                 taken, turned = self._without_unmatched(gallery, subject, taken, tell=tell)
@@ -389,14 +389,8 @@ class Operations:
                 if not taken:
                     raise all_rejected(rejected)
             faces = list(taken.values())
-            objections = [NOTHING] * len(faces)
-            if policy != "allow":
-                searched, measured = self.galleries.open_search(gallery, used.id), used.thresholds
-                own = [(subject, template_of(chosen.face)) for chosen in faces]
-                with timed(stages, "search"):
-                    fmr, refuse = self.defaults.fmr, policy == "reject"
-                    objections = check_faces(searched, own, measured, fmr, refuse=refuse, tell=tell, track=track)
-                    objections = find_unlike(searched, own, measured, objections) if tell else objections
+            own = [(subject, template_of(chosen.face)) for chosen in faces]
+            objections = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
         good: dict[int, tuple[Chosen, Objections]] = {}
         images_of = {place: (index, None) for place, index in enumerate(taken)}
         for index, chosen, unnamed in zip(taken, faces, objections, strict=True):
@@ -482,20 +476,25 @@ class Operations:
         *,
         tell: bool = True,
         unlike: bool = False,
+        track: bool = False,
+        stages: dict[str, float] | None = None,
     ) -> list[Objections]:
-        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`); with ``unlike``
-        also whether it looks like none of its subject's others."""
+        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`, also for
+        ``track``); with ``unlike`` also whether it looks like none of its subject's others. ``stages`` gets the time
+        of the search."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         package = faces[0][1].package
         searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
-        objections = check_faces(searched, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell)
-        for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
-            places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
-            own, before = [faces[place] for place in places], [objections[place] for place in places]
-            for place, objection in zip(places, find_unlike(searched, own, measured, before), strict=True):
-                objections[place] = objection
+        with timed({} if stages is None else stages, "search"):
+            refuse, fmr = policy == "reject", self.defaults.fmr
+            objections = check_faces(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
+            for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
+                places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
+                own, before = [faces[place] for place in places], [objections[place] for place in places]
+                for place, objection in zip(places, find_unlike(searched, own, measured, before), strict=True):
+                    objections[place] = objection
         return objections
 
     def create_gallery(

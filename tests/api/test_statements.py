@@ -69,6 +69,18 @@ def test_a_request_reads_its_gallery_once_and_a_change_again_under_its_lock(
     assert identified == {"statements": 2, "galleries": 1, "corrections": 1, "faces": 1}
 
 
+@pytest.mark.parametrize(("policy", "read"), [("allow", 0), ("warn", 1)])
+def test_only_an_enrollment_that_looks_for_resemblances_reads_the_calibration(
+    tmp_path: Path, policy: str, read: int
+) -> None:
+    with running(tmp_path) as api:
+        api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        api.patch(GALLERY, json={"calibration": "gallery"}).raise_for_status()
+        with counted() as counts:
+            enroll(api, GALLERY, "eileen", COLLINS, on_conflict=policy).raise_for_status()
+    assert counts["gallery_calibrations"] == read
+
+
 def test_the_outcome_of_an_enrollment_is_in_its_change_or_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
