@@ -227,7 +227,7 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
                 reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":
                 some = counts[: drawn.named].tolist()
-                at = [verify_point(thresholds, asked, asked, count, fused=True).threshold for count in some]
+                at = [verify_point(thresholds, asked, asked, count, fused_scores=True).threshold for count in some]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)

@@ -110,7 +110,7 @@ class AnsweredSimilarity:
 
         Raises OperatingPointUnavailable.
         """
-        comparisons = count_comparisons(sizes or {}, thresholds, fused=True)
+        comparisons = count_comparisons(sizes or {}, thresholds, fused_scores=True)
         scale = Similarity.of(thresholds, comparisons / max(1, sum((sizes or {}).values())))  # with one, on average
         cosine = scale.cosine_of(threshold)
         return cls(scale, AnsweredScores.of(thresholds, cosine, exact=exact), cosine)

@@ -312,18 +312,20 @@ def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec
     return (own,) if row.state == "embedding" else both, both
 
 
-def find_gallery(connection: Connection, wanted: str | Gallery) -> Gallery:
-    """Return the gallery with this id, or the given one as this transaction sees it.
-
-    Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``.
-    """
-    if isinstance(wanted, Gallery):
-        gallery_id, row = wanted.id, connection.execute(_GALLERY_BY_KEY, {"wanted": wanted.key}).one_or_none()
-    else:
-        gallery_id = clean_id(wanted, "gallery")
-        row = connection.execute(_GALLERY_BY_ID, {"wanted": gallery_id}).one_or_none()
+def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
+    """Return the gallery with this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
+    cleaned = clean_id(gallery_id, "gallery")
+    row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
     if row is None:
-        raise GalleryNotFound.of(gallery_id)
+        raise GalleryNotFound.of(cleaned)
+    return to_gallery(row)
+
+
+def reread(connection: Connection, gallery: Gallery) -> Gallery:
+    """Return the gallery as this transaction sees it. Raises NotFound ``gallery_not_found``."""
+    row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
+    if row is None:
+        raise GalleryNotFound.of(gallery.id)
     return to_gallery(row)
 
 
@@ -336,7 +338,7 @@ def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
     if connection.dialect.name != "sqlite":  # SQLite's write transactions never overlap
         # A separate statement, since one that waits for the row sees other tables as they were before the wait.
         connection.execute(_LOCK_GALLERY, {"wanted": gallery.key})
-    return find_gallery(connection, gallery)
+    return reread(connection, gallery)
 
 
 # Subjects

@@ -211,8 +211,8 @@ class GallerySearch:
             found: list[list[Candidate] | None] = []
             for matches, candidates in zip(near, self._store.candidates(near), strict=True):
                 counted = sum(not (enrolling and is_unnamed(candidate.subject)) for candidate in candidates)
-                short = counted < limit and len(matches) == wanted  # the index may have more
-                found.append(None if short else candidates if enrolling else candidates[:limit])
+                kept = candidates if enrolling else candidates[:limit]
+                found.append(None if counted < limit and len(matches) == wanted else kept)  # None: it may have more
             return found
 
         return widened(nearest, len(probes), limit)

@@ -56,6 +56,7 @@ from app.gallery.records import (
     lock_gallery,
     population_column,
     read_crop,
+    reread,
     subject_not_found,
     template_column,
     template_sets,
@@ -230,7 +231,7 @@ class Store:
             columns["population"] = population_column(changes["population"])
         with self.change(gallery) as change:
             change.connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
-            return find_gallery(change.connection, gallery)
+            return reread(change.connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """Delete the gallery; return the counts of what it held. Raises NotFound ``gallery_not_found``."""

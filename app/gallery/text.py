@@ -26,7 +26,7 @@ _MARKS = 30
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
-REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
@@ -75,6 +75,12 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
         if HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
             message = f"A {what} can't hold the invisible character U+{ord(character):04X} here."
             raise InvalidInput(message, code=code)
+
+
+def check_characters(text: str, what: str, code: str = "invalid_id") -> None:
+    """Check that a text is one line of characters that the databases can store. Raises InvalidInput `code`."""
+    if refused := _REFUSED.search(text):
+        raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
 
 
 def unnamed_id() -> str:
@@ -135,8 +141,7 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
         raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
     if not cleaned.isascii() and _piles_marks(cleaned):
         raise InvalidInput(f"A {what} has at most {_MARKS} combining marks in a row.", code=code)
-    if refused := REFUSED.search(cleaned):
-        raise InvalidInput(f"A {what} can't hold the character U+{ord(refused[0]):04X}.", code=code)
+    check_characters(cleaned, what, code)
     return cleaned
 
 

@@ -114,7 +114,7 @@ class Thresholds:
         self.lowest: float | None = self.points[-1].fmr if self.points else None
         """The highest and the lowest FMR that were measured."""
         self.measured_range = (self.points[-1].fmr, self.points[0].fmr) if self.points else (0.0, math.inf)
-        """The same, for a rate to be moved into; any rate if none was measured, as `threshold` says by its error."""
+        """Both, lowest first, for rates to be moved into; any rate is in it if none was measured."""
         measured = calibration.independence if calibration else None
         self.independence = 1.0 if measured is None else measured
         """Comparisons with n faces of one subject count as n to this power; all as independent if nobody measured."""

@@ -91,13 +91,13 @@ class IdentifyPoint:
     """Number of independent comparisons that comparing with the gallery's faces counts as."""
 
 
-def count_comparisons(sizes: Sizes, thresholds: Thresholds, *, fused: bool = False) -> float:
+def count_comparisons(sizes: Sizes, thresholds: Thresholds, *, fused_scores: bool = False) -> float:
     """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, at least 1.
 
-    A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`); with
-    ``fused`` scores, if fusion was measured, as one: only its mean template is compared.
+    A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`).
+    With ``fused_scores``, if fusion was measured, it counts as one: only its mean template is compared.
     """
-    power = 0.0 if fused and thresholds.fusion is not None else thresholds.independence
+    power = 0.0 if fused_scores and thresholds.fusion is not None else thresholds.independence
     return max(1.0, sum((subjects * float(faces) ** power for faces, subjects in sizes.items()), 0.0))
 
 
@@ -125,16 +125,16 @@ def verify_point(
     *,
     length: float = 1.0,
     other: float = 1.0,
-    fused: bool = False,
+    fused_scores: bool = False,
 ) -> VerifyPoint:
     """Return the operating point for comparisons with a subject of this many ``faces``, at the FMR ``asked`` for, or at
     the measured rate nearest to the default.
 
     ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`), ``other`` that of the fused template
-    that it is compared with; ``fused`` is that of `count_comparisons`. Raises OperatingPointUnavailable if the FMR
-    asked for was not measured.
+    that it is compared with; ``fused_scores`` is that of `count_comparisons`. Raises OperatingPointUnavailable if the
+    FMR asked for was not measured.
     """
-    comparisons = count_comparisons({faces: 1}, thresholds, fused=fused)
+    comparisons = count_comparisons({faces: 1}, thresholds, fused_scores=fused_scores)
     lowest, highest = thresholds.measured_range
     if asked is None:
         fmr = min(max(fmr_for(default, comparisons), lowest), highest)
@@ -154,12 +154,12 @@ def identify_point(
     sizes: Sizes,
     *,
     length: float = 1.0,
-    fused: bool = False,
+    fused_scores: bool = False,
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
     ``length`` is that of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole
-    track. ``fused`` is that of `count_comparisons`.
+    track. ``fused_scores`` is that of `count_comparisons`.
 
     Without an FMR or FPIR, both defaults apply, since in a small gallery the FPIR alone would be laxer than
     `verify_point`. If they need a rate below the measured ones (in a very large gallery), the nearest measured one is
@@ -167,7 +167,7 @@ def identify_point(
 
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
-    limited, comparisons = False, count_comparisons(sizes, thresholds, fused=fused)
+    limited, comparisons = False, count_comparisons(sizes, thresholds, fused_scores=fused_scores)
     lowest, highest = thresholds.measured_range
     if fmr is None and fpir is not None:
         fmr = fmr_for(fpir, comparisons)

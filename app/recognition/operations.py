@@ -247,7 +247,7 @@ class Operations:
                 found = searched.verify(subject, probe)
                 (candidate,) = fused([found], thresholds, chosen.length)
             length, faces = chosen.length, candidate.faces
-            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length, fused=True)
+            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length, fused_scores=True)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(thresholds, population, point, gallery.population)
         with timed(stages, "search"):
@@ -309,10 +309,10 @@ class Operations:
         with self.use_in(gallery, searched.package) as used:
             thresholds, sizes = used.thresholds, searched.sizes
             rates = fmr, fpir, self.defaults
-            point = identify_point(thresholds, *rates, sizes, fused=True)  # fails before any work on the photo
+            point = identify_point(thresholds, *rates, sizes, fused_scores=True)  # fails before any work on the photo
             if track:
                 probes = self._fuse_track(images, quality, used, gate)
-                point = identify_point(thresholds, *rates, sizes, length=probes.length, fused=True)
+                point = identify_point(thresholds, *rates, sizes, length=probes.length, fused_scores=True)
             else:
                 (image,) = images
                 photo = self.embed_all(image, used, gate)

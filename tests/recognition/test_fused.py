@@ -44,7 +44,7 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     best = np.array([ranking[0].score for ranking in ranked])
     sizes = {len(own): sum(len(other) == len(own) for other in faces) for own in faces}
     for asked in (0.01, 0.1):
-        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes, fused=True)
+        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes, fused_scores=True)
         assert 0.5 < np.mean(best >= point.threshold) / asked < 1.5
         assert point.comparisons == 60
     threshold = verify_point(measured, 1e-3, 0.5).threshold
@@ -68,4 +68,4 @@ def test_where_nobody_measured_the_best_face_decides() -> None:
     unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
     ranking = [candidate("odd", 0.7, 0.5, 0.6), candidate("alike", 0.6, 0.65, 0.9)]
     assert fused(ranking, unmeasured) == ranking
-    assert count_comparisons({2: 7, 1: 3}, unmeasured, fused=True) == 2 * 7 + 3, "each face is one"
+    assert count_comparisons({2: 7, 1: 3}, unmeasured, fused_scores=True) == 2 * 7 + 3, "each face is one"

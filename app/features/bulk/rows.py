@@ -25,10 +25,10 @@ from app.gallery.records import (
     Metadata,
     StoredFace,
     face_query,
-    find_gallery,
     is_current,
     join_templates,
     package_mismatch,
+    reread,
     template_column,
     to_face,
 )
@@ -163,7 +163,7 @@ def everything(store: Store, gallery: Gallery, *, crops: bool) -> Iterator[Every
     Raises NotFound ``gallery_not_found``.
     """
     with store.database.read(one_moment=True) as connection:
-        now = find_gallery(connection, gallery)
+        now = reread(connection, gallery)
         subjects = read_subjects(connection, now)
         faces = read_faces(connection, now, store.blobs, crops=crops)
         query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, is_current())

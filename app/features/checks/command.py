@@ -53,7 +53,7 @@ def check_faces(session: Session, gallery: options.Gallery) -> None:
 
     def is_upright(face: tuple[str, str]) -> bool:
         seen = client.detect(client.face_crop(gallery, *face)).faces
-        return any(face.landmarks is not None and _leaning(face.landmarks) <= LEANS_MOST for face in seen)
+        return any(found.landmarks is not None and _leaning(found.landmarks) <= LEANS_MOST for found in seen)
 
     wrong = [face for face, upright in photos.in_parallel(is_upright, kept, "check", jobs=LOOKS) if not upright]
     for person, face_id in wrong:

@@ -150,9 +150,8 @@ class Publisher:
     def _take_turn(self) -> bool:
         """Return whether this server is the one that publishes now."""
         now, until = utc_now(), utc_now(timedelta(seconds=TURN_S))
-        put_back = EVENT_CURSORS.c.until > utc_now(
-            timedelta(seconds=TURN_S + SKEW_S)
-        )  # the clock was set back: no turn is that long
+        # No turn is that long, so the clock was set back.
+        put_back = EVENT_CURSORS.c.until > utc_now(timedelta(seconds=TURN_S + SKEW_S))
         free = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now) | put_back
         turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & free)
         held = self._database.rows(sa.select(EVENT_CURSORS.c.owner, EVENT_CURSORS.c.until))

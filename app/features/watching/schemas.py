@@ -10,13 +10,11 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from app.api.schemas.base import FACE_ID, TIME, AskedId, Example, Id, NextCursor, PageParams, Params, Time, Wire
 from app.choices import Decision, EventKind
-from app.errors import InvalidInput
-from app.gallery.text import REFUSED, check_visible, clean_id
+from app.gallery.text import check_characters, check_visible, clean_id
 
 
 def _shown(text: str) -> str:
-    if refused := REFUSED.search(text):
-        raise InvalidInput(f"A name can't hold the character U+{ord(refused[0]):04X}.", code="invalid_id")
+    check_characters(text, "name")
     check_visible(text, "name")
     return text
 
