@@ -223,7 +223,7 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
             if what.endswith("fpir"):
                 conflict = what.startswith("conflict")  # these compare single faces
                 rates, reaching = Defaults(asked, asked), best if conflict else scores
-                threshold = identify_point(thresholds, None, asked, rates, sizes, fused=not conflict).threshold
+                threshold = identify_point(thresholds, None, asked, rates, sizes, fused_scores=not conflict).threshold
                 reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":
                 some = counts[: drawn.named].tolist()
