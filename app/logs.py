@@ -21,12 +21,12 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        own = record.name.split(".")[0] in OWN
+        is_ours = record.name.split(".")[0] in OWN
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage() if own else _template(record),
+            "message": record.getMessage() if is_ours else _template(record),
         }
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:

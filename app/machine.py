@@ -220,5 +220,5 @@ def gather_pages() -> None:
         for start in range(-(-first // LARGE_PAGE) * LARGE_PAGE, last - LARGE_PAGE + 1, LARGE_PAGE) if suits else ():
             used = (ctypes.c_ubyte * pages)()
             where, size = ctypes.c_void_p(start), ctypes.c_size_t(LARGE_PAGE)
-            if not system.mincore(where, size, used) and sum(each & 1 for each in used) >= MOSTLY * pages:
+            if not system.mincore(where, size, used) and sum(page & 1 for page in used) >= MOSTLY * pages:
                 system.madvise(where, size, _MADV_COLLAPSE)

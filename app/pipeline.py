@@ -162,9 +162,9 @@ class PhotoThreads:
         small = max(1, min(self._count, round(memory * SMALL_SHARE / SMALL_MEMORY)))
         rest = memory - small * SMALL_MEMORY
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
-        each = rest / costly
-        limits = replace(self._limits, most_pixels=max(each / BYTES_A_PIXEL, COSTLY_PIXELS))
-        if each < UNBOUNDED_MEMORY:
+        per_photo = rest / costly
+        limits = replace(self._limits, most_pixels=max(per_photo / BYTES_A_PIXEL, COSTLY_PIXELS))
+        if per_photo < UNBOUNDED_MEMORY:
             limits = replace(limits, formats=frozenset(READABLE) - UNBOUNDED)
         self._large = Pipeline(self._detector, limits)
         self._lanes = Lanes(small, costly)

@@ -75,7 +75,7 @@ def unknown_name(name: str, known: Collection[str], what: str, image: str | None
 
 def meant_rate(name: str, known: Collection[str]) -> str | None:
     """Return advice if ``name`` asks for a threshold and error rates are among the ``known`` names; else None."""
-    rates = [one for rate in RATES for one in known if one.lstrip("-") == rate]
+    rates = [option for rate in RATES for option in known if option.lstrip("-") == rate]
     if not rates or not any(word in name.lower() for word in _RATE_WORDS):
         return None
     return f"a threshold is asked for by its error rate, as {' or '.join(rates)}"
@@ -83,7 +83,7 @@ def meant_rate(name: str, known: Collection[str]) -> str | None:
 
 def near(name: str, known: Collection[str]) -> str | None:
     """Return the ``known`` name that is similar to ``name``, ignoring case; or None."""
-    lower = {one.lower(): one for one in known}
+    lower = {word.lower(): word for word in known}
     found = difflib.get_close_matches(name[:100].lower(), lower, n=1)
     return lower[found[0]] if found else None
 

@@ -292,7 +292,7 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
         if name not in known and ignore:
             continue
         if name not in known:
-            missing = " and ".join(one for one in wanted.names if one not in parts.images)
+            missing = " and ".join(needed for needed in wanted.names if needed not in parts.images)
             message = unknown_name(name, known, "field", missing or None)
             raise invalid_request([{"loc": (name,), "msg": message}], "body")
         if len(data) > MAX_TEXT_FIELD:

@@ -88,7 +88,7 @@ class Components:
     """All parts by name, including this object as `components` and those of features (`app.api.feature`)."""
 
     def __post_init__(self) -> None:
-        self.parts.update({each.name: getattr(self, each.name) for each in fields(self)} | {"components": self})
+        self.parts.update({part.name: getattr(self, part.name) for part in fields(self)} | {"components": self})
 
 
 HEXADECIMAL = "^[0-9a-f]{32}$"

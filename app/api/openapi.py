@@ -151,9 +151,9 @@ def _add_bodies(known: dict[str, Any], operations: Sequence[Operation], webhooks
     models |= {operation.body: None for operation in operations if operation.body}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
-    for each in operations:
-        if each.images and each.body and each.wire.forms:
-            known[each.body.__name__] = _form_schema(each.body, each.images)
+    for operation in operations:
+        if operation.images and operation.body and operation.wire.forms:
+            known[operation.body.__name__] = _form_schema(operation.body, operation.images)
     for superfluous in ("HTTPValidationError", "ValidationError"):
         known.pop(superfluous, None)
 
@@ -183,28 +183,28 @@ def _tidy(value: Any) -> None:
 
     Remove fields' `title`, which repeats their name; name closed sets; describe the items of tuples.
     """
-    for each in _schemas(value):
-        if isinstance(each.get("title"), str):
-            del each["title"]
-        if "prefixItems" in each and "items" not in each:
-            each["items"] = each["prefixItems"][0]
-        if name := _NAMED_SETS.get(tuple(each.get("enum", [each.get("const")]))):
-            for replaced in {"enum", "const", "type"} & each.keys():
-                del each[replaced]
-            each["$ref"] = REF.format(model=name)
+    for schema in _schemas(value):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        if "prefixItems" in schema and "items" not in schema:
+            schema["items"] = schema["prefixItems"][0]
+        if name := _NAMED_SETS.get(tuple(schema.get("enum", [schema.get("const")]))):
+            for replaced in {"enum", "const", "type"} & schema.keys():
+                del schema[replaced]
+            schema["$ref"] = REF.format(model=name)
 
 
 def _schemas(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
-        for key, each in list(value.items()):
+        for key, inner in list(value.items()):
             if key == "properties":
-                yield from (schema for one in each.values() for schema in _schemas(one))
+                yield from (schema for field in inner.values() for schema in _schemas(field))
             elif key not in _VALUES:
-                yield from _schemas(each)
+                yield from _schemas(inner)
     elif isinstance(value, list):
-        for each in value:
-            yield from _schemas(each)
+        for item in value:
+            yield from _schemas(item)
 
 
 def _operation_id(made: str, method: str, path: str, declared: Operation) -> str:

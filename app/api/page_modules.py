@@ -90,11 +90,11 @@ def _from_outside(modules: Mapping[str, str], name: str, joined: Mapping[str, st
     """Return a module that isn't joined, changed to take imports from joined modules out of SCOPES."""
 
     def scope(found: re.Match[str]) -> str | None:
-        own = joined.get(_path(name, found["target"]))
-        return f"{SCOPES}.{own}" if own else None
+        constant = joined.get(_path(name, found["target"]))
+        return f"{SCOPES}.{constant}" if constant else None
 
     text = _IMPORT.sub(lambda found: _taken(found, scope(found)), modules[name])
-    return _LATER.sub(lambda found: f"Promise.resolve({own})" if (own := scope(found)) else found[0], text)
+    return _LATER.sub(lambda found: f"Promise.resolve({value})" if (value := scope(found)) else found[0], text)
 
 
 def _path(name: str, target: str) -> str:

@@ -204,12 +204,12 @@ async def _naming_nearest(error: LikenessError, components: Components, scope: S
         return error
     gallery = str(error.details["gallery"])
     try:
-        some = await components.workers.run(
+        page = await components.workers.run(
             lambda: components.store.galleries(limit=LOOKED_THROUGH, only=grant.galleries)
         )
     except LikenessError:  # the database is busy: the error is right without
         return error
-    return GalleryNotFound.of(gallery, near(gallery, [one.id for one in some.items]))
+    return GalleryNotFound.of(gallery, near(gallery, [listed.id for listed in page.items]))
 
 
 async def _send_refusal(refusal: LikenessError, trail: AuditTrail, scope: Scope, receive: Receive, send: Send) -> None:

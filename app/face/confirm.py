@@ -88,12 +88,12 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
     faint = [sight for sight in sights if sight.score < SPOT_THRESHOLD]
     if found.sure:
         sizes = [face.box.width for face in found.sure]
-        faint = [each for each in faint if any(1 / LIKE_SIZE <= each.box.width / size <= LIKE_SIZE for size in sizes)]
+        faint = [spot for spot in faint if any(1 / LIKE_SIZE <= spot.box.width / size <= LIKE_SIZE for size in sizes)]
     found.confirm(faint)
     searched = [0.0]
     while len(searched) < MOST_SEARCHES:
         turns = [upright_at(face.landmarks) for face in found.sure] or TURNS
-        new = [turn for turn in turns if all(abs((turn - each + 180) % 360 - 180) > SEEN_WITHIN for each in searched)]
+        new = [turn for turn in turns if all(abs((turn - past + 180) % 360 - 180) > SEEN_WITHIN for past in searched)]
         if not new:
             break
         searched.append(new[0])
@@ -137,10 +137,10 @@ class _Faces:
                 continue
             look = self._confirmed(sight)
             if look is not None:
-                near = [each for each in self.looks if _is_near(look.face, [each.face], sure=look.sure and each.sure)]
-                if not any(each.sure or each.score >= look.score for each in near):
-                    self.looks = [*(each for each in self.looks if each not in near), look]
-                    self.sure = [each.face for each in self.looks if each.sure]
+                near = [past for past in self.looks if _is_near(look.face, [past.face], sure=look.sure and past.sure)]
+                if not any(past.sure or past.score >= look.score for past in near):
+                    self.looks = [*(past for past in self.looks if past not in near), look]
+                    self.sure = [kept.face for kept in self.looks if kept.sure]
             elif sight.score >= unalignable_from and not _is_near(sight, self.others):
                 self.others.append(sight)
 
@@ -175,13 +175,13 @@ class _Faces:
             elif not directions:
                 return None
             seen += self._detector.turned(self._pixels, sight.box, directions)
-        seen = [each for each in seen if each.score >= SCORE_THRESHOLD and not _is_near(each, self.sure)]
+        seen = [face for face in seen if face.score >= SCORE_THRESHOLD and not _is_near(face, self.sure)]
         looks: list[_Look] = []
-        for each in sorted(seen, key=_SCORE, reverse=True):
-            if self.sure and any(_reads_alike(each, look) for look in looks):
+        for face in sorted(seen, key=_SCORE, reverse=True):
+            if self.sure and any(_reads_alike(face, look) for look in looks):
                 continue  # a second try may be surer, which matters until a face is sure
-            known = each is sight and sight.score >= SURE_SCORE
-            look = first if known else self._look(each)
+            known = face is sight and sight.score >= SURE_SCORE
+            look = first if known else self._look(face)
             look = look and self._upright(look)
             if look is not None:
                 looks.append(look)
@@ -253,7 +253,7 @@ def _is_near(sight: Detection, faces: Iterable[Detection], *, sure: bool = False
 
 def _are_two(*faces: Detection) -> bool:
     """Return whether two faces' middles lie further apart than the eyes of either."""
-    middles, eyes = zip(*((each.landmarks.mean(axis=0), math.dist(*each.landmarks[:2])) for each in faces), strict=True)
+    middles, eyes = zip(*((face.landmarks.mean(axis=0), math.dist(*face.landmarks[:2])) for face in faces), strict=True)
     return bool(math.dist(*middles) > max(eyes))
 
 

@@ -176,7 +176,7 @@ class Detector:
         self.min_face = min_face
         session = _open(model, device, threads, None, gpu)
         canvases = CANVASES if session.device in FIXED_BATCH else ()
-        self.sessions = {each: _open(model, session.device, threads, each, gpu) for each in canvases}
+        self.sessions = {canvas: _open(model, session.device, threads, canvas, gpu) for canvas in canvases}
         self.device = session.device
         self._network = YuNet(session, self.sessions, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
 
@@ -213,8 +213,8 @@ class Detector:
         known = (shared > NMS_THRESHOLD * union) | (shared > INSIDE_THRESHOLD * (hints[:, 2] * hints[:, 3])[:, None])
         hints = suppress(hints[~known.any(axis=1)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
-            some = hints[start : start + TILES]
-            looks = np.column_stack([_centres(some), some[:, 2], np.zeros(len(some))])
+            batch = hints[start : start + TILES]
+            looks = np.column_stack([_centres(batch), batch[:, 2], np.zeros(len(batch))])
             faces = np.concatenate([faces, self._look_closer(pixels, looks)])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= least]
@@ -357,7 +357,7 @@ def _sheet(pixels: Pixels, looks: NDArray[np.float64], tile: Tile) -> _Sheet:
     matrices[:, :, :2] = turns * scales[:, None, None]
     matrices[:, :, 2] = side / 2 - 0.5 - (matrices[:, :, :2] @ centres[:, :, None])[:, :, 0]
     for place, matrix in enumerate(matrices):
-        y, x = (side * each for each in divmod(place, columns))
+        y, x = (side * index for index in divmod(place, columns))
         tile_pixels = sheet[y : y + side, x : x + side]
         cv2.warpAffine(pixels, matrix, (side, side), tile_pixels, flags=cv2.INTER_LINEAR)
     if pixels.shape[2] == 4:
@@ -416,8 +416,8 @@ def suppress(sights: Sights) -> Sights:
 def _detections(sights: Sights) -> list[Detection]:
     """Return the detections, highest score first."""
     return [
-        Detection(Box(*each[:4].tolist()), each[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(each[SCORE])))
-        for each in sights[np.argsort(-sights[:, SCORE], kind="stable")]
+        Detection(Box(*sight[:4].tolist()), sight[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(sight[SCORE])))
+        for sight in sights[np.argsort(-sights[:, SCORE], kind="stable")]
     ]
 
 
@@ -459,6 +459,6 @@ def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu:
         session = Session(model, device, threads, sizes_vary=canvas is None, shape=shape, gpu=gpu)
     except ModelNotLoadable as error:
         raise unreadable from error
-    if [len(each.shape) for each in (*session.inputs, *session.outputs)] != [4, 3]:
+    if [len(tensor.shape) for tensor in (*session.inputs, *session.outputs)] != [4, 3]:
         raise unreadable
     return session

@@ -111,7 +111,7 @@ def open_image(data: bytes, limits: Limits) -> ImageFile.ImageFile:
             bytes=len(data),
             max_bytes=limits.max_bytes,
         )
-    name, readable = format_of(data), [each for each in READABLE if limits.formats is None or each in limits.formats]
+    name, readable = format_of(data), [kind for kind in READABLE if limits.formats is None or kind in limits.formats]
     canvas = _check_canvas(name, data, limits) if name in ALLOCATING else None
     if name not in readable:
         message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."

@@ -74,12 +74,12 @@ class YuNet:
         nms_threshold: float,
     ) -> None:
         self._session = session
-        self._by_size = {(canvas.height, canvas.width): each for canvas, each in (by_canvas or {}).items()}
+        self._by_size = {(canvas.height, canvas.width): fixed for canvas, fixed in (by_canvas or {}).items()}
         self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
         self._batcher: Batcher[Pixels, Rows] | None = None
         if by_canvas:
-            for canvas, each in by_canvas.items():
-                each.run(np.zeros((*canvas, 3), np.uint8))
+            for canvas, fixed in by_canvas.items():
+                fixed.run(np.zeros((*canvas, 3), np.uint8))
             most = max(canvas.items for canvas in by_canvas)
             self._batcher = Batcher(
                 self._run_all, max_batch=most, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
@@ -106,7 +106,7 @@ class YuNet:
         The input is filled up with black to the smallest canvas that it fits on; on a CPU, to whole strides.
         """
         height, width = pixels.shape[:2]
-        canvases = (each for each in self._by_size if each[0] >= height and each[1] >= width)
+        canvases = (size for size in self._by_size if size[0] >= height and size[1] >= width)
         down, across = next(canvases, (height + -height % MULTIPLE, width + -width % MULTIPLE))
         whole = pixels
         if (down, across) != (height, width):

@@ -139,11 +139,11 @@ class Session:
             return self._few.run(items)
         runs = []
         for start in range(0, len(items), self._shape[0]):
-            some = items[start : start + self._shape[0]]
-            filled = np.zeros(self._shape, some.dtype)
-            filled[: len(some)] = some
+            part = items[start : start + self._shape[0]]
+            filled = np.zeros(self._shape, part.dtype)
+            filled[: len(part)] = part
             self.shapes[filled.shape] += 1
-            runs.append([output[: len(some)] for output in self._bound.run(filled)])
+            runs.append([output[: len(part)] for output in self._bound.run(filled)])
         return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
 
 

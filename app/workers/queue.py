@@ -254,7 +254,7 @@ class PhotoWorkers:
         _log.warning("a photo worker ended", extra={"fields": fields})
 
     def _tell(self) -> None:
-        held = sorted({each for worker in self._small.running for each in worker.held})
+        held = sorted({mechanism for worker in self._small.running for mechanism in worker.held})
         fields = {
             "workers": len(self._small.running),
             "sandbox": " and ".join(held) or "none",

@@ -94,9 +94,9 @@ def _plain(value: Any, arrays: list[Array]) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(each, arrays) for key, each in value.items()}
+        return {str(key): _plain(item, arrays) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each, arrays) for each in value]
+        return [_plain(item, arrays) for item in value]
     return value
 
 
@@ -140,7 +140,7 @@ def _reader(kind: Any) -> Reader:
         return _generic(get_origin(kind), get_args(kind))
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        parts = [(each.name, _reader(hints[each.name])) for each in fields(kind)]
+        parts = [(field.name, _reader(hints[field.name])) for field in fields(kind)]
         build: Any = kind
         return lambda value, arrays: build(**{name: part(value[name], arrays) for name, part in parts})
     return lambda value, _: _plainly(kind, value)
@@ -153,13 +153,13 @@ def _generic(origin: Any, given: tuple[Any, ...]) -> Reader:
         dtype = np.dtype(get_args(given[1])[0])
         return lambda value, arrays: arrays.take(dtype, *value)
     if origin is tuple:
-        each_of, items = _reader(given[0]), _reader(list)
-        return lambda value, arrays: tuple([each_of(each, arrays) for each in items(value, arrays)])
+        read_item, read_items = _reader(given[0]), _reader(list)
+        return lambda value, arrays: tuple([read_item(item, arrays) for item in read_items(value, arrays)])
     if origin is dict:
-        each_of, items = _reader(given[1]), _reader(dict)
-        return lambda value, arrays: {name: each_of(each, arrays) for name, each in items(value, arrays).items()}
-    (some,) = (_reader(each) for each in given if each is not type(None))  # a union with None
-    return lambda value, arrays: None if value is None else some(value, arrays)
+        read_item, read_items = _reader(given[1]), _reader(dict)
+        return lambda value, arrays: {name: read_item(item, arrays) for name, item in read_items(value, arrays).items()}
+    (read,) = (_reader(member) for member in given if member is not type(None))  # a union with None
+    return lambda value, arrays: None if value is None else read(value, arrays)
 
 
 def _plainly(kind: Any, value: Any) -> Any:

@@ -115,19 +115,19 @@ async def _pages(workers: WorkerPool, jobs: JobStore, job: records.Job, *, as_cs
     if as_csv:
         yield ",".join(REPORT_FIELDS).encode() + b"\r\n"
     after = -1
-    while some := await workers.run(lambda: jobs.refusals(job, after, REPORT_ROWS)):  # noqa: B023 (awaited here)
-        yield _csv_lines(some) if as_csv else _json_lines(some)
-        after = some[-1].item
+    while refusals := await workers.run(lambda: jobs.refusals(job, after, REPORT_ROWS)):  # noqa: B023 (awaited here)
+        yield _csv_lines(refusals) if as_csv else _json_lines(refusals)
+        after = refusals[-1].item
 
 
-def _json_lines(some: Sequence[records.Refusal]) -> bytes:
-    return b"".join(json.dumps(asdict(refusal), ensure_ascii=False).encode() + b"\n" for refusal in some)
+def _json_lines(refusals: Sequence[records.Refusal]) -> bytes:
+    return b"".join(json.dumps(asdict(refusal), ensure_ascii=False).encode() + b"\n" for refusal in refusals)
 
 
-def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
+def _csv_lines(refusals: Sequence[records.Refusal]) -> bytes:
     file = io.StringIO(newline="")
     writer = csv.writer(file)
-    for refusal in some:
+    for refusal in refusals:
         cells = (refusal.name, refusal.code, refusal.message, " ".join(refusal.reasons))
         texts = ("'" + cell if cell.startswith(FORMULA_SIGNS) else cell for cell in cells)  # no spreadsheet's formulas
         writer.writerow([refusal.item, *texts, str(refusal.enrolled).lower()])

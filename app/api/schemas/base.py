@@ -220,7 +220,7 @@ def _shown(name: str, field: FieldInfo) -> Any:
     if not field.is_required():
         return field.get_default(call_default_factory=True)
     kind, inner = field.annotation, get_args(field.annotation)
-    models = [each for each in (kind, *inner) if isinstance(each, type) and issubclass(each, Wire)]
+    models = [model for model in (kind, *inner) if isinstance(model, type) and issubclass(model, Wire)]
     if models:
         return [models[0].example] if get_origin(kind) is list else models[0].example
     if get_origin(kind) is Literal:
@@ -247,8 +247,8 @@ class Wire(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         fields = {name: field for name, field in cls.model_fields.items() if field.exclude_if is None}
-        own = vars(cls).get("example", {})
-        cls.example = {name: _shown(name, field) for name, field in fields.items() if name not in own} | own
+        declared = vars(cls).get("example", {})
+        cls.example = {name: _shown(name, field) for name, field in fields.items() if name not in declared} | declared
 
     @classmethod
     def of(cls, record: object = None, /, **given: object) -> Self:
