@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
@@ -93,11 +93,11 @@ class AuditStore:
 
     def prune(self, before: str) -> int:
         """Delete the entries older than `before`; return how many."""
-        some = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
+        old_keys = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
         total = 0
         while True:
             with self.database.write() as connection:
-                deleted = connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_(some))).rowcount
+                deleted = connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_(old_keys))).rowcount
             total += deleted
             if deleted < PRUNED_AT_ONCE:
                 break
@@ -118,7 +118,9 @@ def _values(entry: AuditEntry) -> dict[str, Any]:
     return {column: getattr(entry, name) for column, name in _COLUMNS.items()}
 
 
-_COLUMNS = {"who" if each.name == "key" else each.name: each.name for each in fields(AuditEntry) if each.name != "row"}
+_COLUMNS = {
+    column.name: "key" if column is AUDIT.c.who else column.name for column in AUDIT.c if column is not AUDIT.c.key
+}
 """The attribute of an entry for each column."""
 
 

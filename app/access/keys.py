@@ -327,7 +327,7 @@ def find_key(connection: Connection, key_id: str, *, lock: bool = False) -> Key:
 
 
 def to_key(row: Row[Any]) -> Key:
-    columns = {each.name: getattr(row, each.name) for each in fields(Key)}
+    columns = {attribute.name: getattr(row, attribute.name) for attribute in fields(Key)}
     scopes = frozenset(Scope(scope) for scope in row.scopes.split())
     galleries = None if row.galleries is None else frozenset(json.loads(row.galleries))
     return Key(**columns | {"scopes": scopes, "galleries": galleries})

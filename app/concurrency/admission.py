@@ -140,8 +140,8 @@ class Admission:
             raise RuntimeError("Bytes are counted for an admitted request only.")
         caller = visit.callers[0]
         with self._lock:
-            total, own = self._bytes.total() + size, self._bytes[caller] + size
-            if total > self.byte_limit or own > self.byte_limit * CALLER_SHARE:
+            total, of_caller = self._bytes.total() + size, self._bytes[caller] + size
+            if total > self.byte_limit or of_caller > self.caller_bytes:
                 raise Why.BYTES.error()
             self._bytes[caller] += size
             visit.held += size

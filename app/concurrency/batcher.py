@@ -92,7 +92,7 @@ class Batcher(Generic[T, R]):
             if self._closed:
                 raise Why.STOPPING.error()
             if len(self._queue) + len(items) > self._queue_limit:
-                self._queue = deque(each for each in self._queue if not each.future.cancelled())
+                self._queue = deque(waiting for waiting in self._queue if not waiting.future.cancelled())
             if len(self._queue) + len(items) > self._queue_limit:
                 retry = len(self._queue) * self._seconds_per_item / len(self._workers)
                 raise Why.FACES.error(max(Why.FACES.retry_after_s, round(retry, 3)))
@@ -100,7 +100,7 @@ class Batcher(Generic[T, R]):
             taken: list[_Waiting[T, R]] = [_Waiting(item, now) for item in items]
             self._queue.extend(taken)
             self._changed.notify(len(taken))
-        return [each.future for each in taken]
+        return [waiting.future for waiting in taken]
 
     def reconsider(self) -> None:
         """Ask ``pays`` again."""
@@ -154,9 +154,9 @@ class Batcher(Generic[T, R]):
                 return None
             batch: list[_Waiting[T, R]] = []
             while self._queue and len(batch) < self._max_batch:
-                each = self._queue.popleft()
-                if each.future.set_running_or_notify_cancel():
-                    batch.append(each)
+                waiting = self._queue.popleft()
+                if waiting.future.set_running_or_notify_cancel():
+                    batch.append(waiting)
             self._busy += 1
             if batch:
                 self._sizes[len(batch)] += 1
@@ -168,7 +168,7 @@ class Batcher(Generic[T, R]):
         """Call ``fn`` and resolve every future of the batch, whatever ``fn`` does."""
         started, failure = time.monotonic(), None
         try:
-            results = list(self._fn([each.item for each in batch]))
+            results = list(self._fn([waiting.item for waiting in batch]))
         except Exception as error:  # noqa: BLE001 - the worker's edge: every caller must be answered
             failure = error
         except BaseException as error:  # noqa: BLE001 - an exit raised here must stop neither this worker nor a caller
@@ -178,13 +178,13 @@ class Batcher(Generic[T, R]):
             if len(results) != len(batch):
                 failure = LikenessError(f"A batch of {len(batch)} was answered with {len(results)} results.")
         if failure is not None:
-            for each in batch:
-                each.future.set_exception(failure)
+            for waiting in batch:
+                waiting.future.set_exception(failure)
             return
         seconds, known = (time.monotonic() - started) / len(batch), self._seconds_per_item
         self._seconds_per_item = MEMORY * known + (1 - MEMORY) * seconds if known else seconds
-        for each, result in zip(batch, results, strict=True):
-            each.future.set_result((result, len(batch)))
+        for waiting, result in zip(batch, results, strict=True):
+            waiting.future.set_result((result, len(batch)))
 
 
 MOST_COMMITTED = 64

@@ -122,7 +122,7 @@ class Turns:
 
     def _let_in(self) -> None:
         while self.free and self._waiting:
-            ranks = [(self._working[each.caller], self._last.get(each.caller, 0.0)) for each in self._waiting]
+            ranks = [(self._working[waiter.caller], self._last.get(waiter.caller, 0.0)) for waiter in self._waiting]
             chosen = self._waiting.pop(ranks.index(min(ranks)))
             self.free -= 1
             self._working[chosen.caller] += 1

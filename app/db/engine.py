@@ -231,8 +231,8 @@ def select_in(
     connection: Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], keys: Iterable[Any]
 ) -> Iterator[Row[Any]]:
     """Yield the rows of `query` whose `column` is one of `keys`, in parts, in the order of the keys."""
-    for some in in_parts(sorted(keys)):
-        yield from connection.execute(query.where(column.in_(some)))
+    for part in in_parts(sorted(keys)):
+        yield from connection.execute(query.where(column.in_(part)))
 
 
 class _Scrubber:

@@ -123,8 +123,8 @@ def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bo
     """Return what `load_rings` returns, without making a file."""
     vault = data_dir / VAULT_FILE
     given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
-    own = read_keys(vault) if vault.exists() else ()
-    both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
+    vault_keys = read_keys(vault) if vault.exists() else ()
+    both = list(dict.fromkeys([*given, *vault_keys] if seals else [*vault_keys, *given]))
     return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
 
 

@@ -301,15 +301,15 @@ def population_column(population: Sequence[str]) -> str | None:
 
 def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec, ...]]:
     """Return `Gallery.index_specs` and `Gallery.written`, by the state of a re-embedding in a row of GALLERY_ROWS."""
-    own = IndexSpec(IndexKey(row.key, row.embedder, row.generation), row.id, row.dimension, row.search)
+    own_spec = IndexSpec(IndexKey(row.key, row.embedder, row.generation), row.id, row.dimension, row.search)
     if row.state in {None, "ending"}:
-        return (own,), (own,)
+        return (own_spec,), (own_spec,)
     if row.embedder == row.source:
         key, dimension = IndexKey(row.key, row.target, row.target_generation), row.target_dimension
     else:
         key, dimension = IndexKey(row.key, row.source, row.source_generation), row.source_dimension
-    both = (own, IndexSpec(key, row.id, dimension, row.search))
-    return (own,) if row.state == "embedding" else both, both
+    both = (own_spec, IndexSpec(key, row.id, dimension, row.search))
+    return (own_spec,) if row.state == "embedding" else both, both
 
 
 def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
@@ -406,8 +406,8 @@ def find_subject(connection: Connection, gallery: Gallery, subject_id: str, *, e
 def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
     """Return the id, key, name and expiry of these subjects, as far as they exist, by id."""
     subjects: dict[str, Row[Any]] = {}
-    for some in in_parts(sorted(ids)):
-        subjects |= {row.id: row for row in connection.execute(_BRIEF_SUBJECTS, {"gallery": gallery.key, "ids": some})}
+    for part in in_parts(sorted(ids)):
+        subjects |= {row.id: row for row in connection.execute(_BRIEF_SUBJECTS, {"gallery": gallery.key, "ids": part})}
     return subjects
 
 
@@ -445,10 +445,10 @@ def template_column(package: PackageId) -> sa.ColumnElement[bytes | None]:
 
 def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
     """Return FACES' columns with the template of this package, or the row's own template if there is none."""
-    own = template_column(package)
+    template = template_column(package)
     chosen: Mapping[str, sa.ColumnElement[Any]] = {
-        "package": sa.case((own.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
-        "template": sa.func.coalesce(own, FACES.c.template).label("template"),
+        "package": sa.case((template.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
+        "template": sa.func.coalesce(template, FACES.c.template).label("template"),
     }
     return [chosen.get(column.name, column) for column in FACES.c]
 

@@ -155,9 +155,9 @@ class Galleries:
         transaction, in which `also` writes. Raises what `enroll` below raises."""
         wanted = SubjectFaces(subject_id, faces, terms, also)
 
-        def work(some: Sequence[SubjectFaces]) -> list[Enrolled]:
+        def work(enrollments: Sequence[SubjectFaces]) -> list[Enrolled]:
             with self.change(gallery) as change:
-                return enroll(change, some)
+                return enroll(change, enrollments)
 
         return self._enrollments.run(gallery.key, wanted, work)
 
@@ -253,8 +253,8 @@ def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:
     touch_subjects(change, [key for name, key in keys.items() if name not in made])
     write_faces(change, change.gallery.embedder, keys, list(chain(*faces)))
     enrolled = []
-    for (name, _), some in zip(subjects, faces, strict=True):
-        enrolled.append(Enrolled(name, some, created=name in made))
+    for (name, _), new_faces in zip(subjects, faces, strict=True):
+        enrolled.append(Enrolled(name, new_faces, created=name in made))
         made.discard(name)  # only the first enrollment of a subject creates it
     for enrollment in wanted:
         enrollment.also(change.connection)
@@ -271,8 +271,8 @@ def fit_face(face: StoredFace, written: Sequence[IndexSpec]) -> StoredFace:
         raise PackageMismatch(message, expected=packages, given=face.template.package)
     for spec in written:
         unit_vectors(spec, [made[spec.key.package]])
-    own, *others = (made[package] for package in packages)
-    return replace(face, template=own, second=others[0] if others else None)
+    first, *others = (made[package] for package in packages)
+    return replace(face, template=first, second=others[0] if others else None)
 
 
 def unit_vectors(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:

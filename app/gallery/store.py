@@ -333,8 +333,8 @@ class Store:
         unknown = {match.face for ranking in rankings for match in ranking if match.face not in labels}
         if unknown:
             with self.database.connect() as connection:
-                for some in in_parts(sorted(unknown)):
-                    rows = connection.execute(_LABELS, {"keys": some}).all()
+                for part in in_parts(sorted(unknown)):
+                    rows = connection.execute(_LABELS, {"keys": part}).all()
                     labels |= {key: (face_id, subject, name, end) for key, face_id, subject, name, end in rows}
         return [
             [
@@ -373,8 +373,8 @@ def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:
     """Count the gallery's rows; if no other gallery has any, all of the table's, which SQLite does page by page."""
     key, every = table.c.gallery_key, sa.select(sa.func.count()).select_from(table)
     others = sa.or_(sa.exists().where(key < gallery.key), sa.exists().where(key > gallery.key))
-    own = every.where(key == gallery.key).scalar_subquery()
-    return sa.case((others, own), else_=every.scalar_subquery())
+    in_gallery = every.where(key == gallery.key).scalar_subquery()
+    return sa.case((others, in_gallery), else_=every.scalar_subquery())
 
 
 def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
@@ -498,8 +498,8 @@ class ChangeReader:
             return None
         if rows[-1].number - since.number != len(rows) - 1:
             return None
-        some, steps, blobs = rows[: limit + 1], list[Step](), self._blobs
-        for kind, group in groupby(some[1:], key=attrgetter("kind")):  # consecutive additions become one block
+        entries, steps, blobs = rows[: limit + 1], list[Step](), self._blobs
+        for kind, group in groupby(entries[1:], key=attrgetter("kind")):  # consecutive additions become one block
             if kind == ADD:
                 there = [
                     (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
@@ -512,7 +512,7 @@ class ChangeReader:
                 steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
             else:
                 steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
-        return Changes(tuple(steps), LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
+        return Changes(tuple(steps), LogPosition(entries[-1].number, entries[-1].stamp), len(rows) > len(entries))
 
     @contextmanager
     def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
@@ -537,8 +537,8 @@ class ChangeReader:
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
         faces = sa.func.count().label("faces")
-        each = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
-        rows = self._database.rows(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces))
+        per_subject = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
+        rows = self._database.rows(sa.select(per_subject.c.faces, sa.func.count()).group_by(per_subject.c.faces))
         return {row[0]: row[1] for row in rows}
 
     def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:

@@ -92,8 +92,8 @@ def update_subject(change: Change, key: int, updates: Mapping[str, object]) -> N
 
 
 def touch_subjects(change: Change, keys: Iterable[int]) -> None:
-    for some in in_parts(sorted(keys)):
-        change.connection.execute(_TOUCH, {"keys": some, "now": change.now})
+    for part in in_parts(sorted(keys)):
+        change.connection.execute(_TOUCH, {"keys": part, "now": change.now})
 
 
 def tidy(change: Change, keys: Iterable[int]) -> None:
@@ -105,8 +105,8 @@ def tidy(change: Change, keys: Iterable[int]) -> None:
 def drop_unnamed(change: Change, keys: Iterable[int]) -> None:
     """Delete these subjects if they are unnamed and have no face."""
     empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
-    for some in in_parts(sorted(keys)):
-        change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
+    for part in in_parts(sorted(keys)):
+        change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(part) & is_unnamed_row() & empty))
 
 
 def terms_columns(terms: Terms) -> dict[str, object]:

@@ -100,7 +100,7 @@ def clean_name(text: str) -> str:
 
     Raises InvalidInput ``invalid_name``.
     """
-    plain = "".join(" " if unicodedata.category(each) == "Zs" and each not in _PLAIN_SPACES else each for each in text)
+    plain = "".join(" " if unicodedata.category(char) == "Zs" and char not in _PLAIN_SPACES else char for char in text)
     cleaned = _clean_text(plain.strip(_PLAIN_SPACES), "name", "invalid_name")
     check_visible(cleaned, "name", "invalid_name")
     return cleaned

@@ -58,8 +58,8 @@ class Package:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        own = () if self.data_dir is None else (own_path(self.data_dir, self.id),)
-        return self.folder / MANIFEST_NAME, *own
+        local = () if self.data_dir is None else (own_path(self.data_dir, self.id),)
+        return self.folder / MANIFEST_NAME, *local
 
 
 def load_package(folder: Path, data_dir: Path | None = None) -> Package:
@@ -186,23 +186,23 @@ def read_own(path: Path) -> OwnCalibrations:
         raise Unusable(message, code="calibrations_invalid", path=str(path)) from error
 
 
-def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:
+def with_own(manifest: Manifest, local: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:
     """Return the manifest with the calibrations measured here, and the names of those left out.
 
     One with the name of a manifest's replaces it. Those of another model are left out; if one of them should decide,
     the manifest's default does.
     """
-    usable = [calibration for calibration in own.calibrations if calibration.measured_with == manifest.recipe_digest]
+    usable = [calibration for calibration in local.calibrations if calibration.measured_with == manifest.recipe_digest]
     names = {calibration.name for calibration in usable}
     merged = [calibration for calibration in manifest.calibrations if calibration.name not in names] + usable
     shipped = manifest.deciding and manifest.deciding.name
-    deciding = own.deciding if own.deciding in {calibration.name for calibration in merged} else shipped
+    deciding = local.deciding if local.deciding in {calibration.name for calibration in merged} else shipped
     if deciding is None and merged:
         deciding = merged[0].name
     calibrations = tuple(
         calibration.model_copy(update={"default": calibration.name == deciding}) for calibration in merged
     )
-    left_out = [calibration.name for calibration in own.calibrations if calibration not in usable]
+    left_out = [calibration.name for calibration in local.calibrations if calibration not in usable]
     return manifest.model_copy(update={"calibrations": calibrations}), left_out
 
 

@@ -405,11 +405,11 @@ class Manifest(Strict):
         If the default calibration is removed, all are: the others were not chosen to decide.
         """
         digest = self.recipe_digest
-        own = tuple(calibration for calibration in self.calibrations if calibration.measured_with in {None, digest})
-        if not any(calibration.default for calibration in own):
-            own = ()
-        kept: dict[str, object] = {"calibrations": own}
-        removed = [calibration.name for calibration in self.calibrations if calibration not in own]
+        usable = tuple(calibration for calibration in self.calibrations if calibration.measured_with in {None, digest})
+        if not any(calibration.default for calibration in usable):
+            usable = ()
+        kept: dict[str, object] = {"calibrations": usable}
+        removed = [calibration.name for calibration in self.calibrations if calibration not in usable]
         for name, card in (("bias_card", self.bias_card), ("condition_card", self.condition_card)):
             if card and card.measured_with != digest:
                 kept[name] = None

@@ -102,9 +102,9 @@ class Thresholds:
             self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)
         if deciding and largest and deciding.independence is None:
             deciding = deciding.model_copy(update={"independence": largest.independence})
-        measured = [each.fusion for each in (deciding, largest) if each is not None and each.fusion is not None]
-        self.fusion: float | None = measured[0] if measured else None
-        """`app.models.calibration.fusion`; None if nobody measured."""
+        powers = [calibration.fusion for calibration in (deciding, largest) if calibration]
+        self.fusion: float | None = next((power for power in powers if power is not None), None)
+        """`app.models.calibration.fusion`; None if it was not measured."""
         self._use(deciding)
 
     def _use(self, calibration: Calibration | None) -> None:
@@ -122,16 +122,17 @@ class Thresholds:
         self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
         self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)
 
-    def with_gallery(self, own: Calibration, independence: float, ratio: float | None) -> Thresholds:
-        """Return the thresholds of a gallery: its ``own``, and below its rates the package's, each at ``ratio`` times
-        its rate; none of these without a ratio."""
-        lowest, last = own.points[-1].fmr, own.points[-1].threshold
+    def with_gallery(self, calibration: Calibration, independence: float, ratio: float | None) -> Thresholds:
+        """Return a gallery's thresholds: those of its ``calibration`` and, if there is a ``ratio``, the package's
+        points at lower rates, each at ``ratio`` times its rate."""
+        lowest, last = calibration.points[-1].fmr, calibration.points[-1].threshold
         carried = () if ratio is None else tuple(_at_ratio(point, ratio) for point in self.points)
-        lower = tuple(one for one in carried if one.fmr < lowest and one.threshold >= last + LEAST_RISE)
+        lower = tuple(point for point in carried if point.fmr < lowest and point.threshold >= last + LEAST_RISE)
         thresholds = copy(self)
-        thresholds._use(own.model_copy(update={"points": own.points + lower, "independence": independence}))
-        fallen = [replace(each, fallback="rate_not_supported", ratio=ratio) for each in self._sources]
-        thresholds._sources = (DecidedBy("gallery", own.name), *fallen)
+        changes = {"points": calibration.points + lower, "independence": independence}
+        thresholds._use(calibration.model_copy(update=changes))
+        fallen = [replace(source, fallback="rate_not_supported", ratio=ratio) for source in self._sources]
+        thresholds._sources = (DecidedBy("gallery", calibration.name), *fallen)
         thresholds._lowest_of_source = (lowest, *(rate * (ratio or 1) for rate in self._lowest_of_source))
         return thresholds
 

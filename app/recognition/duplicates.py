@@ -139,9 +139,9 @@ def check_faces(
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     objections = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
     if mean is not None and conflict_at is not None:
-        one = [Template(mean, templates[0].package)]
-        ranking = searched.search(one, NEAREST, conflict_at, enrolling=True)
-        (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
+        probe = [Template(mean, templates[0].package)]
+        ranking = searched.search(probe, NEAREST, conflict_at, enrolling=True)
+        (whole,) = compare(subjects[:1], probe, ranking, conflict_at, refuse=refuse)
         refused = refuse and whole.conflict is not None
         objections = [
             replace(objection, conflict=whole.conflict, refused=objection.refused or refused)
@@ -211,7 +211,7 @@ def matches_good(
     if measured.calibration is None:
         return [False] * len(turned)
     threshold = verify_point(measured, None, BESIDE_FMR).threshold
-    matched = [any(one.vector @ other.vector >= threshold for other in good) for one in turned]
+    matched = [any(probe.vector @ other.vector >= threshold for other in good) for probe in turned]
     try:
         enrolled = [None] * len(turned) if subject is None else searched.compare(subject, turned)
     except SubjectNotFound:

@@ -198,18 +198,18 @@ class Operations:
             sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
             gates = {name: gate if liveness_of in {"both", name} else OFF for name in sides}
             if track:
-                one, other = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
+                side1, side2 = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
             else:
                 calls = {
                     name: partial(self.choose, images[0], name, gates[name], index)
                     for name, (images, index) in sides.items()
                 }
-                one, other = self.embed_live(self._side_by_side(calls), used, gate)
-            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length, other=other.length)
-        score = cosine(template_of(one.face), template_of(other.face))
+                side1, side2 = self.embed_live(self._side_by_side(calls), used, gate)
+            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=side1.length, other=side2.length)
+        score = cosine(template_of(side1.face), template_of(side2.face))
         warnings = population_warnings(used.thresholds, population, point)
-        worse = min(one.face.quality.score, other.face.quality.score)
-        return Verified(*decide(score, point, worse, quality), score, point, one, other, used.id, warnings)
+        worse = min(side1.face.quality.score, side2.face.quality.score)
+        return Verified(*decide(score, point, worse, quality), score, point, side1, side2, used.id, warnings)
 
     def verify_subject(
         self,
@@ -389,8 +389,8 @@ class Operations:
                 if not taken:
                     raise all_rejected(rejected)
             faces = list(taken.values())
-            own = [(subject, template_of(chosen.face)) for chosen in faces]
-            objections = self.check_faces(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
+            embedded = [(subject, template_of(chosen.face)) for chosen in faces]
+            objections = self.check_faces(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
         good: dict[int, tuple[Chosen, Objections]] = {}
         images_of = {place: (index, None) for place, index in enumerate(taken)}
         for index, chosen, unnamed in zip(taken, faces, objections, strict=True):
@@ -492,8 +492,8 @@ class Operations:
             objections = check_faces(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
-                own, before = [faces[place] for place in places], [objections[place] for place in places]
-                for place, objection in zip(places, find_unlike(searched, own, measured, before), strict=True):
+                of_subject, before = [faces[place] for place in places], [objections[place] for place in places]
+                for place, objection in zip(places, find_unlike(searched, of_subject, measured, before), strict=True):
                     objections[place] = objection
         return objections
 
@@ -608,17 +608,17 @@ class Operations:
         all of them. Raises NotLive for the first face that is not live.
         """
         photos = [self.detect(image, gate) for image in images]
-        chosen = {str(index): Chosen(photo, choose_face(photo)) for index, photo in enumerate(photos) if photo.faces}
+        found = {str(index): Chosen(photo, choose_face(photo)) for index, photo in enumerate(photos) if photo.faces}
         good = {
-            index: one
-            for index, one in chosen.items()
-            if one.face.crop is not None and one.face.quality.score >= level.minimum
+            index: chosen
+            for index, chosen in found.items()
+            if chosen.face.crop is not None and chosen.face.quality.score >= level.minimum
         }
         if not good:
             return Probes(replace(photos[0], faces=()), (), (), track=())
         faces = self.embed_live(good, used, gate)
         vector, length = fuse(np.stack([template_of(chosen.face).vector for chosen in faces]))
-        best = max(faces, key=lambda one: one.face.quality.score)
+        best = max(faces, key=lambda chosen: chosen.face.quality.score)
         template = Template(vector, used.id)
         photo = replace(best.photo, faces=(replace(best.face, template=template),))
         return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
@@ -704,8 +704,8 @@ def to_store(embedders: Embedders, home: Gallery, faces: Sequence[tuple[str, Fac
                 templates[package] = template
     stored = []
     for (subject, face, origin), by_package in zip(faces, made, strict=True):
-        own, *others = [by_package[name] for name in home.packages if name in by_package] or [template_of(face)]
+        first, *others = [by_package[name] for name in home.packages if name in by_package] or [template_of(face)]
         second = others[0] if others else None
         crop = encode_crop(face.crop) if home.store == "crop" and face.crop is not None else None
-        stored.append(StoredFace(subject, own, face.quality, face.box, crop, origin=origin, second=second))
+        stored.append(StoredFace(subject, first, face.quality, face.box, crop, origin=origin, second=second))
     return stored

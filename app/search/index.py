@@ -65,20 +65,20 @@ class ExactScan:
     error: float
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        some, width = self.vectors[start:end], min(fetch, end - start)
+        part, width = self.vectors[start:end], min(fetch, end - start)
         if len(probes) < BLAS_FROM_QUERIES:
-            every = np.empty((len(probes), len(some)), np.float32)
+            every = np.empty((len(probes), len(part)), np.float32)
             products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
             for probe, row in zip(probes, every, strict=True):
-                products(faiss.swig_ptr(row), faiss.swig_ptr(probe), faiss.swig_ptr(some), len(probe), len(some))
-            rows = np.argpartition(every, len(some) - width, axis=1)[:, -width:]
+                products(faiss.swig_ptr(row), faiss.swig_ptr(probe), faiss.swig_ptr(part), len(probe), len(part))
+            rows = np.argpartition(every, len(part) - width, axis=1)[:, -width:]
             scores = np.take_along_axis(every, rows, 1)
             best = np.argsort(-scores, axis=1, kind="stable")
             scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
         else:
             faiss.omp_set_num_threads(1)  # for this thread: OpenMP keeps a number for each thread
-            scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
-        floors = np.full(len(probes), -np.inf, np.float32) if width == len(some) else scores[:, -1]
+            scores, rows = faiss.knn(probes, part, width, metric=faiss.METRIC_INNER_PRODUCT)
+        floors = np.full(len(probes), -np.inf, np.float32) if width == len(part) else scores[:, -1]
         return Near(scores, rows + start, floors, np.full(len(probes), self.error))
 
 
@@ -117,8 +117,8 @@ class View:
         """Return the best row and its score of each of the `limit` best subjects among these rows, (R,)."""
         scores, wide = np.empty(len(rows)), probe.astype(np.float64)
         for start in range(0, len(rows), EXACT_ROWS):
-            some = slice(start, start + EXACT_ROWS)
-            scores[some] = (self.vectors[rows[some]] * wide).sum(axis=1)  # a BLAS product depends on how many rows
+            part = slice(start, start + EXACT_ROWS)
+            scores[part] = (self.vectors[rows[part]] * wide).sum(axis=1)  # a BLAS product depends on how many rows
         there = self.there[rows]  # read last, since a row is masked before its vector is removed
         rows, scores = rows[there], scores[there]
         order = np.lexsort((self.faces[rows], -scores))

@@ -84,10 +84,10 @@ def encode(vectors: Vectors) -> tuple[Levels, float]:
     codes = np.empty(vectors.shape, np.int8)
     farthest = 0.0
     for start in range(0, len(vectors), ENCODE_ROWS):
-        some = vectors[start : start + ENCODE_ROWS]
-        levels = np.clip(np.rint(some / step), -LARGEST, LARGEST)
+        part = vectors[start : start + ENCODE_ROWS]
+        levels = np.clip(np.rint(part / step), -LARGEST, LARGEST)
         codes[start : start + ENCODE_ROWS] = levels
-        distances = np.linalg.norm(levels * step - some, axis=1)
+        distances = np.linalg.norm(levels * step - part, axis=1)
         farthest = max(farthest, float(distances.max()))
     return codes, farthest
 
@@ -177,7 +177,7 @@ class _Best:
     def _settle(self) -> NDArray[np.int64]:
         """Keep the highest scores, sorted; return the rank of each among its query's."""
         nothing = (np.empty(0, np.int64),) * 3
-        queries, scores, rows = (np.concatenate(each) for each in zip(nothing, *self._kept, strict=True))
+        queries, scores, rows = (np.concatenate(arrays) for arrays in zip(nothing, *self._kept, strict=True))
         order = np.argsort(queries * self._span - scores)
         queries, scores, rows = queries[order], scores[order], rows[order]
         places = np.arange(len(order)) - np.searchsorted(queries, np.arange(self._queries))[queries]

@@ -259,8 +259,8 @@ class IndexRegistry:
 
     def indexed(self) -> Indexed:
         """Return the totals of this process's indexes, without reading anything."""
-        held = [index.held() for index in self._known().values()]
-        return Indexed(sum(each.faces for each in held), sum(each.size for each in held))
+        totals = [index.held() for index in self._known().values()]
+        return Indexed(sum(total.faces for total in totals), sum(total.size for total in totals))
 
     def followed(self) -> Followed:
         """Return how far behind the indexes are, without reading anything."""
@@ -382,10 +382,10 @@ class IndexRegistry:
     def keep(self) -> None:
         """Save the indexes of the galleries' own packages, and remove what deleted galleries left."""
         known, states = self._known(), self._source.states()  # in this order: a gallery missing in `states` is gone
-        own = [
+        to_save = [
             index for key, index in known.items() if key.gallery in states and states[key.gallery].specs[0].key == key
         ]
-        self.backend.keep(own, states.keys())
+        self.backend.keep(to_save, states.keys())
 
     def _load(self, states: Iterable[GalleryState]) -> None:
         for state in states:

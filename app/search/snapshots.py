@@ -195,9 +195,9 @@ def _content(faces: View) -> Iterator[memoryview]:
     for column, kind in zip(columns, COLUMNS, strict=True):
         for start in range(0, faces.count, PIECE_ROWS):
             rows = slice(start, start + PIECE_ROWS)
-            some = np.ascontiguousarray(column[rows][faces.there[rows]], kind)
-            if len(some):
-                yield some.data.cast("B")
+            present = np.ascontiguousarray(column[rows][faces.there[rows]], kind)
+            if len(present):
+                yield present.data.cast("B")
 
 
 def _summed(file: BinaryIO, content: Iterator[memoryview]) -> NDArray[np.uint32]:
@@ -211,9 +211,9 @@ def _summed(file: BinaryIO, content: Iterator[memoryview]) -> NDArray[np.uint32]
             if not room:
                 sums.append(0)
                 room = PIECE
-            some = part[done : done + room]
-            sums[-1] = zlib.crc32(some, sums[-1])
-            done, room = done + len(some), room - len(some)
+            chunk = part[done : done + room]
+            sums[-1] = zlib.crc32(chunk, sums[-1])
+            done, room = done + len(chunk), room - len(chunk)
     return np.array(sums, "<u4")
 
 

@@ -136,10 +136,10 @@ def _create_corrections() -> None:
 def _refold() -> None:
     """Write every subject's `folded` for the search of 0.2.0: without accents, and with `_`, `-` and `.` as spaces."""
     connection = op.get_bind()
-    some = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name, SUBJECTS.c.folded).order_by(SUBJECTS.c.key)
+    subjects = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name, SUBJECTS.c.folded).order_by(SUBJECTS.c.key)
     update = sa.update(SUBJECTS).where(SUBJECTS.c.key == sa.bindparam("of")).values(folded=sa.bindparam("new"))
     last = 0
-    while rows := connection.execute(some.where(SUBJECTS.c.key > last).limit(SUBJECTS_AT_ONCE)).all():
+    while rows := connection.execute(subjects.where(SUBJECTS.c.key > last).limit(SUBJECTS_AT_ONCE)).all():
         last = rows[-1].key
         folds = [(row, "\n".join(_bare(text) for text in (row.id, row.name) if text)) for row in rows]
         if changed := [{"of": row.key, "new": new} for row, new in folds if new != row.folded]:
