@@ -30,7 +30,7 @@ from app.gallery.text import clean_id
 from app.types import utc_now, utc_text
 
 PRUNED_AT_ONCE = 5_000
-"""Old rows deleted in one transaction, so that no writer waits long."""
+"""Maximum old rows deleted in one transaction, so that no writer waits long."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class AuditEntry:
     target: str | None = None
     status: int | None = None
     row: int | None = None
-    """The row's primary key, once there is one."""
+    """The row's primary key; None until it is written."""
 
     def finish(self, status: int, connection: Connection) -> None:
         """Write the status in the transaction of the change itself; an answer of another status corrects it."""
@@ -128,6 +128,7 @@ FLUSH_S = 0.5
 MAX_WAITING = 10_000
 """Entries queued while the database is unavailable; further ones of reading operations are dropped and counted."""
 BATCH = 500
+"""Maximum entries written in one transaction."""
 RETRY_S = 1.0
 DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
@@ -147,7 +148,7 @@ class Sink(Protocol):
     def write(self, entries: Sequence[AuditEntry]) -> None: ...
 
     def retry(self) -> None:
-        """Check whether it can be written again after a failure."""
+        """Check, after a failure, whether the sink works again."""
 
 
 _Waiting: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
@@ -185,7 +186,7 @@ class AuditLog:
         return self.sink is None or self.sink.available
 
     def retry_sink(self) -> None:
-        """Check whether a sink that failed can be written again. The scheduler calls it."""
+        """Check whether a sink that failed works again. The scheduler calls it."""
         if self.sink:
             self.sink.retry()
 

@@ -72,7 +72,7 @@ class Grant:
     galleries: frozenset[str] | None = None
     rate: RequestRate | None = None
     allowed: Scopes = field(init=False)
-    """The scopes with those that `admin` implies: all but EXPLICIT, and for the data folder's key all."""
+    """The scopes and those that `admin` implies: all except EXPLICIT, for the data folder's key all."""
 
     def __post_init__(self) -> None:
         every = frozenset(Scope) if self.key_id == ADMIN_KEY_ID else frozenset(Scope) - EXPLICIT
@@ -123,7 +123,7 @@ class Buckets:
             return 0.0
 
     def owe(self, caller: str, rate: RequestRate, count: int) -> None:
-        """Take `count` tokens, even more than there are: the caller waits for them later."""
+        """Take `count` tokens, even if there are fewer: the caller then waits longer before its next request."""
         with self._lock:
             self._filled(caller, rate).tokens -= count
 

@@ -71,7 +71,7 @@ class Key(KeyTerms):
 
 PREFIX = "lk_"
 CACHE_S = 1.0
-"""Seconds that a checked key is cached; a key that another process revoked may work as long."""
+"""Seconds that a checked key is cached. A key may work for this time after another process revoked it."""
 CACHE_SIZE = 10_000
 ALL_ADDRESSES = 100
 """All addresses together may fail this many times as often as one alone, since addresses can be rented."""
@@ -79,7 +79,7 @@ EVERY_ADDRESS = "every address"
 IPV6_PREFIX = 64
 """IPv6 addresses with the same prefix of this length count as one caller, since one customer has them all."""
 NO_ADDRESS = "no address"
-"""The group of any other text that a socket or a proxy's `X-Forwarded-For` gives as an address."""
+"""The group of all texts that are not addresses; a socket or a proxy's `X-Forwarded-For` may give such."""
 FOLLOW_S = 0.5
 """Seconds between checks of the admin key's file."""
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
@@ -230,10 +230,10 @@ class Guard:
     """Counts unknown keys that are being looked up."""
 
     async def check(self, given: str, address: str) -> Grant:
-        """Return what a key allows.
+        """Return what a key allows. Secrets are compared in constant time (`hmac.compare_digest`).
 
         Raises InvalidInput (``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded (``too_many_failures``,
-        ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
+        ``rate_limited``).
         """
         digest = digest_of(given)
         if self.admin.matches(digest):

@@ -1,6 +1,6 @@
-"""Admit requests, and have threads do their work, all from one event loop.
+"""Admit requests and run their work in threads, all from one event loop.
 
-It is limited how many requests there are at once, per caller and in total, and how many bytes they hold.
+The requests at once and the bytes that they hold are limited, per caller and in total.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ RECEIVING = 4
 LOOKUPS = 16
 """Maximum unknown keys that are looked up at the same time."""
 GREED = (4, 16)
-"""Number of places that a key, and an address, may hold for each free one, so that others find some: alone, a key gets
-four fifths, and an address, which many people may share, 16 of 17."""
+"""Number of places that a key, and an address, may hold for each free place. So a key that is alone gets four fifths of
+the places, and an address, which many people may share, 16 of 17; the rest is free for others."""
 REFUSAL_S, PATIENCE_S = 0.2, 2.0
 """Seconds that each refusal adds to a caller's debt, which falls with time. The answer is delayed by the debt above
 PATIENCE_S, by at most PATIENCE_S."""
@@ -123,7 +123,7 @@ class Admission:
         visit.place.enter(callers)
         token = self._visit.set(visit)
         try:
-            if place is None:  # a body for which there is no slot is not read; while it arrives, it takes none
+            if place is None:  # without a free slot, refuse before the body is read; hold none while it arrives
                 self.begin(self._receiving)
             yield visit
         finally:
@@ -151,7 +151,7 @@ class Admission:
         self.begin(self._receiving)
 
     def begin(self, place: Shares | None = None) -> Visit | None:
-        """Return the request for which work begins, if there is one; from now on it is in a slot. Raises Overloaded."""
+        """Move the current request, if there is one, to `place`, by default a slot; return it. Raises Overloaded."""
         visit, place = self._visit.get(), place or self._slots
         if visit is not None and visit.place is not place:
             place.enter(visit.callers)
@@ -201,7 +201,7 @@ class WorkerPool:
 
     @property
     def waiting(self) -> int:
-        """Return how many pieces of work have not begun."""
+        """Return the number of calls of `run` whose work has not begun."""
         return max(0, self._unfinished - self._threads)
 
     async def run(self, work: Callable[[], T]) -> T:

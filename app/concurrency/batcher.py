@@ -103,7 +103,7 @@ class Batcher(Generic[T, R]):
         return [waiting.future for waiting in taken]
 
     def reconsider(self) -> None:
-        """Ask ``pays`` again."""
+        """Make waiting workers call ``pays`` again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -204,8 +204,8 @@ class _Caller(Generic[T, R]):
 class GroupCommit(Generic[T, R]):
     """Joins items of one kind into batches of up to `most`. Safe to share between threads.
 
-    The first caller does the work for those who wait. A separate thread with a queue enrolled a fifth less: 188 in
-    place of 235 per second (medians of 13 turns, sixteen threads; AMD EPYC, Zen 4, two busy cores).
+    The first caller does the work for those who wait. With a separate thread and a queue, a fifth fewer enrollments
+    were done: 188 per second in place of 235 (medians of 13 turns, sixteen threads; AMD EPYC, Zen 4, two busy cores).
     """
 
     def __init__(self, most: int = MOST_COMMITTED) -> None:
@@ -230,7 +230,7 @@ class GroupCommit(Generic[T, R]):
                 self._work(kind, work)
             finally:
                 with self._guard:
-                    if line := self._lines[kind]:  # the first that came meanwhile does the next batch: this returns
+                    if line := self._lines[kind]:  # the first of those who came meanwhile does the next batch
                         line[0].woken.set()
                     else:
                         del self._lines[kind]

@@ -46,7 +46,7 @@ class Task:
 
 NO_REQUEST = Task()
 TASK: ContextVar[Task] = ContextVar("task", default=NO_REQUEST)
-"""What this thread works on."""
+"""The work of the current thread."""
 
 
 def check_deadline() -> None:
@@ -69,9 +69,8 @@ class _Waiter:
 class Turns:
     """Lets ``places`` threads work at the same time. Safe to share between threads.
 
-    The next thread is one of the caller with the fewest at work; among equals, of the caller who was last let in
-    longest ago; among this caller's, the one that has waited longest. So one caller is served in order, and several in
-    turn.
+    The next turn goes to the caller with the fewest working threads; among such callers, to the one whose last turn
+    began longest ago. A caller's own threads are served in order.
     """
 
     def __init__(self, places: int) -> None:
@@ -85,7 +84,7 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting threads."""
         return len(self._waiting)
 
     @contextmanager
@@ -150,7 +149,7 @@ class Lanes:
 
 
 def lower_priority() -> None:
-    """Add NICENESS to this thread's."""
+    """Add NICENESS to this thread's niceness."""
     if sys.platform == "linux":  # only there each thread has its own priority
         with suppress(OSError):  # forbidden: the thread keeps the process's priority
             os.nice(NICENESS)  # added to the process's own, which may be lower still

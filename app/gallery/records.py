@@ -76,13 +76,13 @@ class Gallery:
     embedder: str
     """The id of the package whose templates are the gallery's own."""
     packages: tuple[str, ...]
-    """The ids of the packages of which each new face needs a template, those of `written`."""
+    """The ids of the packages of `written`; each new face needs a template of each of them."""
     index_specs: tuple[IndexSpec, ...]
     """The template sets that answer searches, first its own. They cover all faces, except those without a crop."""
     written: tuple[IndexSpec, ...]
     """The template sets to which every new face is written, first its own; two while it is being re-embedded."""
     store: CropPolicy
-    """`crop` unless it was created otherwise."""
+    """Whether it keeps the crops of its faces."""
     metadata: Metadata
     created_at: str
     """UTC, ISO 8601, as all times here."""
@@ -183,7 +183,7 @@ class StoredFace:
     subject: str
     """The subject's id."""
     template: Template
-    """Of length 0 if it was not read."""
+    """Its vector is empty if it was not read."""
     quality: Quality
     box: Box = NOWHERE
     crop: bytes | None = None
@@ -263,7 +263,7 @@ GALLERY_ROWS = sa.select(
     REEMBEDDINGS.c.state,
     sa.exists().where(CORRECTIONS.c.gallery_key == GALLERIES.c.key).label("corrected"),
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
-# Built once, which takes longer than SQLite takes to run them.
+# Built once, since that takes longer than running them on SQLite.
 _GALLERY_BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
 _GALLERY_BY_KEY = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("wanted"))
 # With FOR UPDATE, writes of rows elsewhere that refer to the gallery would wait, too.
@@ -489,7 +489,7 @@ def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> St
 
 
 def find_face(connection: Connection, gallery: Gallery, face_id: str, subject: Subject | None = None) -> Row[Any]:
-    """Return the row of `face_query`, of any subject or of this one. Raises NotFound ``face_not_found``."""
+    """Return the face's row of `face_query`, of this subject's if one is given. Raises NotFound ``face_not_found``."""
     row = None
     if _FACE_ID.fullmatch(face_id):
         query = face_query(gallery.embedder).where(FACES.c.face_id == face_id, FACES.c.gallery_key == gallery.key)

@@ -44,7 +44,7 @@ from app.search.types import IndexSpec
 from app.types import UNIT_TOLERANCE, Sizes, Template, Vectors
 
 FOLLOW_S = 0.2
-"""Seconds between reads of the change logs' ends (a small query), after which others' changes are found."""
+"""Seconds between reads of the change logs' ends, a small query that shows other processes' changes."""
 SNAPSHOT_S = 300.0
 _log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class GallerySearch:
     package: str
     """The id of the package that probes must be embedded with."""
     sizes: Sizes
-    """How many subjects have so many faces, from the index, which is cheaper than `Store.counts`."""
+    """The number of subjects by number of faces, from the index, which is cheaper than `Store.counts`."""
     _index: Searchable
     _shared: SharedSearches
     _store: Store

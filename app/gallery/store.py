@@ -2,9 +2,9 @@
 
 Every public call is one transaction: when it returns, its changes are on disk; when it raises, nothing has changed.
 Functions over a `Change` make all changes of subjects and faces (`app.gallery.subjects`); several of them may share
-one. `app.gallery.service.Galleries.change` opens a change; `Store.change` does for changes that no index follows. Locks
-are always taken in the same order: the index's lock, the transaction, the gallery's row. The row's lock excludes all
-other writers to the gallery's subjects and faces, so there are no deadlocks, and changes don't mix. The answer to a
+one. `app.gallery.service.Galleries.change` opens a change that the indexes follow, `Store.change` one that they don't.
+Locks are always taken in the same order: the index's lock, the transaction, the gallery's row. The row's lock excludes
+all other writers to the gallery's subjects and faces, so there are no deadlocks, and changes don't mix. The answer to a
 request with a token is stored in the same transaction, so that a repeated request gets the same answer and changes
 nothing.
 
@@ -85,12 +85,13 @@ Entry: TypeAlias = tuple[str, int, int | None]
 """The kind of change, the subject's key (of a MOVE the new one), and the face's key or None for all."""
 STAMP_BITS = 63
 MAX_NUMBER = 2**63 - 1
+"""The largest number of an entry: a signed integer of 64 bits."""
 STREAM_ROWS = 10_000
 """Number of faces read at a time when an index is built."""
 LOG_KEPT = timedelta(days=1)
 """Time that the change log reaches back. A process that was away for longer rebuilds its indexes."""
 LABELS_KEPT = 16_384
-"""Number of faces whose ids and names are cached until the database changes: about 8 MB."""
+"""Maximum faces whose ids and names are cached until the database changes: about 8 MB."""
 
 
 @dataclass(eq=False, slots=True)
@@ -370,7 +371,8 @@ def _count(connection: Connection, gallery: Gallery) -> _Counted:
 
 
 def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:
-    """Count the gallery's rows; if no other gallery has any, all of the table's, which SQLite does page by page."""
+    """Return SQL that counts the gallery's rows. If no other gallery has any, it counts all of the table's rows, which
+    SQLite does page by page."""
     key, every = table.c.gallery_key, sa.select(sa.func.count()).select_from(table)
     others = sa.or_(sa.exists().where(key < gallery.key), sa.exists().where(key > gallery.key))
     in_gallery = every.where(key == gallery.key).scalar_subquery()
@@ -384,7 +386,7 @@ def expired_counts(now: str) -> tuple[sa.Select[int], sa.Select[int]]:
     return count(SUBJECTS).where(gone), count(SUBJECTS.join(FACES)).where(gone)
 
 
-# Built once: that takes longer than SQLite takes to run them.
+# Built once, since that takes longer than running them on SQLite.
 _COUNT_ENTRIES = (
     sa.update(GALLERIES)
     .where(GALLERIES.c.key == sa.bindparam("gallery"))

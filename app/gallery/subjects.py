@@ -46,7 +46,7 @@ _TOUCH = (
 
 
 def from_consent(consent: Consent | None) -> str | None:
-    """Return the column's value. Raises InvalidInput ``invalid_consent``."""
+    """Return the value of the column `consent`. Raises InvalidInput ``invalid_consent``."""
     return (
         None
         if consent is None
@@ -280,7 +280,7 @@ def _take_keys(connection: Connection, count: int) -> list[int]:
 
 
 def delete_face(change: Change, subject_id: str, face_id: str) -> None:
-    """Delete the subject's face with its crop, and with it an unnamed subject.
+    """Delete the subject's face with its crop; an unnamed subject is deleted with it.
 
     Raises NotFound ``subject_not_found``, ``face_not_found``.
     """

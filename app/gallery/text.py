@@ -38,7 +38,7 @@ HIDDEN = re.compile(
 _NEEDED = re.compile("[\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]")
 """The hidden characters that scripts and emoji need: joiners, variation selectors, tags (of flags)."""
 _PLAIN_SPACES = " \u3000"
-"""The space, and that of Chinese and Japanese."""
+"""The plain space, and the wide one of Chinese and Japanese."""
 _SPACES = str.maketrans("_-.", "   ")
 _EMOJI_STYLE, _KEYCAPS = "\ufe0f", "0123456789#*"
 
