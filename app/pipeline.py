@@ -34,8 +34,8 @@ COSTLY_MEMORY = 2 * 1024**3
 """More bytes than one photo of COSTLY_PIXELS, or one of 50 megapixels, takes in any format."""
 SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
 UNBOUNDED_MEMORY = 1024**3
-"""With this much memory for one costly photo, formats are read whose decoders may take twice as much, since such a
-server has the same amount reserved for bodies, small photos and everything else."""
+"""Minimum memory for one costly photo to read UNBOUNDED formats, too. Their decoders may take twice as much, for which
+such a server has room: as much again is reserved for bodies, small photos and everything else."""
 SMALL_SHARE = 2 / 3
 """Share of the memory for photos that small ones get, but at most one photo per core."""
 
@@ -144,10 +144,9 @@ class PhotoThreads:
     """Finds faces as `Pipeline` does, in as many photos at a time as there are cores and memory. Safe to share between
     threads.
 
-    The system doesn't limit a photo's memory here. It counts as BYTES_A_PIXEL, and is too large if that exceeds all
-    memory; a photo of a format for which this is no upper bound counts as costly, and is not read with less than
-    UNBOUNDED_MEMORY.
-    """
+    The system doesn't limit a photo's memory here, so it is counted as BYTES_A_PIXEL, and a photo that exceeds all
+    memory is too large. One of an UNBOUNDED format, for which this is no upper bound, counts as costly, and is rejected
+    below UNBOUNDED_MEMORY."""
 
     def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[int], None]) -> None:
         """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
@@ -225,10 +224,9 @@ def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Seq
 def choose_face(photo: Photo, index: int | None = None) -> Choice:
     """Return the face at ``index``, by default the most prominent one. Raises NoFace if there is none.
 
-    Prominence = area × (1 − d / D)², with the distance d of the box's centre from the photo's, and half the photo's
-    diagonal D. In LFW View 1, whose photos are named after the person in the middle, this chooses the right face in
-    1,118 of 1,119 photos with several faces (area alone: 1,094).
-    """
+    Prominence = area × (1 − d / D)², where d is the distance of the box's centre from the photo's, and D half the
+    photo's diagonal. In LFW View 1, whose photos are named after the person in the middle, this chooses the right face
+    in 1,118 of 1,119 photos with several faces (area alone: 1,094)."""
     if index is not None and index >= len(photo.faces):
         count = len(photo.faces)
         raise NoFace(f"The photo has no face {index}: it has {count}, counted from 0.", faces=count)

@@ -23,43 +23,46 @@ from app.face.detect import DIRECTIONS, SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import CANONICAL_LANDMARKS, Box, Detection, Landmarks, Pixels
 
 CONFIRMED = 0.85
-"""Score that the upright look at a face has, either way, if its landmarks are not made up. Chosen on LFW View 1, turned
-(docs/explanation/quality.md)."""
+"""Minimum score of the upright look at a face, as it is and mirrored: below it, the landmarks may be made up. Chosen on
+LFW View 1, turned (docs/explanation/quality.md)."""
 SURE_LOOK, SURE_LOOK_TURNED = 0.91, 0.92
-"""Score of the upright look at a sight that seemed sure from which the whole photo is not searched again, and of any
-look from which no surer one is searched for. In LFW View 1, turned in its plane, made-up landmarks had at most 0.914
-and 0.918 there; 2 % of the right ones have less than 0.92, as have 16 of 1,058 sure sights in upright photos."""
+"""Minimum scores of a sure look: of the upright look at a sight that seemed sure, so that the whole photo is not
+searched again; and of any look, so that no surer one is searched for. In LFW View 1, turned in its plane, made-up
+landmarks had at most 0.914 and 0.918 there; 2 % of the right ones have less than 0.92, as have 16 of 1,058 sure sights
+in upright photos."""
 SPOT_THRESHOLD, LIKE_SIZE = 0.15, 2.0
-"""Score from which a place is looked at for a turned face though there is a sure one in the photo, and factor by which
-a fainter place may be smaller or larger than a sure face. Of 24 photos of LFW View 1 turned every 15 degrees from 30
-on, two sights of 528 have less than 0.15. Faces of 65 pixels in films, turned beside an upright one, have 0.03 to 0.15
-in 25 of 77 photos, and seem 0.65 to 2.1 times as wide."""
+"""Score from which a place is always looked at for a turned face; and factor by which a fainter place may be smaller or
+larger than a sure face of the photo to be looked at beside it. Of 24 photos of LFW View 1 turned every 15 degrees from
+30 on, two sights of 528 have less than 0.15. Faces of 65 pixels in films, turned beside an upright one, have 0.03 to
+0.15 in 25 of 77 photos, and seem 0.65 to 2.1 times as wide."""
 TURNS = (90, 180, 270)
 """Clockwise degrees by which a photo is turned, one after the other, until a face is surely confirmed in it. Faces are
-hardly seen further from upright than 45 degrees; one of the four looks is as near as that."""
+hardly seen further from upright than 45 degrees; in one of the four directions they are within that."""
 SEEN_WITHIN, MOST_SEARCHES = 15.0, 5
-"""Degrees by which a sure face may be turned until the photo is searched once more, held as that face is: YuNet is sure
-of faces turned by up to 30, and people's heads lean by 15 either way. And the most searches of a photo."""
+"""If a sure face is turned by more than these degrees from every search so far, the photo is searched once more, turned
+so that this face is upright: YuNet is sure of faces turned by up to 30, and people's heads lean by 15 either way. And
+the maximum number of searches of a photo."""
 UPRIGHT_WITHIN = 6.0
-"""Degrees by which a face may lean in its upright view."""
+"""Degrees by which a face may lean in its upright view, else it is looked at once more."""
 SAME_READING, SURE_READING = 0.16, 0.25
-"""Mean distance between landmarks, in distances between the eyes, within which a sight reads a face as a look did, and
-up to which the upright look may find those of a sight that seemed sure elsewhere, or it is looked at in eight
-directions: one sight of two overlapping faces had 0.31. Of 411 in upright photos of LFW View 1 none has more than
-0.24; of 230 in photos turned by 15 to 30 degrees three have more."""
+"""Maximum mean distances between the landmarks of a sight and of a look, in distances between the eyes: for both to be
+the same reading of a face; and for the upright look at a sight that seemed sure to count, else the sight is looked at
+in eight directions: one sight of two overlapping faces had 0.31. Of 411 in upright photos of LFW View 1 none has more
+than 0.24; of 230 in photos turned by 15 to 30 degrees three have more."""
 SURE_WITHIN = 10.0
-"""Degrees by which such a face may lean there: of 198 upright photos of LFW View 1 none leans by more than 9. Made-up
-landmarks of sure sights in photos turned by 135 and 150 degrees had 0.87 to 0.89, and leaned by 9 to 17."""
+"""Degrees by which a sight that seemed sure may lean in its upright look: of 198 upright photos of LFW View 1 none
+leans by more than 9. Made-up landmarks of sure sights in photos turned by 135 and 150 degrees had 0.87 to 0.89, and
+leaned by 9 to 17."""
 QUARTERS: dict[float, int] = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 """Turns that need no interpolation, and a tenth of the time."""
 DARK, LIT = 40.0, 110.0
 """Mean grey value under which a face is dark, and to which it is then brightened: what most photos' faces have. At a
-twentieth of the light, the upright look at a face scores 0.94 so, and sees none without."""
+twentieth of the light, the upright look at a face scores 0.94 with it, and finds no face without it."""
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
 the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
 VIEW_LANDMARKS: NDArray[np.float64] = (CANONICAL_LANDMARKS - (56.0, 66.0)) * VIEW_ZOOM + (VIEW_SIDE - 1) / 2
-"""(5, 2) landmarks of a frontal face in this view, in whose middle the face's is, between forehead and chin."""
+"""(5, 2) landmarks of a frontal face in this view; its middle, between forehead and chin, is the view's middle."""
 MIRROR = (1, 0, 2, 4, 3)
 """The landmarks' order in a mirror image."""
 MIRRORED_LANDMARKS = VIEW_LANDMARKS[MIRROR, :] * (-1, 1) + (VIEW_SIDE - 1, 0)
@@ -109,10 +112,10 @@ class _Look(NamedTuple):
     """The result of looking at a face in an upright view."""
 
     face: Detection
-    """With the landmarks measured there."""
+    """The face with the landmarks measured in the view."""
     score: float
     leans: float
-    """Degrees by which the face leans there, 0-180."""
+    """Degrees by which the face leans in the view, 0-180."""
     sure: bool = False
     """No surer look needs to be searched for."""
 
@@ -125,7 +128,7 @@ class _Faces:
         self.looks: list[_Look] = []
         """The surest look at each face."""
         self.sure: list[Detection] = []
-        """The faces that were confirmed as made-up landmarks never are."""
+        """The faces that were confirmed so surely that their landmarks can't be made up."""
         self.others: list[Detection] = []
         """The sights that were not confirmed but score enough to be faces."""
 

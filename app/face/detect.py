@@ -1,5 +1,5 @@
-"""Faces in pixels: YuNet (W. Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence Research
-20, 2023) at as few scales as find every face there is.
+"""Find faces in pixels by YuNet (W. Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence
+Research 20, 2023), at as few scales as are needed to find every face.
 
 YuNet by itself is sure of faces between about 24 and 400 pixels of its input, gives hints of faces from 10 pixels on,
 and sees nothing smaller (measured; see the constants). So the photo is looked at
@@ -41,7 +41,7 @@ SCORE_THRESHOLD: Final = 0.7
 faces of any size from 20 pixels on have 0.88; cups and gravel reach 0.67. OpenCV's sample uses 0.9 and misses dim and
 turned faces."""
 TOO_SMALL: Final = 0.75
-"""Share of that width below which a face is too small; a box of 20 pixels may be off by 3 either way."""
+"""Share of the smallest face's width below which a sight is dropped; a box of 20 pixels may be off by 3 either way."""
 HINT_THRESHOLD: Final = 0.03
 """Score from which on a sight of HINT_WIDTH is worth a closer look: 95 % of faces have it, 99 % from 12 pixels on."""
 NMS_THRESHOLD: Final = 0.3
@@ -49,8 +49,8 @@ NMS_THRESHOLD: Final = 0.3
 INSIDE_THRESHOLD: Final = 0.8
 """Share of a sight's area within a larger face from which on it is a part of that face, as an eye or a nostril."""
 HALF_THRESHOLD: Final = 0.5
-"""The same for an unsure sight in a larger, sure face: half of the face. In 15 of
-1,132 photos of LFW it was taken for a second face; no real pair of faces in them is so close."""
+"""The same for an unsure sight in a larger, sure face: it shows half of that face. In 15 of 1,132 photos of LFW it was
+taken for a second face; no two real faces in them are so close."""
 SURE_SCORE: Final = 0.9
 """From this score on, a face is upright and whole. YuNet sees upright faces in turned ones too, with made-up landmarks:
 of 300 photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in
@@ -61,7 +61,7 @@ of 640 × 480, turned by 135 degrees and seen at half their size, look 27 to 69 
 MAX_SPOTS: Final = 8
 """Maximum spots to look at, highest scores first. In those films the turned face is the seventh at worst."""
 SHARED: Final = 3
-"""Multiple of them that is checked for doubles, so that thousands of weak ones cost nothing."""
+"""Multiple of MAX_SPOTS that is checked for doubles, so that thousands of weak spots cost nothing."""
 ROUGH_SCORE: Final = 0.5
 """Score of a spot in one of the DIRECTIONS, in a ROUGH tile, from which it may be a face: faces in those films, turned
 by 45 to 270 degrees, have 0.76 in the median; one in eight other places has as much as this."""
@@ -73,14 +73,14 @@ MAX_HINTS: Final = 512
 HINT_WIDTH: Final = 10
 """Minimum width of a face, in pixels of the network's input, to give a hint."""
 HINT_SCORES: Final = ((HINT_WIDTH, 20), (HINT_THRESHOLD, 0.15))
-"""Widths in the network's input, and the scores that hints so wide need; between, straight. Of faces of LFW View 1 made
-small, blurred or saved as JPEG, 99 % reach 0.24 at 12 pixels, 0.61 at 15 and 0.85 at 20. With the lower score for all
-widths, three of five upright photos had something to look at closer; with these one of six."""
+"""Widths in the network's input, and the minimum scores of hints of these widths, linear between. Of faces of LFW View
+1 made small, blurred or saved as JPEG, 99 % reach 0.24 at 12 pixels, 0.61 at 15 and 0.85 at 20. With the lower score
+for all widths, three of five upright photos had something to look at closer; with these one of six."""
 SURE_WIDTH: Final = 40
-"""From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the
-width at 20 pixels to 2.7 % at 40)."""
+"""From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the width at 20
+pixels to 2.7 % at 40)."""
 LARGEST_WIDTH: Final = 280
-"""Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth of the faces is missed."""
+"""Score and landmarks stay good up to this width; at 400 scores start to fall, at 512 5 % of the faces are missed."""
 COARSEST_SIDE: Final = 192
 """Longer side of the coarsest level: a face that fills the photo, or is cut by its edge, is found at 96 to 320."""
 COARSER: Final = 8
@@ -88,7 +88,7 @@ COARSER: Final = 8
 KEPT_WIDTH: Final = LARGEST_WIDTH / COARSER
 """Narrower sights in a coarser level were seen better in the previous one."""
 SAFE_WIDTH: Final = KEPT_WIDTH / 0.9
-"""Width of a face whose sight is kept: of 300 faces of LFW View 1, a hundredth is seen a tenth narrower at most."""
+"""Width of a face from which its sight is kept: 99 % of 300 faces of LFW View 1 seem at most a tenth narrower."""
 CHEAP_AREA: Final = 320 * 320
 """Pixels up to which the photo is looked at in full, which costs no more than a few closer looks."""
 
@@ -112,10 +112,10 @@ class Tile(NamedTuple):
 
 
 CLOSE: Final = Tile(128, 52)
-"""Enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
+"""For a close look: enlarged to 48-64 pixels, faces of 10 pixels score above 0.8 (120 of 120)."""
 ROUGH: Final = Tile(48, 26)
-"""A seventh of the cost, and enough to see that no face is there: tiles of 64 tell no more (there 220 places of faces
-in those films pass, and 14 % of 1,593 others; here 221 and 12 %)."""
+"""A seventh of the cost, and enough to see that no face is there: tiles of 64 pixels tell no more (there 220 places of
+faces in those films pass, and 14 % of 1,593 others; here 221 and 12 %)."""
 TILES_PER_ROW: Final = 4
 """Tiles in a row, and rows in a sheet: an input of 512 × 512, 17 MB. With 8, a small photo found no memory beside a
 large one in 1 GiB."""
@@ -124,12 +124,12 @@ TILES: Final = TILES_PER_ROW**2
 OF_BEST: Final = 0.5
 """Share of the best place's score from which on a place's landmarks count."""
 OFFSET: Final = np.array([[-0.001, -0.013], [0.022, -0.012], [0.032, 0.006], [-0.001, 0.008], [0.027, 0.002]])
-"""(5, 2) x, y in distances between the eyes, added to that mean: YuNet's landmarks lean to one side, and the mean lies
-elsewhere than the best place's. With it, landmarks lie on average where the best places of a view and its mirror image
-put them, so templates made from those stay comparable (828 faces of LFW View 1, ± 0.001)."""
+"""(5, 2) x, y in distances between the eyes, added to the places' mean: YuNet's landmarks lean to one side, and the
+mean lies elsewhere than the best place's. With it, landmarks lie on average where the best places of a view and its
+mirror image put them, so templates made from those stay comparable (828 faces of LFW View 1, ± 0.001)."""
 LIKE: Final = 0.4
-"""Mean distance from the expected landmarks, in distances between the eyes, up to which it is the same face: a head
-turned fully aside is 0.3 off, a neighbour's face over 1."""
+"""Mean distance from the expected landmarks, in distances between the eyes, up to which a detection is of the expected
+face: a head turned fully aside is 0.3 off, a neighbour's face over 1."""
 
 Piece: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom (exclusive) in a level's pixels."""
@@ -204,12 +204,12 @@ class Detector:
         large += [sights[sights[:, SEEN_WIDTH] >= KEPT_WIDTH] for sights in coarser]
         large[:-1] = [sights[sights[:, SEEN_WIDTH] <= HUGE_WIDTH] for sights in large[:-1]]
         faces = np.concatenate(large)
-        # What is no face yet may be a turned one, or one too small for the finest level.
+        # A sight with a low score may be a turned face, or one too small for the finest level.
         spots = np.concatenate([faces, small[small[:, SEEN_WIDTH] >= SPOT_WIDTH]])
         spots = spots[(spots[:, SCORE] < SCORE_THRESHOLD) & (spots[:, 2] >= least)]
         faces = faces[faces[:, SCORE] >= SCORE_THRESHOLD]
         hints = small[(small[:, SCORE] >= np.interp(small[:, SEEN_WIDTH], *HINT_SCORES)) & (small[:, 2] >= least)]
-        shared, union = _overlaps(hints, faces)  # a hint that is a face already, or lies in one, needs no closer look
+        shared, union = _overlaps(hints, faces)  # a hint that is a known face, or lies in one, needs no closer look
         known = (shared > NMS_THRESHOLD * union) | (shared > INSIDE_THRESHOLD * (hints[:, 2] * hints[:, 3])[:, None])
         hints = suppress(hints[~known.any(axis=1)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
@@ -334,11 +334,11 @@ class _Sheet(NamedTuple):
 
     pixels: Pixels
     middles: NDArray[np.float64]
-    """(N, 2) of the tiles."""
+    """(N, 2) x, y of the tiles' middles."""
     scales: NDArray[np.float64]
     """(N,) pixels of the tile per pixel of the photo."""
     turns: NDArray[np.float64]
-    """(N, 2, 2) from the photo's directions to the tile's."""
+    """(N, 2, 2) rotations from the photo to the tile."""
 
 
 def _sheet(pixels: Pixels, looks: NDArray[np.float64], tile: Tile) -> _Sheet:
@@ -427,7 +427,7 @@ def _centres(sights: Sights) -> NDArray[np.float64]:
 
 
 def _spots(sights: Sights, faces: Sights) -> Sights:
-    """Return the best of the sights that have no face's centre in their box, nor their own in a face's."""
+    """Return the best of the sights that have no face's centre in their box, nor their own centre in a face's."""
     from_faces = _centres(sights)[:, None] - faces[None, :, :2]
     from_sights = _centres(faces)[None] - sights[:, None, :2]
     in_face = np.all((from_faces >= 0) & (from_faces <= faces[None, :, 2:4]), axis=2)

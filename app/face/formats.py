@@ -53,7 +53,7 @@ ALLOCATING = frozenset({"WEBP", "GIF"})
 SILENT = frozenset({"WEBP", "AVIF", "HEIF"})
 """Formats whose readers don't report a lack of memory."""
 SMALL_PIXELS = 1_000_000
-"""Smaller images take at most 30 MB, for which there is memory."""
+"""Pixels below which a failed reader never lacked memory: such an image takes at most 30 MB."""
 READER_ERRORS = (
     OSError,  # truncated, "broken data stream", unidentified
     SyntaxError,  # Pillow's error for a damaged header
@@ -138,9 +138,8 @@ def open_image(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 
 def failure(name: str, size: tuple[int, int], error: Exception) -> LikenessError:
-    """Return the error for a reader's exception: there was no memory, or the image is damaged, as a small one that
-    takes too much memory is.
-    """
+    """Return the error for a reader's exception: there was no memory, or the image is damaged. A small image that takes
+    too much memory is damaged, too."""
     pixels = size[0] * size[1]
     lacking = isinstance(error, MemoryError) or (name in SILENT and not _are_free(BYTES_A_PIXEL * pixels))
     if lacking and pixels >= SMALL_PIXELS:
@@ -163,7 +162,7 @@ _SIGNATURES = {
     "WEBP": re.compile(rb"RIFF....WEBP", re.DOTALL),
     "GIF": re.compile(rb"GIF8[79]a"),
     "TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
-    # The brands of ISO/IEC 23008-12 and of the AVIF specification; `mif1` alone says neither, its other brands do.
+    # The brands of ISO/IEC 23008-12 and of the AVIF specification; `mif1` is for both, and the other brands decide.
     "AVIF": re.compile(rb"\0...ftyp(?:avif|avis|mif1.{4}(?:.{4}){0,8}?avif)", re.DOTALL),
     "HEIF": re.compile(rb"\0...ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL),
     # Two letters are not enough for a signature; the size of the following header is one of these.
@@ -180,7 +179,7 @@ def format_of(data: bytes) -> str:
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:
-    """Raise ImageTooLarge if the image is."""
+    """Raise ImageTooLarge if a side or the number of pixels is above its limit."""
     if max(width, height) > limits.max_side:
         message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
         raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
@@ -193,7 +192,7 @@ def check_size(width: int, height: int, limits: Limits) -> None:
 def _silence_libtiff() -> None:
     """Keep libtiff from printing an image's errors to standard error, beside the log: Pillow raises them, too.
 
-    It is reached through Pillow's library, which is linked with it; if that hides its names, it still prints.
+    The handlers are set through Pillow's library, which contains libtiff; if it hides their names, nothing changes.
     """
     with suppress(OSError):
         pillow = ctypes.CDLL(_imaging.__file__)
@@ -218,7 +217,7 @@ def _read_jpeg(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
 
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 FIRST_WITH_LENGTH = 0xC0
-"""JPEG markers below have no segment; neither have those from RST0 to EOI, 0xD0 to 0xD9 (ITU-T T.81, annex B)."""
+"""JPEG markers below this have no segment; nor do those from RST0 to EOI, 0xD0 to 0xD9 (ITU-T T.81, annex B)."""
 _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 """Between pixels, FF is followed by 00 or a restart marker; any number of FF may stand before a marker."""
 
@@ -243,8 +242,7 @@ _PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 
 
 def _essential_chunks(data: bytes) -> Iterator[bytes]:
-    """Return a PNG with only the chunks of its first picture, so that text, profiles and animation frames are never
-    inflated.
+    """Yield only the chunks of a PNG's first picture, so that text, profiles and animation frames are never inflated.
 
     The orientation (eXIf) may come after the pixels; it is moved before them.
     """
@@ -304,7 +302,7 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _check_canvas(name: str, data: bytes, limits: Limits) -> tuple[int, int] | None:
-    """Return the size that the head of an image of an ALLOCATING format says, None if it is damaged.
+    """Return the size in the head of an image of an ALLOCATING format; None if the head is damaged.
 
     Raises ImageTooLarge and TooCostly.
     """
@@ -323,7 +321,7 @@ def _read_heif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
 
 @cache
 def heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    """Load libheif at the first such photo: it takes 20 ms, and most servers never see one.
+    """Load libheif at the first HEIC photo: it takes 20 ms, and most servers never see one.
 
     Raises UnsupportedImage if the extra `heic` is not installed.
     """
@@ -354,7 +352,7 @@ def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
 
 
 NEW_SUBFILE_TYPE, REDUCED = 254, 1
-"""The tag that says what a TIFF's first picture is; its value for a smaller one of another picture (TIFF 6.0, 36)."""
+"""The tag that says what a TIFF's first picture is; its value for a reduced copy of another (TIFF 6.0, page 36)."""
 
 
 def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:

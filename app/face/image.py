@@ -36,14 +36,14 @@ from app.types import Box, Detection, Pixels
 REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg can shrink while it decodes, which is cheaper than decoding."""
 MAX_SAVING = 2
-"""What reducing a JPEG saves of its memory: a progressive one keeps up to 8 bytes of coefficients a pixel, and other
-formats take up to 20 while they are decoded."""
+"""Largest factor of a reduction that counts when a JPEG's memory is estimated: a progressive one keeps up to 8 bytes of
+coefficients per pixel of the whole image, where other formats take up to 20 bytes per pixel to decode."""
 ORIENTATION = 274
 """The EXIF tag that says how to turn the picture."""
 PHOTOMETRIC = 262
 """The tag of a TIFF that is 0 where white is zero."""
 DARK = 16
-"""What is left of colours of 10 or 12 bits in 16, of which the upper 8 are kept, is below."""
+"""Colours of 10 or 12 bits in 16, of which only the upper 8 bits are kept, stay below this value."""
 WHITE = (255, 255, 255)
 BAND_PIXELS = 1 << 16
 """Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
@@ -68,7 +68,7 @@ class Decoded:
     left: int
     top: int
     width: int
-    """Of the upright original, in pixels."""
+    """Width of the upright original, in pixels; ``height`` is the same for its height."""
     height: int
 
     def original(self, detection: Detection) -> Detection:
@@ -112,7 +112,7 @@ def decode_opened(image: ImageFile.ImageFile, data: bytes, limits: Limits, scale
             orientation = 1
             with suppress(*READER_ERRORS):  # damaged metadata
                 orientation = image.getexif().get(ORIENTATION, 1)  # some formats have it after the pixels
-            image.close()  # frees the reader's pixels before these are turned
+            image.close()  # frees the reader's pixels before their copy is turned
             return _upright(rgb, orientation, reduced, size)
         except Image.DecompressionBombError as error:
             raise ImageTooLarge("The image has too many pixels.") from error
@@ -137,8 +137,8 @@ def _read_by_pillow(image: ImageFile.ImageFile, scale: int) -> NDArray[np.uint8]
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: object, scale: int, whole: tuple[int, int]) -> Decoded:
-    """Turn by the EXIF orientation, unless it is none; ``whole`` is the width and height before that and before the
-    reduction by ``scale``.
+    """Turn the picture upright by its EXIF orientation, if that is valid. ``whole`` is the original's width and height,
+    before turning and before the reduction by ``scale``.
 
     The last block of a reduced row or column may be incomplete; where it becomes the first, the grid begins before 0.
     """
@@ -259,7 +259,7 @@ def _values(band: Image.Image) -> NDArray[np.float64]:
 
 def decode_jpeg(data: bytes, width: int, height: int, *, scale: int = 1, cmyk: bool = False) -> Pixels | None:
     """Return a JPEG's pixels, (H, W, 3) uint8 RGB. Return None if Pillow has to read it: its four components are
-    ``cmyk``, or something is odd about the file that costs no pixels.
+    ``cmyk``, or the file has an oddity that loses no pixels.
 
     ``width`` and ``height`` are the whole image's; ``scale`` 1, 2, 4 or 8 divides them, rounded up. Raises ValueError
     if the image is damaged, has lost bytes or has another size, LookupError for some damaged headers, and MemoryError.

@@ -22,8 +22,9 @@ from app.types import Pixels
 MULTIPLE: Final = 32
 """An input's sides are filled up with black to whole multiples of the coarsest stride."""
 STRIDES: Final = (8, 16, 32)
-MOST: Final = 5000
-"""Rows with the highest scores that are looked at for doubles (OpenCV's default)."""
+"""Pixels between neighbouring anchors of the three levels, in both directions."""
+MAX_COMPARED: Final = 5000
+"""Maximum rows that are compared to remove doubles, highest scores first (OpenCV's default)."""
 WAIT_S: Final = 0.002
 """Seconds that an input waits on a GPU for other callers' inputs. Not measured yet."""
 QUEUE_LIMIT: Final = 4096
@@ -32,13 +33,13 @@ QUEUE_LIMIT: Final = 4096
 Rows = NDArray[np.float32]
 """(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
 Sights = NDArray[np.float64]
-"""(N, 16): the same, then the face's width in the input, which stays when the rest is mapped to a photo."""
+"""(N, 16): as Rows, then the face's width in the input, which stays the same when the rest is mapped to a photo."""
 SCORE, SEEN_WIDTH = 14, 15
 """Columns of a row."""
 
 
 class Canvas(NamedTuple):
-    """The only shape of a session's inputs on a GPU: their number at once, and their maximum height and width."""
+    """The only shape of a session's inputs on a GPU: their number in a run, and their maximum height and width."""
 
     items: int
     height: int
@@ -59,7 +60,7 @@ and 1,100 at 1024², copies included."""
 
 
 class YuNet:
-    """Run YuNet on inputs of any size; `look` may be called from any number of threads.
+    """Run YuNet on inputs of any size. Safe to share between threads.
 
     On a CPU one session runs each input as it is. On a GPU there is a session for each of CANVASES, which all have run
     once when this is made; inputs of concurrent callers share a run.
@@ -90,9 +91,9 @@ class YuNet:
         one a face."""
         rows = self.places(pixels, least=least)
         if len(rows) > 1:
-            # OpenCV compares the boxes' whole pixels.
+            # OpenCV compares boxes in whole pixels.
             boxes, scores = rows[:, :4].astype(np.int32).tolist(), rows[:, SCORE].tolist()
-            kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
+            kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MAX_COMPARED)
             rows = rows[np.asarray(kept, np.int64).reshape(-1)]
         sights = np.column_stack([rows, rows[:, 2]]).astype(np.float64)
         # A face's landmarks are not all in one point.

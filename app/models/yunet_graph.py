@@ -16,11 +16,10 @@ from app.models import graph as steps
 from app.models.reference import keep_data_inputs, plain_session, source_input
 from app.package.manifest import SourceInput
 
-"""Pixels between neighbouring anchors of the three levels, either way."""
 HEADS = ("bbox", "kps", "cls", "obj")
 """The file's outputs for each level, named as ``bbox_8``: a box, five landmarks, and two factors of the score."""
 PLACES, FACTORS = 14, 2
-"""How many numbers an anchor has in the first two heads together, and in the others."""
+"""Numbers of an anchor in the first two heads together, and in the other two."""
 SIDE = 640
 """Side of the file's own input, in pixels."""
 TOLERANCE = 1e-3
