@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A time in seconds since 1970; when it was read: the id of the machine's start, and the seconds since then; and
-    for how many seconds of `uptime` it has been followed.
+    """A time ``at``, in seconds since 1970, and when it was read: the id of the machine's start, and the seconds of
+    ``uptime`` since then. ``followed`` is for how many seconds of uptime the clock has been watched.
     """
 
     at: float

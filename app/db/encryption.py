@@ -82,7 +82,7 @@ class Sealer:
         return self._header + nonce + self._ciphers[self._first].encrypt(nonce, data, self._header + purpose)
 
     def open(self, sealed: bytes, purpose: bytes) -> bytes:
-        """Return what was sealed.
+        """Return the content of a sealed blob.
 
         Raises Unusable ``sealed_unreadable`` if it was altered, has another purpose, or its key is unknown.
         """

@@ -118,7 +118,7 @@ class Database:
         except BaseException:
             self._close()
             raise
-        self.request_scrub()  # a killed process may have left some behind
+        self.request_scrub()  # a killed process may have left deleted data in the log
 
     def close(self) -> None:
         if self._scrubber:
@@ -295,7 +295,7 @@ class _Version:
         self._unmarked = False
 
     def __call__(self) -> int | None:
-        """Return None if the file can't be read."""
+        """Return the number of the file's version; None if the file can't be read."""
         begun = self._checks
         with self._lock:
             if self._checks != begun and self._mark is not None:
@@ -337,8 +337,8 @@ class Cache(Generic[K, V]):
         version = self._version()
         if version is None:
             return {}
-        of, kept = self._kept
-        if of != version or len(kept) > self._most:
+        kept_version, kept = self._kept
+        if kept_version != version or len(kept) > self._most:
             kept = {}  # not cleared: another thread may be reading it
             self._kept = version, kept
         return kept

@@ -472,9 +472,8 @@ WEBHOOKS = _numbered(
     Column("galleries", Text),  # a JSON list of ids; NULL: all
     Column("kinds", Text, nullable=False),  # a JSON list
     Column("cameras", Text),  # a JSON list; NULL: all
-    Column(
-        "personal", Boolean, nullable=False, server_default=false()
-    ),  # only of WEBHOOK_SUBJECTS, even if none is left
+    # True: only events about WEBHOOK_SUBJECTS, even if none of them is left.
+    Column("personal", Boolean, nullable=False, server_default=false()),
     Column("quiet_s", Float, nullable=False, server_default="0"),
     Column("state", String(16), nullable=False),
     Column("cursor", BigInteger, nullable=False),

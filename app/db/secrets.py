@@ -1,4 +1,4 @@
-"""Keep the server's own secrets, encrypted in SQL, so that all servers of a database share them; load its keys."""
+"""Keep the server's own secrets, encrypted in SQL, so that all servers of a database share them; load the key rings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from app.db.sealed_columns import MARK_PREFIX
 from app.errors import Unusable
 
 BUSY_MS = 5_000
+"""Milliseconds to wait for a busy SQLite database."""
 IS_SECRET = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
 """SQL for the server's own secrets, since the table also holds marks of keys."""
 

@@ -27,7 +27,7 @@ from app.files import write_new
 LOCK_FILE = "likeness.lock"
 """The locked file. It contains the command that has used the folder longest, if known."""
 KNOWN_FILE = "database.known"
-"""Its existence in the data folder means that the database has had tables: an empty one is not a new one."""
+"""File in the data folder with the name of a database that has had tables. If that is empty now, its data is lost."""
 RESTORING = ".restoring-"
 """Prefix of a restore's folder in the data folder. It holds `packages/…` and `calibrations/…`, to be moved there."""
 MOVING, REPLACED = "moving", "replaced"
@@ -35,6 +35,7 @@ MOVING, REPLACED = "moving", "replaced"
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 PATIENCE_MS = 5_000
+"""Milliseconds to wait for a busy SQLite database."""
 MAX_NAME = 63
 """PostgreSQL's limit for a session's name, in bytes."""
 TABLES = ("alembic_version", "galleries", "subjects", "faces")
@@ -48,8 +49,8 @@ _HOLDERS = (
 
 @contextmanager
 def shared(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the lock that servers and commands share; on PostgreSQL their connections do (`share`). Remove what a killed
-    restore has left.
+    """Hold the lock that servers and commands share; on PostgreSQL their connections hold it (`share`). Remove what a
+    killed restore has left.
 
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
     and Unusable: ``database_emptied`` if the database had tables and is empty or gone, ``database_misplaced``.

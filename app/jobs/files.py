@@ -13,6 +13,7 @@ from pathlib import Path
 from app.files import write_new
 
 PLACE = "place"
+"""File with the folder's random name."""
 DRAFT_S = 3600.0
 """Files written to within these seconds are kept, since their job may be about to be created."""
 UPLOAD, RESULT, DRAFT = ".upload", ".result", ".draft"

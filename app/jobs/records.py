@@ -31,7 +31,7 @@ class Job:
     """A job. ``saved`` is the last checkpoint, ``counts`` are the work's counts; times are UTC, ISO 8601."""
 
     key: int
-    """The key of its row; never answered."""
+    """The key of its row; it never leaves the service."""
     id: str
     kind: str
     gallery: str | None

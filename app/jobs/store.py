@@ -175,7 +175,7 @@ class JobStore:
 
         `skip` are the ids of the jobs that this process runs, even if a leap of the clock ended their leases.
         """
-        # no job has the id ""; an empty list would be rendered once, and only rightly for `not_in`.
+        # `skip` is never empty ("" is not an id), since SQLAlchemy would render an empty list for `not_in` only.
         asked = {"kinds": list(kinds), "place": place, "skip": ["", *skip]}
         with self._database.read() as connection:  # most looks find nothing, so first look without the write lock
             now = _lease_time(connection)

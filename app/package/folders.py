@@ -27,7 +27,7 @@ OWN_FOLDER = "packages"
 CALIBRATIONS = "calibrations"
 """Folder in the data folder for operating points that were measured here."""
 SHOWN_FMR = 1e-4
-"""The error rate at which the FNMR is stated: the service's default."""
+"""The FMR at which the FNMR is stated: the service's default."""
 _log = logging.getLogger(__name__)
 
 
@@ -173,7 +173,7 @@ def own_path(data_dir: Path, package_id: str) -> Path:
 
 
 def read_own(path: Path) -> OwnCalibrations:
-    """Read a package's own calibrations; none where there is no file. Raises Unusable ``calibrations_invalid``."""
+    """Read the calibrations measured here; none if there is no file. Raises Unusable ``calibrations_invalid``."""
     try:
         return OwnCalibrations.model_validate_json(read_regular(path))
     except FileNotFoundError:
@@ -187,10 +187,10 @@ def read_own(path: Path) -> OwnCalibrations:
 
 
 def with_own(manifest: Manifest, local: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:
-    """Return the manifest with the calibrations measured here, and the names of those left out.
+    """Return the manifest with the ``local`` calibrations, measured here, and the names of those left out.
 
-    One with the name of a manifest's replaces it. Those of another model are left out; if one of them should decide,
-    the manifest's default does.
+    A local calibration replaces the manifest's of the same name. Those of another model are left out; if one of them
+    should decide, the manifest's default does.
     """
     usable = [calibration for calibration in local.calibrations if calibration.measured_with == manifest.recipe_digest]
     names = {calibration.name for calibration in usable}

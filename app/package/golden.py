@@ -53,7 +53,7 @@ def record(run: Callable[[Pixels], Vectors]) -> Golden:
 
 
 def check(package: Package, vectors: Vectors, device: str) -> None:
-    """Compare (2, D) ``vectors``, made here from `golden_crops`, with the manifest's, if it has some of these crops.
+    """Compare (2, D) ``vectors``, made here from `golden_crops`, with the manifest's, if it has any of these crops.
 
     Raises PackageTemplatesDiffer below `LEAST_COSINE`.
     """

@@ -15,8 +15,8 @@ from app.package.manifest import Calibration, Manifest, Point
 from app.types import Vector, Vectors
 
 BOTH_FUSED = 3.0
-"""The power of a fused template rises by this times itself and -ln of the other's length, if both are fused: scores
-then spread further than the two lengths tell alone. Measured with `sface` on each half of 1,063 people of train112: 2.9
+"""If both templates are fused, the power of one is multiplied by 1 - this * ln(the other's length), since their scores
+spread further than the two lengths alone tell. Measured with `sface` on each half of 1,063 people of train112: 2.9
 and 2.8, the same for 2 to 8 photos on either side (docs/decisions/several-photos.md)."""
 RATE_TOLERANCE = 1e-9
 """Relative tolerance: a rate that differs from a measured one only by rounding counts as measured."""
@@ -30,7 +30,8 @@ class DecidedBy:
     name: str | None
     fallback: Fallback | None = None
     ratio: float | None = None
-    """A gallery's found FMR over the package's stated one, by which the package's rates below the gallery's count."""
+    """The FMR found in the gallery divided by the stated one. The package's rates below the gallery's are multiplied by
+    this."""
 
 
 LEAST_RISE = 1e-6
@@ -61,7 +62,7 @@ def raised(point: Point, least: float) -> Point:
 
 
 def _at_ratio(point: Point, ratio: float) -> Point:
-    """Return the point at ``ratio`` times its rate; its FNMR is of another population."""
+    """Return the point at ``ratio`` times its rate, without its FNMR, which is another population's."""
     return point.model_copy(update={"fmr": point.fmr * ratio, "fnmr": None, "fnmr_low": None, "fnmr_high": None})
 
 
@@ -114,10 +115,10 @@ class Thresholds:
         self.lowest: float | None = self.points[-1].fmr if self.points else None
         """The highest and the lowest FMR that were measured."""
         self.measured_range = (self.points[-1].fmr, self.points[0].fmr) if self.points else (0.0, math.inf)
-        """Both, lowest first, for rates to be moved into; any rate is in it if none was measured."""
+        """Both, lowest first: the range to clamp rates to. It holds every rate if none was measured."""
         measured = calibration.independence if calibration else None
         self.independence = 1.0 if measured is None else measured
-        """Comparisons with n faces of one subject count as n to this power; all as independent if nobody measured."""
+        """Comparisons with n faces of a subject count as n to this power; 1 (independent) if it was not measured."""
         # ascending in log10(FMR), so thresholds fall
         self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
         self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)

@@ -73,7 +73,7 @@ class VerifyPoint:
     comparisons: float = 1.0
     """Number of independent comparisons that comparing with a subject's faces counts as; 1 for two photos."""
     uncertain: float = 1.0
-    """Scores from this one up to ``threshold`` are `uncertain`. Reviews stored by 0.1.0 have 1, so that none is."""
+    """Scores from this one up to ``threshold`` are `uncertain`. Reviews stored by 0.1.0 have 1, so that no score is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Check a face before enrolling it: is it there already, does it match another subject, is it unlike its own?
+"""Check a face before enrolling it: is it there already, does it match another subject, is it unlike its own subject?
 
 Faces are compared with the gallery's index in one search, and with earlier faces of the same request or batch. Two
 simultaneous enrollments may miss each other, since neither is in the index yet.

@@ -86,7 +86,7 @@ OFF = Gate()
 
 
 class Gates:
-    """Makes the gates of requests that ask for liveness. These belong to a service without the feature: none judges."""
+    """Makes the gates of requests that ask for liveness. Without the feature, this class refuses them."""
 
     def __init__(self) -> None:
         self.devices: Mapping[str, Used] = {}
@@ -116,4 +116,5 @@ class Gates:
 OpenGates: TypeAlias = Callable[
     [Callable[[], Mapping[str, Package]], Callable[[Package], Session], Sequence[str], float, float], Gates
 ]
-"""Makes the gates, given what finds packages and opens one, the names to use, and the APCER and BPCER to decide at."""
+"""Makes the gates from a function that finds packages, one that opens a package, the names of the packages to use, and
+the APCER and BPCER to decide at."""

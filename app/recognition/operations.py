@@ -149,7 +149,7 @@ class Operations:
         return OFF if mode == "off" else self._gates.judging(mode)
 
     def observe(self, stages: Mapping[str, float]) -> None:
-        """Count the milliseconds of stages of a photo or an operation."""
+        """Report the milliseconds of a photo's or an operation's stages to the observers, in seconds."""
         for stage in self._observers.keys() & stages.keys():
             self._observers[stage](stages[stage] / 1000)
 
@@ -480,8 +480,8 @@ class Operations:
         stages: dict[str, float] | None = None,
     ) -> list[Objections]:
         """Return the objections to each face, given with its subject's id (`duplicates.check_faces`, also for
-        ``track``); with ``unlike`` also whether it looks like none of its subject's others. ``stages`` gets the time
-        of the search."""
+        ``track``); with ``unlike`` also whether it looks like none of its subject's other faces. ``stages`` gets the
+        time of the search."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)

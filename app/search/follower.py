@@ -30,8 +30,8 @@ from app.search.types import (
 
 FIRST_CHANGES, CHANGES_AT_ONCE = 100, 5_000
 """Maximum changes in the first read, and in each further one: usually there are few. With a limit of 5,000, PostgreSQL
-may expect as many and read the whole table of faces (with 20,000: 7 to 22 ms per enrollment in place of 0.1, in a small
-gallery beside a large one, until it keeps a plan)."""
+may expect that many and read the whole table of faces (with 20,000 faces: 7 to 22 ms per enrollment in place of 0.1, in
+a small gallery beside a large one, until it keeps a plan)."""
 LAG_LIMIT = 50_000
 """An index that lacks more changes than this, and more than it has faces, is rebuilt, which reads less."""
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class LocalIndex(GalleryIndex[Index]):
         self._position = LogPosition(-1, 0)
         self._saved: LogPosition | None = None  # the position of the snapshot on disk, as far as this process knows
         self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
-        self._erasures = 0  # erasures applied so far; a snapshot from before one must not stay
+        self._erasures = 0  # erasures applied so far; a snapshot from before the last one must not stay
 
     def held(self) -> Indexed:
         index = self._searchable

@@ -44,16 +44,16 @@ EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which fits in a core's cache."""
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
-"""Faces that a pass fetches for each wanted subject; if they are too few, passes for WIDEN times as many follow."""
+"""A pass fetches this many rows for each wanted subject, at least FETCH_MIN; further passes WIDEN times as many."""
 ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
-"""For ``int8``, whose scores may be wrong by about 0.03, this many times as many, for vectors of this length; longer
-vectors' scores of strangers are closer together."""
+"""With ``int8``, whose scores may be wrong by about 0.03, a pass fetches this many times as many rows for vectors of
+this length, and more for longer ones, whose scores of strangers are closer together."""
 WIDEN = 8
-"""Factor by which a search fetches more rows each time that they have too few subjects."""
+"""Factor by which a search fetches more rows each time that the rows found don't suffice."""
 PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
-"""For some subjects each the best row and its score, best first."""
+"""The best row of each of several subjects, and its score, best first."""
 R = TypeVar("R")
 
 
@@ -227,7 +227,7 @@ class Rows:
         self.removed += 1
 
     def move(self, faces: Keys, subjects: Keys) -> None:
-        """Give each of the faces, (N,), to a subject, (N,); those that aren't there are passed over."""
+        """Give each of the faces, (N,), to a subject, (N,). Faces that aren't there are skipped."""
         wanted = dict(zip(faces.tolist(), subjects.tolist(), strict=True))
         self.renewals += 1
         end = self.count
@@ -294,7 +294,7 @@ class RowsOnGpu(Protocol):
     def search(
         self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
     ) -> tuple[View, int, Near] | None:
-        """Return the present rows, how many of the first of them were searched, and which of these score highest; None
+        """Return the present rows, the number of rows from the first on that were searched, and the best of these; None
         if the CPU has to search."""
 
     def tend(self, read: Callable[[], View], *, half: bool) -> None:
@@ -328,7 +328,7 @@ class Index:
     gains if other work wants the same cores (8 queries over 300,000 x 128 on a busy machine of two cores: 0.24 s on one
     thread, 0.26 s split in two, 22 s by OpenMP on two).
 
-    A search takes the lock only to end, so faces may be added and removed while it runs. Its answer has
+    A search takes the lock only at its end, so faces may be added and removed while it runs. Its answer has
     every face that was added before it began, and none that was removed before its scores were computed.
     """
 
@@ -392,7 +392,7 @@ class Index:
             self._publish()
 
     def move(self, faces: Keys, subjects: Keys) -> None:
-        """Give each of the faces, (N,), to a subject, (N,); those that aren't there are passed over."""
+        """Give each of the faces, (N,), to a subject, (N,). Faces that aren't there are skipped."""
         with self._lock:
             self._rows.move(faces, subjects)
             self._publish()
@@ -442,7 +442,7 @@ class Index:
             self._publish()
 
     def _publish(self) -> None:
-        """Note, at the end of a change and with the lock held, what searches read without it."""
+        """Replace what searches read without the lock. Call it with the lock held, at the end of a change."""
         self._view = self._rows.view()
         self.sizes = self._rows.sizes
         """The number of subjects by number of faces."""
@@ -483,7 +483,8 @@ class Index:
         return [best[0] if best else None for best in matches]
 
     def frozen(self) -> View:
-        """Return all present faces, to copy them while they change: removed ones may lose their vectors meanwhile."""
+        """Return a view to copy the faces from while they change. Faces removed meanwhile stay in it, but may have lost
+        their vectors."""
         with self._lock:
             return replace(self._view, there=self._view.there.copy())
 

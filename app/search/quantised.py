@@ -29,6 +29,7 @@ ROWS_AT_ONCE = 32_768
 SAMPLE_ROWS = 2_048
 """Minimum rows to score first, to estimate a floor for the interesting scores."""
 SAMPLE_STRIDE = 64
+"""Maximum distance in rows between two rows of the sample."""
 EXPECT = 2
 """Multiple of the wanted rows that should be above that floor, since the small sample gives a coarse estimate."""
 SETTLE_AT = 4
@@ -137,9 +138,8 @@ class _Best:
         self._queries, self._keep = queries, keep
         self._span = 4 * LARGEST**2 * dimension  # larger than any difference of two scores
         self._floors = np.full(queries, LOWEST, np.int32)
-        self._floor_of_each = np.empty(
-            0, np.int32
-        )  # repeated for all scores of an offer: broadcasting short rows is slower
+        # The floors, repeated for all scores of an offer: broadcasting short rows is slower.
+        self._floor_of_each = np.empty(0, np.int32)
         self._kept: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._waiting = 0
 
@@ -181,8 +181,8 @@ class _Best:
         order = np.argsort(queries * self._span - scores)
         queries, scores, rows = queries[order], scores[order], rows[order]
         places = np.arange(len(order)) - np.searchsorted(queries, np.arange(self._queries))[queries]
-        next_one = places == self._keep
-        self._floors[queries[next_one]] = scores[next_one]
+        best_dropped = places == self._keep
+        self._floors[queries[best_dropped]] = scores[best_dropped]
         self._floor_of_each = np.empty(0, np.int32)
         kept = places < self._keep
         self._kept = [(queries[kept], scores[kept], rows[kept])]

@@ -47,7 +47,7 @@ class Searchable(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """Return how many subjects have so many faces."""
+        """Return the number of subjects by number of faces."""
         ...
 
     @property
@@ -414,7 +414,7 @@ MAX_SEARCHES = 1_024
 SEARCH_WORKERS = 2
 """Number of workers: one for the largest gallery, and one so that others needn't wait for it."""
 ENROLLMENT_WAIT_S = 0.25
-"""Maximum seconds that an enrollment's search waits for others', in which two cores enroll about sixteen photos."""
+"""Maximum seconds that an enrollment's search waits for others: two cores enroll about sixteen photos in this time."""
 
 
 @dataclass(frozen=True, slots=True)

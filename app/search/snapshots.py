@@ -85,7 +85,7 @@ class Snapshots:
         return self._folder.is_dir()
 
     def claim(self) -> bool:
-        """Return whether this process may write here. Its end releases the claim. Raises OSError."""
+        """Return whether this process may write here. The claim ends with the process. Raises OSError."""
         if self._lock is not None:
             return True
         handle = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -101,7 +101,7 @@ class Snapshots:
         return True
 
     def open(self, spec: IndexSpec) -> Snapshot | None:
-        """Return the index's snapshot; None if there is none or, with a warning, none that can be used."""
+        """Return the index's snapshot; None if there is none, or, with a warning, if it can't be used."""
         path = self._path(spec.key.gallery)
         try:
             if not self._fits(path):
@@ -140,7 +140,7 @@ class Snapshots:
         return self._last.get(spec.key.gallery) == spec.key
 
     def kept(self) -> Snapshotted:
-        """Measure the folder's snapshots, by any process. Raises OSError."""
+        """Measure the folder's snapshots, whichever process wrote them. Raises OSError."""
         files = []
         for path in self._folder.glob("*" + SUFFIX):
             with suppress(FileNotFoundError):  # discarded meanwhile

@@ -126,8 +126,8 @@ class Match:
 
 
 Answer: TypeAlias = Callable[[int], list[Match]]
-"""Ends the search for one probe, on the calling thread: takes a number of subjects, at most that with which the search
-was begun, and returns as many at most, best first."""
+"""Ends the search for one probe, on the calling thread. Takes the maximum number of subjects to return, which is not
+above that with which the search began; returns them best first."""
 
 
 @dataclass(frozen=True, slots=True)
