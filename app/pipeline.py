@@ -26,8 +26,6 @@ from app.types import CANONICAL_LANDMARKS, Detection, Face, Photo, Pixels, Quali
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first is ambiguous, and not enrolled."""
-
-
 COSTLY_PIXELS = 4_000_000
 """Pixels from which on searching a photo without a face takes a core at least half a second."""
 COSTLY_MEMORY = 2 * 1024**3

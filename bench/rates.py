@@ -226,8 +226,8 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
                 threshold = identify_point(thresholds, None, asked, rates, sizes, fused_scores=not conflict).threshold
                 reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":
-                some = counts[: drawn.named].tolist()
-                at = [verify_point(thresholds, asked, asked, count, fused_scores=True).threshold for count in some]
+                of_named = counts[: drawn.named].tolist()
+                at = [verify_point(thresholds, asked, asked, count, fused_scores=True).threshold for count in of_named]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)

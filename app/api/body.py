@@ -83,8 +83,8 @@ HEAD_END = b"\r\n\r\n"
 _HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:")
 """Begins a line of a part's head (RFC 5322, section 2.2, with the characters of RFC 9110's tokens)."""
 QUICK_BYTES = SMALL_BYTES
-"""A form or JSON object up to this size is parsed in the event loop, which takes less than a millisecond; larger ones
-are parsed in a thread."""
+"""A form or JSON object up to this size is parsed at once, which takes less than a millisecond; larger ones wait for
+their turn (`Components.parsing`)."""
 COSTLY_BYTES = 2 * 1024**2
 """Bodies are parsed one at a time, at low priority, from these bytes on; smaller ones don't wait for them."""
 PARSED_COPIES = 2

@@ -145,12 +145,12 @@ def measure(
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
     asked = {fpir: threshold for fpir in fpirs if (threshold := service_threshold(fpir)) is not None}
     searched = [_Searched(templates, draw, drawn, fpirs, asked) for draw in draws]
-    figures = [drawn.figures for drawn in searched]
+    figures = [of_draw.figures for of_draw in searched]
     return Identifications(
-        draws=tuple(drawn.identification for drawn in searched),
+        draws=tuple(of_draw.identification for of_draw in searched),
         summary={name: _summary([of_draw[name] for of_draw in figures]) for name in figures[0]},
-        cmc=tuple(_mean(of_draws) for of_draws in zip(*(drawn.ranks for drawn in searched), strict=True)),
-        curves=tuple(drawn.curve for drawn in searched if len(drawn.strangers)),
+        cmc=tuple(_mean(of_draws) for of_draws in zip(*(of_draw.ranks for of_draw in searched), strict=True)),
+        curves=tuple(of_draw.curve for of_draw in searched if len(of_draw.strangers)),
     )
 
 

@@ -93,7 +93,7 @@ def open_source(
 def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
     sources = [source, *recipe.data.mix] if part == "train" else [source]
     data, copies = recipe.data, recipe.sampler.copies
-    sets = [open_source(source, Path(data.indexes), console, data.on_error, copies) for source in sources]
+    sets = [open_source(mixed, Path(data.indexes), console, data.on_error, copies) for mixed in sources]
     faces = Joined(sets) if len(sets) > 1 else sets[0]
     with counted(f"decoding {source}", len(faces), console) as progress:
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
