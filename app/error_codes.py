@@ -214,7 +214,7 @@ _BY_STATUS = {
 
 
 def about(code: str, status: int | None = None) -> About | None:
-    """Return an error's subject, for a newer server's code by its status; None if this process raised it."""
+    """Return an error's subject; for an unknown code, of a newer server, by status; None if this process raised it."""
     if kind := BY_CODE.get(code):
         return kind.about
     return LOCAL.get(code) or (None if status is None else _BY_STATUS.get(status, About.SERVER))

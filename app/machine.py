@@ -21,8 +21,9 @@ from pathlib import Path
 def read_limits(controller: str, *names: str, root: Path = Path("/")) -> Iterator[list[str]]:
     """Yield the texts of the files ``names`` of this process's control group, then of each group above it that has all.
 
-    ``names`` are those of one version. Every group's limits hold, so the lowest counts. Yields nothing if the system
-    has no control groups. In a container the groups above it are hidden, and the mounted root is its own.
+    ``names`` are those of one version of control groups. Every group's limits hold, so the lowest counts. Yields
+    nothing if the system has no control groups. In a container the groups above it are hidden, and the mounted root is
+    its own.
     """
     for folder in _folders(controller, root):
         try:
@@ -56,7 +57,7 @@ _M_ARENA_MAX, _MADV_COLLAPSE = -8, 25
 """<malloc.h>; <linux/mman.h>, from Linux 6.1 on"""
 LARGE_PAGE = 2 * 1024**2
 GATHERED_TO = 1024**3
-"""Larger mappings are indexes, which request large pages themselves and reserve more addresses than they use."""
+"""Maximum bytes of a mapping: larger ones are indexes, which request large pages and reserve more than they use."""
 MOSTLY = 0.9
 """Share of a large page's addresses that must be in use, so that gathering takes little memory."""
 

@@ -17,7 +17,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif
 SYSTEM = frozenset(
     {"@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "__macosx", "lost+found"}
 )
-"""Folders of Synology and QNAP, Windows, macOS and ext4, in small letters."""
+"""Folders of Synology and QNAP, Windows, macOS and ext4, in lower case."""
 
 Skip: TypeAlias = Callable[[Path, str], None]
 """Called with each folder that is left out, and why."""
@@ -78,7 +78,7 @@ def people(folder: Path, skip: Skip = log_skipped) -> dict[str, list[Path]]:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """Return what a folder and the links to it have in common; of a missing one, what no folder has."""
+    """Return a value that a folder shares with the links to it; for a missing folder, one that no folder has."""
     try:
         found = folder.stat()
     except OSError:

@@ -144,7 +144,8 @@ class PhotoThreads:
 
     The system doesn't limit a photo's memory here, so it is counted as BYTES_A_PIXEL, and a photo that exceeds all
     memory is too large. One of an UNBOUNDED format, for which this is no upper bound, counts as costly, and is rejected
-    below UNBOUNDED_MEMORY."""
+    below UNBOUNDED_MEMORY.
+    """
 
     def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[int], None]) -> None:
         """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
@@ -224,7 +225,8 @@ def choose_face(photo: Photo, index: int | None = None) -> Choice:
 
     Prominence = area × (1 − d / D)², where d is the distance of the box's centre from the photo's, and D half the
     photo's diagonal. In LFW View 1, whose photos are named after the person in the middle, this chooses the right face
-    in 1,118 of 1,119 photos with several faces (area alone: 1,094)."""
+    in 1,118 of 1,119 photos with several faces (area alone: 1,094).
+    """
     if index is not None and index >= len(photo.faces):
         count = len(photo.faces)
         raise NoFace(f"The photo has no face {index}: it has {count}, counted from 0.", faces=count)

@@ -110,7 +110,7 @@ class Detection:
 
 
 UNKNOWN_QUALITY = 50.0
-"""Stored for a template that came without a quality; the face's pose is also unknown."""
+"""The quality stored with a template that came without one; the face's pose is also unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Face:
     box: Box
     landmarks: Landmarks | None
     score: float
-    """The detector's own, 0-1."""
+    """The detector's score, 0-1."""
     quality: Quality
     crop: Pixels | None
     template: Template | None = None

@@ -39,7 +39,7 @@ _SAYS = {
     ", unable to .*| after validation, .*": "",
     "(appear to be an IPv4 or IPv6 network)": r"\1, such as 192.168.1.0/24",
 }
-"""What pydantic and Python say, and what to write, which is said in its place. Strictly typed JSON knows no quotes."""
+"""Patterns of what pydantic and Python say, and the advice to show in its place. Numbers in JSON have no quotes."""
 _ADDRESS = re.compile(rb"\s*(?:https?|ftp|file|s3|gs|rtsp)://\S+\s*", re.IGNORECASE)
 _FILE_NAME = re.compile(rb"\s*[@~\w ./\\-]{1,255}\.(?:jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)\s*", re.IGNORECASE)
 _LONGEST_NAME = 2048

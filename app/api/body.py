@@ -81,7 +81,7 @@ MAX_TEXT_FIELDS = 16
 MAX_PART_HEADER = 8 * 1024
 HEAD_END = b"\r\n\r\n"
 _HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:")
-"""Begins a line of a part's head (RFC 5322, section 2.2, with the characters of RFC 9110's tokens)."""
+"""Matches the start of a line in a part's head (RFC 5322, section 2.2, with the characters of RFC 9110's tokens)."""
 QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed at once, which takes less than a millisecond; larger ones wait for
 their turn (`Components.parsing`)."""
@@ -218,7 +218,7 @@ def parse_images(
 
 @dataclass(frozen=True, slots=True)
 class Sent(Generic[Params]):
-    """The images of a body, those of each of the operation's fields, and the parameters of the query and the body."""
+    """The images of a body, by the operation's image fields, and the parameters of the query and the body."""
 
     fields: Sequence[Sequence[bytes]]
     params: Params
@@ -318,7 +318,7 @@ def form_parts(body: Body, most: int) -> list[tuple[str, bytes]]:
     if found < 0:
         raise malformed() if len(data) > MAX_PART_HEADER else cut_short()
     at, parts = found + len(first) - 1, list[tuple[str, bytes]]()
-    while not data.startswith(b"--", at):  # which follows the last boundary
+    while not data.startswith(b"--", at):  # `--` follows the last boundary
         if len(parts) == most:
             raise InvalidInput(f"A form has at most {most} parts here.", code="payload_too_large")
         if (head := read_part_head(data, at)) is None:

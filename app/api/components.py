@@ -35,7 +35,7 @@ from app.workers.queue import PhotoWorkers
 Drop: TypeAlias = Callable[[Change, str], int]
 """Deletes a feature's data of a subject, given by its id, and data that may show that subject; returns the count."""
 GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
-"""Takes the gallery, and the id of the key that has changed it."""
+"""Called with the gallery, and the id of the key that has changed it."""
 SessionKey: TypeAlias = Callable[[Scope], Awaitable[str | None]]
 """Returns the key of a request that sends none, for example from a signed-in browser; or None."""
 

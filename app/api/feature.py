@@ -67,7 +67,7 @@ class Feature:
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
     webhooks: Sequence[type[BaseModel]] = ()
-    """For the document: models of what it posts to addresses that people have given."""
+    """Models, for the document, of the messages that it sends to addresses given by people."""
     page: Path | None = None
     """A folder of additions to the web page: `start.js` is loaded before the page begins, `style.css` after the page's
     own. They are served below `/page/` and the name of the feature's folder."""

@@ -17,8 +17,8 @@ MAX_VALUES = 250_000
 """Maximum values of one body, of at most 72 bytes each: 488 embeddings of 512 numbers, 18 MB."""
 MAX_VALUES_BESIDE_IMAGES = 10_000
 SMALL_BYTES = 64 * 1024
-"""The values of JSON up to this size are not counted: there are at most 32,000, read in about a millisecond. Longer
-strings are long ones."""
+"""The values of JSON up to this size are not counted: there are at most 32,000, read in about a millisecond. A longer
+string is taken for an image."""
 BOM = b"\xef\xbb\xbf"
 """A byte order mark, which some Windows programs write before UTF-8."""
 _WINDOW = 64 * 1024
@@ -46,10 +46,10 @@ def load_json(data: bytes, max_values: int = MAX_VALUES) -> Any:
 
 
 def load_with_images(data: bytes) -> tuple[Any, int]:
-    """Read JSON that may contain images in base64; also return the number of strings longer than SMALL_BYTES.
+    """Read JSON that may contain images in base64. Return the value, and the number of images in it.
 
-    Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises what `load_json` raises; a
-    field with such a long name is rejected as invalid.
+    A string without escapes, longer than SMALL_BYTES, is taken for an image: it is a view of ``data``, not a `str`.
+    Raises what `load_json` raises; a field with such a long name is rejected as invalid.
     """
     data = data.removeprefix(BOM)
     if len(data) <= SMALL_BYTES:

@@ -104,7 +104,7 @@ def document(
     webhooks: Sequence[type[BaseModel]] = (),
 ) -> dict[str, Any]:
     """Return the document of these operations of ``app``. ``wires``: its further wire formats; ``webhooks``: models of
-    what it sends by itself."""
+    the messages that it sends."""
     document = get_openapi(
         title=app.title,
         version=app.version,

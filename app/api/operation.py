@@ -96,7 +96,7 @@ class Operation:
     images: ImageFields | None = None
     """The fields of ``body`` that are images; they may also come as multipart fields or as the raw body."""
     body_bytes: Callable[[BodyLimits], int] | None = None
-    """Returns the most bytes of its body, where those are not `BodyLimits.most`."""
+    """Returns the maximum bytes of its body; None: `BodyLimits.most`."""
     upload: File | None = None
     file: File | None = None
     """The answer, if it is a file."""

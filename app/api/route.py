@@ -60,11 +60,11 @@ PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
 
 
 class AuditTrail:
-    """Records a request.
+    """Records a request in the audit log.
 
     The entry of an operation that changes something is written before it begins, or by its handler with the change
-    (`one_commit`), and again before the answer goes out; any other is noted then. Refusals are noted, too, if the
-    request has a key, even a wrong one. Monitoring is not recorded.
+    (`one_commit`), and again before the answer goes out. Other entries are noted when the answer goes out, to be
+    written soon. Refusals are noted if the request has a key, even a wrong one. Monitoring is not recorded.
     """
 
     def __init__(self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str) -> None:
@@ -90,9 +90,9 @@ class AuditTrail:
         self.is_recorded = self.is_recorded or is_try_again or error.code == "missing_key"
 
     async def record(self, status: int) -> None:
-        """Write the outcome of a change, before the answer goes out; note that of any other request.
+        """Write the outcome of a change, before the answer goes out; note the outcome of any other request.
 
-        If the database fails now, the work is done, and the entry stays without outcome.
+        If the database fails now, the change is done, but its entry stays without an outcome.
         """
         if self.is_recorded:
             return
@@ -196,7 +196,7 @@ class OperationRoute(APIRoute):
 
 
 async def _naming_nearest(error: LikenessError, components: Components, scope: Scope) -> LikenessError:
-    """Return the error; that of a missing gallery with the one of almost the same id, if the key may list it."""
+    """Return the error; if a gallery is missing, with one of almost the same id, if the key may list it."""
     if not isinstance(error, GalleryNotFound) or scope["operation"].wire.name is not None:
         return error
     grant: Grant = scope["grant"]
@@ -207,7 +207,7 @@ async def _naming_nearest(error: LikenessError, components: Components, scope: S
         page = await components.workers.run(
             lambda: components.store.galleries(limit=LOOKED_THROUGH, only=grant.galleries)
         )
-    except LikenessError:  # the database is busy: the error is right without
+    except LikenessError:  # the database is busy: answer without a suggestion
         return error
     return GalleryNotFound.of(gallery, near(gallery, [listed.id for listed in page.items]))
 
@@ -413,7 +413,7 @@ def _parameters_of(signature: inspect.Signature) -> _Parameters:
 
 
 def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:
-    """Return the model of the body, for the document; of a body with images it is that of the query's parameters."""
+    """Return the model of the body, for the document: with images, these in base64 and the query's parameters."""
     if images is None or parameters.query is None:
         return parameters.model
     several: Any = Annotated[list[Base64], Field(min_length=1)]

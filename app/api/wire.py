@@ -39,7 +39,7 @@ BROWSER_PATHS = ("/docs", "/openapi.json")
 """Paths that also accept the key as the password of HTTP Basic, so that a browser can open them. Others don't, since
 browsers send Basic credentials with requests that other sites make."""
 RETRY_AFTER_S = 1.0
-"""The `Retry-After` of an error that has none."""
+"""Seconds in the header `Retry-After` of an error that states none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def expected(error: Exception, request_id: str) -> LikenessError:
 
 
 def error_answer(error: LikenessError, wire: WireFormat, scope: Scope) -> Response | None:
-    """Return the error as an answer; None if one has begun, which is then cut off, as clients notice."""
+    """Return the error as an answer; None if an answer has begun: clients notice that it is cut off."""
     if scope["status"] == CLIENT_GONE:
         return wire.error_response(error, scope["request_id"], scope["path"])
     fields = {"request_id": scope["request_id"], "code": error.code, "error": error.message}
@@ -223,7 +223,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _refuse_unrouted(request: Request, error: Exception) -> Response:
     """Refuse a request without a route, but reveal nothing about routes to callers without a key."""
-    assert isinstance(error, HTTPException)  # noqa: S101 (the same)
+    assert isinstance(error, HTTPException)  # noqa: S101 (registered only for it)
     refusal: LikenessError = InvalidInput(str(error.detail))
     headers: dict[str, str] = dict(error.headers or {})
     if error.status_code == 404:

@@ -131,7 +131,7 @@ class Embedders:
         self.default = default
         self._find, self._open_one, self._bind = find, open_one, bind
         self._kept, self._retry_s = kept, retry_s
-        self._bound: dict[str, tuple[Package, float]] = {}  # and when that was asked
+        self._bound: dict[str, tuple[Package, float]] = {}  # and the time of the check
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # least recently used first

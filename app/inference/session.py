@@ -44,10 +44,10 @@ INSTALLED_BY: Mapping[Used, str] = {
 }
 """Packages whose ONNX Runtime has the device's provider."""
 FIXED_BATCH: Mapping[Used, int] = {"cuda": 64, "tensorrt": 64, "rocm": 64}
-"""Items of every run on these devices, which make a plan for each new input shape, so that there should be few."""
+"""Items of every run on these devices: they make a plan for each new input shape, so all runs have the same."""
 FEW: Mapping[Used, int] = {"cuda": 8}
-"""Items of the runs for up to twice as many, in a separate session, since a session that changes its shape makes a new
-plan for 0.9 s. Eight of SFace take 1.1 ms on an H200, and sixty-four 4.7; most batches of a server are small."""
+"""Items of each run for up to twice as many. They have a session of their own: one that changes its shape makes a
+new plan for 0.9 s. Eight of SFace take 1.1 ms on an H200, and sixty-four 4.7; most batches of a server are small."""
 MIB = 2**20
 CUDA_LIBRARY = "libonnxruntime_providers_cuda.so"
 ERRORS_ONLY, FATAL_ONLY = 3, 4
@@ -221,7 +221,7 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
     options.enable_mem_pattern = not sizes_vary
     if EXACT_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
         options.add_session_config_entry(EXACT_SUMS, "1")
-    of_cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # with fixed shapes, memory is, too
+    of_cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # with fixed shapes it stays the same
     if gpu.memory_mib is not None:
         of_cuda["gpu_mem_limit"] = gpu.memory_mib * MIB
     if gpu.math == "nhwc":

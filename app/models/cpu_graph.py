@@ -1,6 +1,6 @@
 """Rewriting steps that make a graph faster on ONNX Runtime's CPU provider, with the same results except for rounding.
 
-ONNX Runtime's optimiser has neither: it runs PReLU only in the plain layout, and a batch through all layers at once.
+ONNX Runtime's optimiser lacks both: it runs PReLU only in the plain layout, and a batch through all layers at once.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ LEAST_SEPARATION = 1.0
 a network with random weights had 0.3. `sface-slim`, which was trained on them, had 4.8, 4.2 with the other colour
 order, and at most 0.5 with the range of `sface` or `imagenet`."""
 CHANCE = 0.025
-"""Level of the one-sided sign test: a preset is worse if chance would put it so far behind the best less often. """
+"""Level of the one-sided sign test: a preset is worse if chance puts it this far behind the best less often."""
 SAME_TEMPLATES = 0.995
 """Mean cosine from which on two presets make the same templates; either may be used, so they are not a tie."""
 

@@ -31,8 +31,8 @@ from app.logs import LOGGER
 
 RESERVED = 256
 """File descriptors for everything but connections: database, models, uploads, logs."""
-MOST = 4096
-"""Connections at most: each takes some 20 kB, and up to 64 KiB more while a body arrives faster than it is read."""
+MAX_CONNECTIONS = 4096
+"""Maximum connections: each takes some 20 kB, and up to 64 KiB more while a body arrives faster than it is read."""
 ADDRESS_SHARE = 0.25
 """Share of all connections, and of all heads' bytes, that one address may take. A trusted proxy may take all."""
 HEAD_BYTES = 32 * 1024**2
@@ -48,7 +48,7 @@ class Closable(Protocol):
 
 @dataclass(slots=True)
 class _Crowd:
-    """The connections of one address, all trusted proxies together; ``share`` is what it may have of everything."""
+    """The connections of one address, or of all trusted proxies; ``share`` is the share of all that it may take."""
 
     address: str
     share: float
@@ -68,7 +68,7 @@ class Connections:
     """
 
     def __init__(self, descriptors: int, proxies: Sequence[str] = (), head_bytes: int = HEAD_BYTES) -> None:
-        self._most = min(MOST, max(1, descriptors - RESERVED))
+        self._most = min(MAX_CONNECTIONS, max(1, descriptors - RESERVED))
         self._most_head_bytes = head_bytes
         self._proxies = [ipaddress.ip_network(proxy) for proxy in proxies]
         self._open: dict[Closable, _Crowd] = {}
@@ -80,9 +80,9 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: Closable, host: str) -> bool:
-        """Count a new connection, idle as yet; return False if there are too many and none of them is idle.
+        """Count a new connection, which is idle at first; return False if there are too many and none of them is idle.
 
-        An idle one is closed for it: of this address if that has its share, else of the address that has the most.
+        To make room, an idle one is closed: of this address if its share is used up, else of the address with the most.
         """
         address = "" if self._is_proxy(host) else address_group(host)
         crowd = self._crowds.get(address) or _Crowd(address, ADDRESS_SHARE if address else 1)
@@ -123,7 +123,7 @@ class Connections:
     def hold(self, connection: Closable, size: int) -> bool:
         """Note that the heads of its requests take ``size`` bytes; return False if there is no room for them.
 
-        Connections that wait for the rest of a head are closed for it, as for a new connection.
+        To make room, connections that wait for the rest of a head are closed, as in `add`.
         """
         crowd = self._open.get(connection)
         if crowd is None:  # it is being closed
@@ -151,7 +151,7 @@ class Connections:
         return (connection for connection in crowd.heads if connection in crowd.idle and connection is not but)
 
     def _close(self, connections: Iterable[Closable]) -> bool:
-        """Close the first of them; return False without any."""
+        """Close the first of the connections; return False if there are none."""
         first = next(iter(connections), None)
         if first is None:
             return False
@@ -242,7 +242,7 @@ class _Answers(asyncio.Transport):
         self._held = b""
 
     def write(self, data: bytes) -> None:  # type: ignore[override]  # uvicorn writes nothing else
-        """Send this; a head with what follows it in the same turn of the loop."""
+        """Send data; a head is sent with what follows it in the same turn of the loop."""
         if data.startswith(b"HTTP/") and not self._held:
             self._held = data
             self._connection.loop.call_soon(self._flush)
@@ -411,7 +411,7 @@ class Connection(HttpToolsProtocol):
         self._problem = self._problem or _not_http(msg)
         if self._between_requests:
             self._refuse(self._problem)
-        elif self.cycle.more_body:  # of the body that is being read
+        elif self.cycle.more_body:  # its body is being read
             if self.pipeline or self.cycle.response_started:
                 self.transport.abort()
             else:
@@ -455,7 +455,7 @@ class Connection(HttpToolsProtocol):
             raise self._refusal(_too_large())
 
     def _head_size(self) -> int:
-        """Return the bytes that the head which is being parsed takes; more than it has come to be once it is whole."""
+        """Return the bytes of memory that the head being parsed takes at most, with its objects."""
         text = max(self._head_bytes, self._unheard) + URL_COPIES * len(self.url)
         return REQUEST_OBJECTS + text + HEADER_OBJECTS * len(self.headers)
 

@@ -31,7 +31,7 @@ from app.workers.worker import Terms, work
 SAMPLES = "JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"
 """Formats that Pillow can also write; a sample of each is read before the first worker starts."""
 SIDE = 64
-"""Pixels of these samples."""
+"""Width and height of these samples, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +125,5 @@ def _end(process: int) -> int:
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             os.kill(process, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    except ChildProcessError:  # of an earlier parent, with which it ended
+    except ChildProcessError:  # forked by an earlier parent, with which it ended
         return -signal.SIGKILL

@@ -26,7 +26,7 @@ three quarters of a core that a worker also wants."""
 COSTLY_NICENESS = 15
 """Niceness of workers with costly photos: they get a tenth of a core that other workers want."""
 IDLE_S = 60.0
-"""Seconds that a worker for costly photos is kept without one."""
+"""Seconds that an idle worker for costly photos is kept."""
 SMALL_SHARE = 1 / 3
 """Share of the memory for photos that each small one may take."""
 SMALL_MEMORY = 256 * 1024**2
@@ -36,7 +36,7 @@ STUCK = 10
 """Work without a deadline ends after this many times a photo's processor time."""
 TOO_LONG = "SIGXCPU"
 KILLED = "SIGKILL", "SIGTERM", PARENT_ENDED
-"""The ends of workers that their photo didn't cause."""
+"""The ways in which a worker ends that its photo didn't cause."""
 TRIES = 2
 """Maximum workers that one photo may kill."""
 UNREADABLE = "The image could not be read."

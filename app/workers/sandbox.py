@@ -75,8 +75,8 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 }
 """The system calls that a worker may make, with their numbers on x86-64 and on ARM64."""
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
-"""System calls with conditions: for threads, not processes; answered as unknown, so that libraries use the first one;
-for signals to itself; for its own limits."""
+"""System calls with conditions, in this order: only to start threads; answered as unknown, so that libraries use the
+first one; only to signal itself; only for its own limits."""
 
 
 def enter() -> list[str]:

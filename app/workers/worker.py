@@ -36,15 +36,15 @@ class Answer:
     """A worker's answer: the faces, or the error."""
 
     outcome: str
-    """`photo`; `refused`: an error for who sent the photo; `costly`: it has more pixels than this worker
-    decodes; `no_memory`; `failed`: an error that nobody expected."""
+    """`photo`; `refused`: an error for the sender of the photo; `costly`: it has more pixels than this worker decodes;
+    `no_memory`; `failed`: an unexpected error."""
     photo: Photo | None = None
     kind: str = ""
     """Name of the error's class in `app.errors`."""
     code: str = ""
     message: str = ""
     details: dict[str, str] = field(default_factory=dict)
-    """JSON by name."""
+    """The error's details by name, each as JSON."""
 
     def error(self) -> LikenessError:
         """Return the error that rejects the photo."""

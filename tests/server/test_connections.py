@@ -20,7 +20,7 @@ from fastapi import FastAPI, Response
 from starlette.types import Receive, Scope, Send
 
 from app.machine import raise_descriptors
-from app.server.http import ADDRESS_SHARE, MOST, RESERVED, Connections, Waits, server_config
+from app.server.http import ADDRESS_SHARE, MAX_CONNECTIONS, RESERVED, Connections, Waits, server_config
 from tests.support.connections import opened
 from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS
@@ -173,8 +173,8 @@ async def _measured(heads: Sequence[bytes]) -> dict[bytes, Held]:
 
 
 def test_idle_connections_shut_nobody_out(shared_server: LiveServer) -> None:
-    share = int(MOST * ADDRESS_SHARE)
-    if raise_descriptors() < MOST + RESERVED:
+    share = int(MAX_CONNECTIONS * ADDRESS_SHARE)
+    if raise_descriptors() < MAX_CONNECTIONS + RESERVED:
         pytest.skip("the system allows too few open files")
     with ExitStack() as stack:
         idle = [stack.enter_context(opened(shared_server)) for _ in range(share)]

@@ -55,7 +55,7 @@ Id: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str, _COMPOSED, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
 AskedId: TypeAlias = Annotated[str, _COMPOSED, Field(max_length=MAX_ID_LENGTH)]
-"""An id or a part of one that a list is asked for."""
+"""An id, or a part of one, to search a list for."""
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648), or as a data URL (`data:image/jpeg;base64,...`).")

@@ -35,8 +35,7 @@ from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0
-"""Top scores are kept for the highest rate times this, since rounds of the bootstrap may need more than the set itself.
-"""
+"""Factor for the highest rate up to which top scores are kept: rounds of the bootstrap may need more than the set."""
 LEAST_ERRORS = 10
 """Minimum pairs of different people that must reach a threshold for its rate to be measured; all photos of two
 lookalikes count as one pair."""
