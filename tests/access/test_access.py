@@ -235,8 +235,8 @@ def test_a_new_operation_is_in_the_document(ground: Ground) -> None:
         for response in found["responses"].values()
         for code in response["content"]["application/json"].get("examples", {})
     }
-    own = {"subject_not_found", "gallery_not_found", "invalid_id"}
-    assert codes == {*KEYED_CODES, *CALL_CODES, *JSON_CODES, *own}
+    of_call = {"subject_not_found", "gallery_not_found", "invalid_id"}
+    assert codes == {*KEYED_CODES, *CALL_CODES, *JSON_CODES, *of_call}
 
 
 def test_a_new_operations_path_takes_any_id() -> None:
@@ -247,7 +247,7 @@ def test_a_new_operations_path_takes_any_id() -> None:
 def test_a_restricted_key_lists_its_galleries_alone_page_by_page(ground: Ground) -> None:
     ground.inhabit()
     listed = ground.client.get("/v1/galleries?limit=1", headers={"x-api-key": token("read", "own gallery")})
-    assert [one["id"] for one in listed.json()["galleries"]] == [OWN]
+    assert [gallery["id"] for gallery in listed.json()["galleries"]] == [OWN]
     assert listed.json()["next_cursor"] is None
 
 
@@ -265,11 +265,11 @@ def test_an_id_of_another_gallery_is_as_unknown_as_an_invented_one(ground: Groun
     ground.admin("POST", f"/v1/galleries/{OTHER}/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
     before, asked = state(ground.data_dir), 0
     for name in ground.operations.keys() - EVERYWHERE - OPEN - {f"PUT {SIGHTING}"}:  # that one takes any new id
-        own = set(re.findall(r"{(\w+)}", name)) - {"gallery", "subject"}
-        if not own:
+        fields = set(re.findall(r"{(\w+)}", name)) - {"gallery", "subject"}
+        if not fields:
             continue
         somebody, key = ids | {"gallery": OTHER}, token("admin", "other gallery")
-        answers = [ground.ask(name, somebody | dict.fromkeys(other, "9" * 32), key) for other in ((), own)]
+        answers = [ground.ask(name, somebody | dict.fromkeys(other, "9" * 32), key) for other in ((), fields)]
         codes = {
             (answer.status_code, "" if answer.is_success else answer.json()["error"]["code"]) for answer in answers
         }

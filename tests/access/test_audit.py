@@ -42,9 +42,13 @@ from tests.support.waiting import until
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
-CHANGES = {one.name for one in own_operations() if one.changes}
+CHANGES = {operation.name for operation in own_operations() if operation.changes}
 OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
-OF_WATCHING = {one.name for one in own_operations() if one.changes and re.search("sighting|stranger|webhook", one.path)}
+OF_WATCHING = {
+    operation.name
+    for operation in own_operations()
+    if operation.changes and re.search("sighting|stranger|webhook", operation.path)
+}
 MADE = "made"
 """Stands for the id of what the operation makes."""
 OF_JOBS = (
@@ -108,7 +112,9 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
         entry = by_door("enroll", "r1")
         entry.subject = "\n\u2028\xe9"
         log.write(entry).result(WAIT_S)
-        assert [(one["row"], one["status"], one["subject"]) for one in lines()] == [(entry.row, None, entry.subject)]
+        assert [(line["row"], line["status"], line["subject"]) for line in lines()] == [
+            (entry.row, None, entry.subject)
+        ]
         entry.status = 201
         log.write(entry).result(WAIT_S)
         assert lines()[1] == asdict(entry)
@@ -119,7 +125,7 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
         store.lost = False
         log.note(by_door("identify", "r3"))
         until(lambda: path.exists() and path.read_text().endswith("\n"))
-        assert [one["operation"] for one in lines()] == ["identify"]
+        assert [line["operation"] for line in lines()] == ["identify"]
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -390,21 +396,21 @@ def test_what_is_said_of_sightings_and_strangers_is_recorded_when_it_is_answered
     do, gallery = recorded.do, "/v1/galleries/g%2F2"
     service.post("/v1/galleries", json={"id": "g/2"}).raise_for_status()
     enrolled(service, gallery, "eileen", COLLINS)
-    one, two, three = (told(service, HOPPER, HOPPER, gallery="g%2F2") for _ in range(3))
-    stranger, strangers = one["stranger"], f"{gallery}/strangers"
+    first, second, third = (told(service, HOPPER, HOPPER, gallery="g%2F2") for _ in range(3))
+    stranger, strangers = first["stranger"], f"{gallery}/strangers"
     about_stranger = ("g/2", None, stranger)
     parting = f"{strangers}/{stranger}/part"
-    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [two["id"]]})["id"]
+    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [second["id"]]})["id"]
     joining = f"{strangers}/{parted}/merge"
     do("merge_strangers", "POST", joining, ("g/2", None, parted), json={"into": stranger})
-    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [three["id"]]})["id"]
+    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [third["id"]]})["id"]
     do("forget_stranger", "DELETE", f"{strangers}/{parted}", ("g/2", None, parted))
     do("edit_stranger", "PATCH", f"{strangers}/{stranger}", about_stranger, json={"note": "Never In The Log"})
     naming = f"{strangers}/{stranger}/name"
     do("name_stranger", "POST", naming, ("g/2", "grace", stranger), json={"subject": "grace"})
-    saying = f"{gallery}/sightings/{two['id']}/who"
-    do("say_who", "POST", saying, ("g/2", "eileen", two["id"]), json={"subject": "eileen"})
-    do("delete_sighting", "DELETE", f"{gallery}/sightings/{two['id']}", ("g/2", None, two["id"]))
+    saying = f"{gallery}/sightings/{second['id']}/who"
+    do("say_who", "POST", saying, ("g/2", "eileen", second["id"]), json={"subject": "eileen"})
+    do("delete_sighting", "DELETE", f"{gallery}/sightings/{second['id']}", ("g/2", None, second["id"]))
     do("delete_sightings", "DELETE", f"{gallery}/sightings", ("g/2", None, None))
     hook = {"url": "http://127.0.0.1:9/", "kinds": ["left"], "cameras": ["none"]}
     webhook = do("create_webhook", "POST", "/v1/webhooks", (None, None, MADE), json=hook)["id"]
@@ -483,8 +489,8 @@ def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client)
         | ids
     )
     quoted = {name: quote(value, safe="") for name, value in named.items()}
-    operations = [one for one in own_operations() if not (one.monitoring or one.streams)]
-    answers = [service.request(one.method, one.path.format(**quoted)) for one in operations]
+    operations = [operation for operation in own_operations() if not (operation.monitoring or operation.streams)]
+    answers = [service.request(operation.method, operation.path.format(**quoted)) for operation in operations]
     entry_of(service, answers[-1])  # entries are written in their order
     entries = service.get("/v1/audit?limit=1000").raise_for_status().json()["entries"]
     for operation, answer in zip(operations, answers, strict=True):
@@ -592,6 +598,7 @@ def test_nothing_is_changed_that_cannot_be_recorded(service: httpx.Client, data_
         database.execute("ALTER TABLE audit RENAME TO elsewhere")
         error_of(service.delete("/v1/galleries/kept"), 503, "database_unavailable")
         error_of(service.post("/v1/galleries", json={"id": "more"}), 503, "database_unavailable")
-        assert {"kept", "more"} & {one["id"] for one in service.get("/v1/galleries").json()["galleries"]} == {"kept"}
+        left = {gallery["id"] for gallery in service.get("/v1/galleries").json()["galleries"]}
+        assert {"kept", "more"} & left == {"kept"}
         database.execute("ALTER TABLE elsewhere RENAME TO audit")
     assert service.delete("/v1/galleries/kept").status_code == 204

@@ -221,9 +221,9 @@ def test_digests_are_compared_in_constant_time(plain: Keys, monkeypatch: pytest.
     made = create_key(plain, KeyTerms("door", READ))
     real, compared = hmac.compare_digest, []
 
-    def counting(one: bytes, other: bytes) -> bool:
-        compared.append((len(one), len(other)))
-        return real(one, other)
+    def counting(first: bytes, second: bytes) -> bool:
+        compared.append((len(first), len(second)))
+        return real(first, second)
 
     monkeypatch.setattr("app.access.keys.hmac.compare_digest", counting)
     plain.check(made.token)

@@ -121,8 +121,8 @@ def test_a_wrong_code_spends_none(database: Database, vault: Sealer, change: str
 
 
 def test_of_simultaneous_calls_of_two_servers_one_succeeds(database_url: str, vault: Sealer) -> None:
-    with closing(Database(database_url)) as one, closing(Database(database_url)) as other:
-        servers = [SignInCodes(one, vault), SignInCodes(other, vault)]
+    with closing(Database(database_url)) as first, closing(Database(database_url)) as second:
+        servers = [SignInCodes(first, vault), SignInCodes(second, vault)]
         for _ in range(5):
             code, found, refused = servers[0].make(KEY).text, list[str](), list[str]()
             start = threading.Barrier(CALLERS)
@@ -172,8 +172,8 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
         admin = client.headers["x-api-key"]
         answered = sign_in(client, make_code(client)).raise_for_status()
         none: dict[str, Any] = {"galleries": [], "next_cursor": None}
-        own = {"id": "admin.key", "scopes": ["admin"], "galleries": None}
-        assert answered.json() == own | {"secret": admin, "gallery_page": none}
+        shown = {"id": "admin.key", "scopes": ["admin"], "galleries": None}
+        assert answered.json() == shown | {"secret": admin, "gallery_page": none}
         assert answered.headers["cache-control"] == "no-store"
         door = client.post("/v1/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
         first, kept, revoked = (make_code(client, door) for _ in range(3))
@@ -186,8 +186,8 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
         error_of(client.post("/v1/sign-in", headers={"x-api-key": ""}), 401, "missing_key")
         error_of(client.get("/v1/key", headers={"x-api-key": kept}), 401, "wrong_key")
     with running(data) as client:
-        own = {"id": "door", "scopes": ["read"], "galleries": None}
-        assert sign_in(client, kept).json() == own | {"secret": door, "gallery_page": none}
+        shown = {"id": "door", "scopes": ["read"], "galleries": None}
+        assert sign_in(client, kept).json() == shown | {"secret": door, "gallery_page": none}
         client.delete("/v1/keys/door").raise_for_status()
         error_of(sign_in(client, revoked), 401, "revoked_key")
         text = client.get("/v1/audit?limit=1000").text
@@ -216,7 +216,7 @@ def test_a_sign_in_brings_the_galleries_that_the_key_may_see(tmp_path: Path, mon
 
         for key in (client.headers["x-api-key"], reader := new_key("reader", "read", galleries=["guests"])):
             assert page(key) == listed(key)
-        assert [one["id"] for one in listed(reader)["galleries"]] == ["guests"]
+        assert [gallery["id"] for gallery in listed(reader)["galleries"]] == ["guests"]
         assert page(new_key("kiosk", "recognize")) is None, "it may not read"
         code = make_code(client)
         with monkeypatch.context() as lost:
@@ -259,7 +259,7 @@ def test_signing_in_and_staying_are_a_commit_each_with_its_entry(tmp_path: Path,
         def post(path: str, key: str, operation: str) -> dict[str, str]:
             del commits[:]
             answer = client.post(path, headers={"x-api-key": key}).raise_for_status()
-            assert [one for one in commits if one in {"the change", operation}] == ["the change"], operation
+            assert [change for change in commits if change in {"the change", operation}] == ["the change"], operation
             assert entries_of(client, operation) == [("door", answer.status_code)], "in the log before the answer"
             made: dict[str, str] = answer.json()
             return made
@@ -330,9 +330,9 @@ def test_a_session_lasts_its_days_and_is_no_code(database: Database, vault: Seal
 
 
 def test_a_session_ends_here_at_once_and_elsewhere_after_its_cache(database_url: str, vault: Sealer) -> None:
-    with closing(Database(database_url)) as one, closing(Database(database_url)) as other:
+    with closing(Database(database_url)) as first, closing(Database(database_url)) as second:
         monotonic = Clock()
-        here, there = (Sessions(each, vault, 30, monotonic=monotonic) for each in (one, other))
+        here, there = (Sessions(database, vault, 30, monotonic=monotonic) for database in (first, second))
         session = here.make(KEY).text
         assert there.recall(session) is None
         assert there.open(session) == KEY

@@ -88,7 +88,7 @@ def test_vectors_are_limited(server: httpx.Client) -> None:
 def test_the_own_embedding_still_finds_its_subject(server: httpx.Client) -> None:
     key = key_of(server, "templates")
     (found,) = ask(server, key, template(server, AGAIN)[None]).raise_for_status().json()["result"]
-    assert [one["subject"] for one in found["similarities"]] == ["Eileen"]
+    assert [similarity["subject"] for similarity in found["similarities"]] == ["Eileen"]
     assert found["similarities"][0]["similarity"] > 0.9
 
 
@@ -114,8 +114,8 @@ def test_a_photo_of_one_person_many_times_shows_one_score(server: httpx.Client) 
 def answered_numbers(answer: Any) -> Iterator[float]:
     """Every score of an enrolled face in an answer of any protocol, as a cosine."""
     if isinstance(answer, list):
-        for one in answer:
-            yield from answered_numbers(one)
+        for item in answer:
+            yield from answered_numbers(item)
     elif isinstance(answer, dict):
         for name, value in answer.items():
             if "subject" in answer and name in {"score", "template_score"} and value is not None:
@@ -193,9 +193,9 @@ def test_decisions_are_the_same_for_every_key(server: httpx.Client) -> None:
     for photo in PHOTOS.values():
         exact, found = (ask_by_photo(server, key, "identify", photo).json() for key in keys)
         assert [face["decision"] for face in exact["faces"]] == [face["decision"] for face in found["faces"]]
-        for one, other in zip(exact["faces"], found["faces"], strict=True):
+        for shown, other in zip(exact["faces"], found["faces"], strict=True):
             subjects = [candidate["subject"] for candidate in other["candidates"]]
-            assert subjects == [candidate["subject"] for candidate in one["candidates"]][: len(subjects)]
+            assert subjects == [candidate["subject"] for candidate in shown["candidates"]][: len(subjects)]
             best = other["candidates"][0]["score"]
             assert (best >= other["threshold"]) == (other["decision"] == "known")
             assert other["margin"] is None, "nobody else comes near"
@@ -217,27 +217,27 @@ def test_rekognition_answers_coarse_scores(shared_server: LiveServer) -> None:
 
     within: dict[str, Any] = {"CollectionId": "people"}
     image, found = {"Bytes": AGAIN}, dict[bool, list[float]]()
-    with Client(shared_server.url, shared_server.key) as own:
-        own.create_gallery("people")
+    with Client(shared_server.url, shared_server.key) as admin:
+        admin.create_gallery("people")
         for exact in (True, False):
-            made = own.create_key(["recognize", "read", "enroll", *(["templates"] if exact else [])], aws=True)
+            made = admin.create_key(["recognize", "read", "enroll", *(["templates"] if exact else [])], aws=True)
             rekognition = aws.client(shared_server.url, made.aws_access_key_id, made.aws_secret_access_key)
             if exact:
-                one, other = (
+                eileen, grace = (
                     rekognition.index_faces(**within, Image={"Bytes": photo})["FaceRecords"][0]["Face"]["FaceId"]
                     for photo in (COLLINS, HOPPER)
                 )
                 rekognition.create_user(**within, UserId="Eileen")
-                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[one])
+                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[eileen])
             strict = rekognition.search_faces_by_image(**within, Image=image, FaceMatchThreshold=85)
             assert [match["Similarity"] >= 85 for match in strict["FaceMatches"]] == [True]
             answers = [
                 strict,
                 rekognition.search_faces_by_image(**within, Image=image, FaceMatchThreshold=0),
-                rekognition.search_faces(**within, FaceId=one, FaceMatchThreshold=0),
+                rekognition.search_faces(**within, FaceId=eileen, FaceMatchThreshold=0),
                 rekognition.search_users_by_image(**within, Image=image, UserMatchThreshold=0),
-                rekognition.search_users(**within, FaceId=other, UserMatchThreshold=0),
-                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[other], UserMatchThreshold=100),
+                rekognition.search_users(**within, FaceId=grace, UserMatchThreshold=0),
+                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[grace], UserMatchThreshold=100),
             ]
             found[exact] = [score for answer in answers for score in answered_numbers(answer)]
     assert min(found[True]) < SCORES.floor
@@ -298,7 +298,7 @@ def test_some_five_hundred_chosen_vectors_rebuild_a_template() -> None:
     assert all(400 <= vectors_to_rebuild(seed) <= 750 for seed in range(2))
 
 
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.name)
 def test_coarse_scores_change_no_decision_at_an_operating_point(manifest: Manifest) -> None:
     thresholds = Thresholds(manifest)
     asked = thresholds.threshold(3e-5)
@@ -306,7 +306,7 @@ def test_coarse_scores_change_no_decision_at_an_operating_point(manifest: Manife
     assert thresholds.calibration is not None
     points = [asked, *(point.threshold for point in thresholds.calibration.points)]
     assert scores.step == pytest.approx(0.01)
-    exact = np.random.default_rng(7).uniform(-1, 1, 20_000).tolist() + points + [one - 1e-9 for one in points]
+    exact = np.random.default_rng(7).uniform(-1, 1, 20_000).tolist() + points + [point - 1e-9 for point in points]
     last = None
     for score in sorted(exact):
         answered = scores.answered(score)

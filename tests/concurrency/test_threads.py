@@ -125,10 +125,10 @@ def test_quick_work_waits_for_no_costly_work() -> None:
 
 
 def test_costly_work_is_done_at_low_priority_and_for_its_request() -> None:
-    lanes, own = Lanes(1, 1), niceness()
-    low = min(own + NICENESS, 19) if sys.platform == "linux" else own
+    lanes, usual = Lanes(1, 1), niceness()
+    low = min(usual + NICENESS, 19) if sys.platform == "linux" else usual
     assert lanes.run(niceness, costly=True) == low
-    assert lanes.run(niceness, costly=False) == own
+    assert lanes.run(niceness, costly=False) == usual
     with working(task := Task("key", time.monotonic() + 30)):
         assert lanes.run(TASK.get, costly=True) is task
 

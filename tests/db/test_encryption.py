@@ -130,17 +130,18 @@ def test_pieces_of_a_file_cannot_be_left_out_moved_repeated_cut_or_altered() -> 
     size = PIECE + TAG_BYTES
     whole = sealed_file([b"a" * PIECE, b"b" * PIECE, b"c" * 10])
     head = len(whole) - 2 * size - 10 - TAG_BYTES
-    header, one, two, three = (
+    header, first, second, third = (
         whole[:head],
         whole[head : head + size],
         whole[head + size : head + 2 * size],
         whole[head + 2 * size :],
     )
     others = sealed_file([b"a" * PIECE, b"b" * PIECE, b"c" * 10])
-    assert opened_file(header + one + two + three) == b"a" * PIECE + b"b" * PIECE + b"c" * 10
+    assert opened_file(header + first + second + third) == b"a" * PIECE + b"b" * PIECE + b"c" * 10
     wrong = [
-        b"", header[:-1], header, header + one, header + one + two, header + one + three, header + two + one + three,
-        header + one + one + two + three, whole[:-1], whole + b"x", whole + three, others[:head] + whole[head:],
+        b"", header[:-1], header, header + first, header + first + second, header + first + third,
+        header + second + first + third, header + first + first + second + third, whole[:-1],
+        whole + b"x", whole + third, others[:head] + whole[head:],
     ]  # fmt: skip
     places = (0, 1, 5, head - 1, head, len(whole) - 1)
     wrong += [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
@@ -160,7 +161,7 @@ def test_a_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
         rings = list(pool.map(lambda _: load_or_make(path), range(8)))
     assert {ring.key_ids for ring in rings} == {rings[0].key_ids}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == [VAULT_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [VAULT_FILE]
     path.chmod(0o644)
     load_or_make(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

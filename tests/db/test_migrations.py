@@ -111,7 +111,7 @@ def test_names_are_folded_anew_and_removed_kinds_of_search_become_int8(empty_dat
         assert connection.execute(folded).scalars().all() == [f"tony_blair_{number}\nzoë" for number in range(3)]
         connection.execute(sa.text("UPDATE galleries SET search = id"))
     again = Store(empty_database_url)
-    assert {one.id: one.search for one in again.galleries().items} == kinds
+    assert {gallery.id: gallery.search for gallery in again.galleries().items} == kinds
     again.close()
     with engine_of(empty_database_url).connect() as connection:
         assert connection.execute(folded).scalars().all() == new == [f"tony blair {n}\nzoe" for n in range(3)]

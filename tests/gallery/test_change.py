@@ -34,19 +34,19 @@ ROUNDS = 6
 @pytest.mark.long
 def test_merging_beside_deleting_ends_well(pair: tuple[Galleries, Galleries]) -> None:
     """Two processes: one takes subjects, then their faces; the other starts from faces."""
-    one, other = pair
+    here, other = pair
     for turn in range(ROUNDS):
-        faces = [face.face_id for name in "ab" for face in enroll(one, name, *range(8)).faces]
+        faces = [face.face_id for name in "ab" for face in enroll(here, name, *range(8)).faces]
         both: list[tuple[Galleries, Callable[[Change], object]]] = [
-            (one, lambda change: merge_subjects(change, "a", "b")),
+            (here, lambda change: merge_subjects(change, "a", "b")),
             (other, lambda change, ids=faces[::-1]: delete_faces(change, ids)),  # type: ignore[misc]
         ]
         with ThreadPoolExecutor(2) as pool:
             done = [pool.submit(changed, galleries, "staff", verb) for galleries, verb in both[:: 1 - 2 * (turn % 2)]]
-        for each in done:
-            each.result()
-        assert check_index(one, one.store.gallery("staff")).faces == 0
-        changed(one, "staff", delete_subject, "b")
+        for future in done:
+            future.result()
+        assert check_index(here, here.store.gallery("staff")).faces == 0
+        changed(here, "staff", delete_subject, "b")
 
 
 def test_new_subjects_in_any_order_end_well(pair: tuple[Galleries, Galleries]) -> None:
@@ -58,13 +58,13 @@ def test_new_subjects_in_any_order_end_well(pair: tuple[Galleries, Galleries]) -
         return [enrolled.subject for enrolled in made if enrolled.created]
 
     with ThreadPoolExecutor(4) as pool:
-        created = [name for some in pool.map(work, range(4)) for name in some]
+        created = [name for names_made in pool.map(work, range(4)) for name in names_made]
     assert sorted(created) == sorted(names)
-    one = pair[0]
-    assert {subject.id: subject.face_count for subject in one.store.subjects(staff(one)).items} == dict.fromkeys(
+    here = pair[0]
+    assert {subject.id: subject.face_count for subject in here.store.subjects(staff(here)).items} == dict.fromkeys(
         names, 4
     )
-    assert check_index(one, one.store.gallery("staff")).faces == 48
+    assert check_index(here, here.store.gallery("staff")).faces == 48
 
 
 def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> None:
@@ -141,10 +141,10 @@ def test_what_was_committed_is_not_done_again(galleries: Galleries) -> None:
 def test_a_look_at_galleries_that_nobody_changed_reads_none(
     pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = pair
-    enroll(one, "ann", 1)
+    here, other = pair
+    enroll(here, "ann", 1)
     assert found(other, 1) == ["ann"]
-    one.indexes.follow()
+    here.indexes.follow()
     other.indexes.follow()
     real = other.store.change_reader.states
     reads: list[int] = []
@@ -157,7 +157,7 @@ def test_a_look_at_galleries_that_nobody_changed_reads_none(
     for _ in range(3):
         other.indexes.follow()
     assert reads == []
-    enroll(one, "bob", 2)
+    enroll(here, "bob", 2)
     other.indexes.follow()
     assert reads == [1]
     assert other.indexes.followed().behind == 0

@@ -32,7 +32,7 @@ def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, d
     made = enroll(galleries, "ann", 1, 2)
     home = staff(galleries)
     subject = galleries.store.subject(home, "ann").key
-    faces = [galleries.store.face(home, one.face_id).key for one in made.faces]
+    faces = [galleries.store.face(home, face.face_id).key for face in made.faces]
     written(galleries.store, staff(galleries), create_subject, "bob")  # no face, no entry
     written(galleries.store, staff(galleries), edit_subject, "bob", name="Bob")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)

@@ -45,6 +45,10 @@ def galleries(database_url: str) -> Iterator[Galleries]:
     found.close()
 
 
+def ids_of(galleries: Galleries, subject: str) -> list[str]:
+    return [correction.id for correction in corrected.corrections_of(galleries.store, staff(galleries), subject)]
+
+
 def add(store: Store, subject: str, probe: StoredFace, expires_at: str | None = None) -> Correction:
     ends = expires_at or utc_now(timedelta(days=365))
     return corrected.add_correction(store, store.gallery("staff"), subject, probe, ends)
@@ -59,16 +63,20 @@ def add(store: Store, subject: str, probe: StoredFace, expires_at: str | None = 
 def test_a_candidate_is_ruled_out_where_every_pair_says_so(
     mine: list[float], others: list[float], wrong: list[float], face: float
 ) -> None:
-    scores = {name: max(cosine(at(face), at(one)) for one in faces) for name, faces in (("ann", mine), ("bob", others))}
+    scores = {
+        name: max(cosine(at(face), at(angle)) for angle in faces) for name, faces in (("ann", mine), ("bob", others))
+    }
     ranking = [Candidate(name, None, name, score, score) for name, score in sorted(scores.items(), key=lambda x: -x[1])]
-    nearest = max((cosine(at(face), at(one)) for one in wrong), default=-2.0)
+    nearest = max((cosine(at(face), at(angle)) for angle in wrong), default=-2.0)
     if abs(nearest - scores["ann"]) < 1e-5:
         return  # float32 against float64
-    known = {"ann": Wrong(tuple(map(str, wrong)), np.stack([at(one).vector for one in wrong]))} if wrong else {}
+    known = {"ann": Wrong(tuple(map(str, wrong)), np.stack([at(angle).vector for angle in wrong]))} if wrong else {}
     kept, out = rule_out(at(face), ranking, known, floor=0.3)
     expected = nearest > scores["ann"] and scores["ann"] >= 0.3
-    assert [one.subject for one in out] == (["ann"] if expected else [])
-    assert [one.subject for one in kept] == [one.subject for one in ranking if not (expected and one.subject == "ann")]
+    assert [ruled_out.subject for ruled_out in out] == (["ann"] if expected else [])
+    assert [candidate.subject for candidate in kept] == [
+        candidate.subject for candidate in ranking if not (expected and candidate.subject == "ann")
+    ]
 
 
 def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries) -> None:
@@ -93,8 +101,8 @@ def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries) -> 
 def test_the_newest_of_a_subject_stay(galleries: Galleries) -> None:
     made = [add(galleries.store, "ann", face(seed)).id for seed in range(MOST + 3)]
     kept = add(galleries.store, "bob", face(1)).id
-    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "ann")] == made[3:]
-    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")] == [kept]
+    assert ids_of(galleries, "ann") == made[3:]
+    assert ids_of(galleries, "bob") == [kept]
 
 
 def test_they_expire(galleries: Galleries, database_url: str) -> None:
@@ -106,7 +114,7 @@ def test_they_expire(galleries: Galleries, database_url: str) -> None:
     with engine_of(database_url).begin() as connection:
         old = CORRECTIONS.c.id != late.id
         connection.execute(sa.update(CORRECTIONS).where(old).values(expires_at="2026-01-01T00:00:00.000000Z"))
-    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "ann")] == [late.id]
+    assert ids_of(galleries, "ann") == [late.id]
     assert wrong_probes(galleries.store, staff(galleries), PACKAGE, ["ann"])["ann"].ids == (late.id,)
     assert corrected.prune_corrections(galleries.store) == 1
 
@@ -132,13 +140,13 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(galleries:
     kept = corrected.corrections_of(galleries.store, staff(galleries), "bob")[2].id
     receipt = Erasures(galleries, Signer(bytes(32)), least=lambda _: 0.99).erase("staff", "ann")
     assert receipt["erased"]["corrections"] == 2
-    assert [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")] == [kept]
+    assert ids_of(galleries, "bob") == [kept]
     strict = add(galleries.store, "bob", face(3)).id
     enroll(galleries, "cid", 3)
     with galleries.change(galleries.store.gallery("staff")) as change:
         assert drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
         assert drop_like(change, "cid", lambda _: 0.5) == 2
-    assert strict not in [one.id for one in corrected.corrections_of(galleries.store, staff(galleries), "bob")]
+    assert strict not in ids_of(galleries, "bob")
 
 
 def test_who_has_expired_takes_none(galleries: Galleries, database_url: str) -> None:
@@ -160,7 +168,7 @@ def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
         assert census(plain.store.database)[str(blobs.key_id)]["correction"] == 1
         stored.append(stored_probe(database_url))
     plain.close()
-    assert [template(9).vector.tobytes() in one for one in stored] == [True, False, False]
+    assert [template(9).vector.tobytes() in content for content in stored] == [True, False, False]
     later = Store(database_url, blobs=Blobs(Sealer([keys[1]])))
     found = wrong_probes(later, later.gallery("staff"), PACKAGE, ["ann"])
     assert found["ann"].ids == (made.id,)
@@ -195,7 +203,7 @@ def test_what_is_exported_comes_back_once(galleries: Galleries) -> None:
     add(galleries.store, "ann", face(9, crop=CROP))
     add(galleries.store, "bob", face(8))
     written = list(corrected.read_corrections(galleries.store, staff(galleries), crops=True))
-    assert [one.crop is not None for one in written] == [True, False]
+    assert [correction.crop is not None for correction in written] == [True, False]
     corrected.restore_corrections(galleries.store, staff(galleries), written, lambda _: None)
     assert len(list(corrected.read_corrections(galleries.store, staff(galleries), crops=True))) == 2
     copy = galleries.create_gallery("copy", PACKAGE, DIMENSION)

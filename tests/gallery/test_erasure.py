@@ -100,11 +100,11 @@ def test_an_erased_subject_is_in_no_file_of_postgresql(postgresql: Path, first_p
         checkpoint(url)
         assert left(pieces, heap) == set()
         assert receipt["cleared"]["tables"] == "rewritten"
-        assert any("write-ahead log" in one for one in receipt["not_reached"])
+        assert any("write-ahead log" in text for text in receipt["not_reached"])
         client.post("/v1/galleries/crew/subjects", json={"id": "next"}).raise_for_status()
         second = client.post("/v1/galleries/crew/subjects/next/erase").raise_for_status().json()
         assert second["cleared"]["tables"] == "vacuumed"
-        assert any("VACUUM FULL" in one for one in second["not_reached"])
+        assert any("VACUUM FULL" in text for text in second["not_reached"])
 
 
 def checkpoint(url: str) -> None:
@@ -118,20 +118,20 @@ def start(url: str, folder: Path) -> Galleries:
 
 def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, tmp_path: Path) -> None:
     """This server's, one that another process keeps in the same folder, and one of a folder of its own."""
-    own, others = tmp_path / "own", tmp_path / "others"
-    first = start(database_url, own)
+    here, others = tmp_path / "own", tmp_path / "others"
+    first = start(database_url, here)
     first.create_gallery("staff", PACKAGE, DIMENSION)
     for seed in range(5):
         enroll(first, f"s{seed}", seed)
-    second, third = start(database_url, own), start(database_url, others)
+    second, third = start(database_url, here), start(database_url, others)
     for galleries in (first, third):
         galleries.indexes.load()
         galleries.indexes.keep()
     second.indexes.load()
-    assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
+    assert (len(list(here.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     receipt = erasures(second).erase("staff", "s3")
-    assert any("snapshots of other servers" in one for one in receipt["not_reached"])
-    assert list(own.glob("*.snapshot")) == []
+    assert any("snapshots of other servers" in text for text in receipt["not_reached"])
+    assert list(here.glob("*.snapshot")) == []
     third.indexes.follow()
     assert list(others.glob("*.snapshot")) == []
     for galleries in (first, third):
@@ -139,7 +139,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
         galleries.indexes.keep()
         assert found(galleries, 3) == []
         assert found(galleries, 2) == ["s2"]
-    assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
+    assert (len(list(here.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     for galleries in (first, second, third):
         galleries.close()
 

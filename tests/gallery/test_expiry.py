@@ -49,7 +49,7 @@ def open_expiry(galleries: Galleries) -> tuple[Erasures, AuditLog]:
 
 def ends_of(galleries: Galleries) -> dict[str, str | None]:
     found = galleries.store.subjects(staff(galleries)).items
-    return {"~" if is_unnamed(one.id) else one.id: one.expires_at for one in found}
+    return {"~" if is_unnamed(subject.id) else subject.id: subject.expires_at for subject in found}
 
 
 def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(galleries: Galleries) -> None:
@@ -120,7 +120,7 @@ def test_who_has_expired_hides_nobody(galleries: Galleries, database_url: str) -
     gallery = staff(galleries)
     for limit in (1, 3):
         nearest, exact = galleries.open_search(gallery).search([template(1), template(2)], limit)
-        assert [[one.subject for one in ranking] for ranking in (nearest, exact)] == [["grace"], ["grace"]]
+        assert [[candidate.subject for candidate in ranking] for ranking in (nearest, exact)] == [["grace"], ["grace"]]
 
 
 def test_who_was_answered_before_is_not_answered_when_the_end_has_come(
@@ -154,16 +154,16 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
         galleries.enroll(gallery, "eileen", [face(3)], terms=Terms(expires_at=LATER))
     assert caught.value.code == "subject_expired"
     with everything(store, gallery, crops=False) as all_of_it:
-        exported = [one.id for one in all_of_it.subjects], [one.subject for one in all_of_it.faces]
+        exported = [record.id for record in all_of_it.subjects], [record.subject for record in all_of_it.faces]
         assert (all_of_it.counts.subjects, all_of_it.counts.faces) == (1, 1)
     assert exported == (["grace"], ["grace"])
     lists = [
-        [one.id for one in store.subjects(gallery).items],
-        [one.id for one in store.subjects(gallery, expires_before="2999-01-01").items],
+        [subject.id for subject in store.subjects(gallery).items],
+        [subject.id for subject in store.subjects(gallery, expires_before="2999-01-01").items],
         subject_ids(store, gallery),
         [subject for _, subject in face_ids(store, gallery)[0]],
-        [one.subject for one in placed_faces(store, gallery).items],
-        [one.subject for one in find_faces(store, gallery, list(ids.values())).values()],
+        [face.subject for face in placed_faces(store, gallery).items],
+        [face.subject for face in find_faces(store, gallery, list(ids.values())).values()],
     ]
     assert lists == [["grace"], [], *[["grace"]] * 4]
     assert count_people(store, gallery) == 1
@@ -194,17 +194,17 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     written(galleries.store, staff(galleries), edit_subject, "s2", terms=Terms(expires_at=LATER))
     work, log = open_expiry(galleries)
     ending = galleries.store.subjects(staff(galleries), expires_before="2999-01-01").items
-    assert [one.id for one in ending] == ["s2"]
+    assert [subject.id for subject in ending] == ["s2"]
     assert work.sweep() == 2
     assert work.sweep() == 0
-    assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
+    assert [subject.id for subject in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
     assert check_index(galleries, galleries.store.gallery("staff")).ok
     receipts = erasures(galleries).receipts().items
-    assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
+    assert [(receipt["reason"], receipt["erased"]["faces"]) for receipt in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
         check_receipt(receipt)
     entries = entries_of(log.store.database, AuditFilter(operation="expire_subject"), newest_first=False).items
-    assert sorted((one.key or "", one.gallery, one.subject, one.status) for one in entries) == [
+    assert sorted((entry.key or "", entry.gallery, entry.subject, entry.status) for entry in entries) == [
         ("", "staff", "s1", 204),
         ("", "staff", "s3", 204),
     ]
@@ -218,7 +218,7 @@ def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], 
     let_expire(database_url, *names)
     opened = [open_expiry(galleries) for galleries in pair]
     with ThreadPoolExecutor(2) as pool:
-        erased = list(pool.map(lambda one: one[0].sweep(), opened))
+        erased = list(pool.map(lambda expiry: expiry[0].sweep(), opened))
     assert sum(erased) == 12
     assert len(erasures(pair[0]).receipts().items) == 12
     for galleries, (_, log) in zip(pair, opened, strict=True):
@@ -242,7 +242,7 @@ def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
     assert datetime.fromisoformat(made["expires_at"]) == datetime.fromisoformat(LATER)
     assert made["consent"] == {"note": "form 12", "given_at": "2026-05-01T08:00:00Z"}
     before = api.get(f"{gallery}/subjects", params={"expires_before": "2999-01-01T00:00:00Z"}).json()
-    assert [one["id"] for one in before["subjects"]] == ["eileen"]
+    assert [subject["id"] for subject in before["subjects"]] == ["eileen"]
     assert api.get(f"{gallery}/subjects", params={"expires_before": LATER}).json()["subjects"] == []
     changed = api.patch(f"{gallery}/subjects/eileen", json={"expires_at": None, "consent": {"note": "letter"}}).json()
     assert (changed["expires_at"], changed["consent"]["note"]) == (None, "letter")
@@ -268,7 +268,7 @@ def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> Non
     assert (made.expires_at, made.consent and made.consent.note) == (at, "form 12")
     client.enroll(name, "grace", [HOPPER], expires_at=at, consent="form 13")
     found = client.subjects(name, expires_before=datetime(2097, 1, 1, tzinfo=UTC)).subjects
-    assert [(one.id, one.consent and one.consent.note) for one in found] == [
+    assert [(subject.id, subject.consent and subject.consent.note) for subject in found] == [
         ("eileen", "form 12"),
         ("grace", "form 13"),
     ]

@@ -43,18 +43,18 @@ def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tu
 
 
 def agree(*galleries: Galleries) -> bool:
-    for one in galleries:
-        one.indexes.follow()
-    return all(check_index(one, one.store.gallery("staff")).ok for one in galleries)
+    for server in galleries:
+        server.indexes.follow()
+    return all(check_index(server, server.store.gallery("staff")).ok for server in galleries)
 
 
 def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:
-    one, _ = pair
-    made = enroll(one, "ann", 1)
-    enroll(one, "bob", 2)
-    store, home = one.store, staff(one)
+    here, _ = pair
+    made = enroll(here, "ann", 1)
+    enroll(here, "bob", 2)
+    store, home = here.store, staff(here)
     before = store.face(home, made.faces[0].face_id, "ann")
-    changed(one, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
+    changed(here, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
     moved = store.face(home, before.face_id, "bob")
     assert np.array_equal(moved.template.vector, before.template.vector)
     assert replace(moved, template=before.template) == replace(before, subject="bob")
@@ -63,21 +63,21 @@ def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, G
 
 def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: tuple[Galleries, Galleries]) -> None:
     """Objections and dismissals refer to faces by their ids; a calibration's pairs, by their keys, stay."""
-    one, _ = pair
-    face = enroll(one, "ann", 1).faces[0].face_id
-    other = enroll(one, "bob", 2).faces[0].face_id
-    with one.store.database.write() as connection:
-        values = {"gallery_key": staff(one).key, "kind": "one_person", "face_id": face, "other_face_id": other}
+    here, _ = pair
+    face = enroll(here, "ann", 1).faces[0].face_id
+    other = enroll(here, "bob", 2).faces[0].face_id
+    with here.store.database.write() as connection:
+        values = {"gallery_key": staff(here).key, "kind": "one_person", "face_id": face, "other_face_id": other}
         connection.execute(sa.insert(DISMISSALS).values(values | {"created_at": "2026-01-01T00:00:00.000000Z"}))
-    changed(one, "staff", move_faces, [Move(other, "bob", unnamed_id())])
-    with one.store.database.read() as connection:
+    changed(here, "staff", move_faces, [Move(other, "bob", unnamed_id())])
+    with here.store.database.read() as connection:
         assert connection.execute(sa.select(DISMISSALS)).all() == []
 
 
 def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    ann = enroll(one, "ann", 1, 2)
-    enroll(one, "bob", 3)
+    here, other = pair
+    ann = enroll(here, "ann", 1, 2)
+    enroll(here, "bob", 3)
     ids = [face.face_id for face in ann.faces]
     for moves, code in (
         ([Move(ids[0], "ann", "bob"), Move(ids[1], "ann", "nobody")], "subject_not_found"),
@@ -86,12 +86,12 @@ def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) 
         ([Move(ids[0], "nobody", "bob")], "face_not_found"),
     ):
         with pytest.raises(NotFound) as caught:
-            changed(one, "staff", move_faces, moves)
+            changed(here, "staff", move_faces, moves)
         assert caught.value.code == code
-    assert (found(one, 1), found(one, 2)) == (["ann"], ["ann"])
-    changed(one, "staff", move_faces, [Move(ids[0], "ann", "ann")])
-    changed(one, "staff", move_faces, [])
-    assert agree(one, other)
+    assert (found(here, 1), found(here, 2)) == (["ann"], ["ann"])
+    changed(here, "staff", move_faces, [Move(ids[0], "ann", "ann")])
+    changed(here, "staff", move_faces, [])
+    assert agree(here, other)
 
 
 def recalled(galleries: Galleries, operation: str, token: str) -> tuple[bytes, str] | None:
@@ -100,23 +100,23 @@ def recalled(galleries: Galleries, operation: str, token: str) -> tuple[bytes, s
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
+    here, other = pair
 
     def make(galleries: Galleries, subject: str, token: str, digest: bytes = b"digest") -> None:
         with galleries.change(galleries.store.gallery("staff")) as change:
             keep_answer(change, "CreateUser", token, digest, "{}")
             create_subject(change, subject)
 
-    assert recalled(one, "CreateUser", "token") is None
-    make(one, "ann", "token")
+    assert recalled(here, "CreateUser", "token") is None
+    make(here, "ann", "token")
     with pytest.raises(AlreadyAnswered):
         make(other, "bob", "token", b"another")
-    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
+    assert [person.id for person in here.store.subjects(staff(here), named=True).items] == ["ann"]
     assert recalled(other, "CreateUser", "token") == (b"digest", "{}")
     assert recalled(other, "DeleteUser", "token") is None
     with pytest.raises(Conflict):
-        make(one, "ann", "failed")
-    assert recalled(one, "CreateUser", "failed") is None, "what failed is not answered"
+        make(here, "ann", "failed")
+    assert recalled(here, "CreateUser", "failed") is None, "what failed is not answered"
 
 
 def again(galleries: Galleries, operation: str, verb: Callable[..., object], *args: object) -> None:
@@ -126,32 +126,32 @@ def again(galleries: Galleries, operation: str, verb: Callable[..., object], *ar
 
 
 def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    written(one.store, staff(one), create_subject, "ann")
-    face, owner = unnamed(one, 1)
-    again(one, "AssociateFaces", move_faces, [Move(face, owner, "ann")])
-    changed(one, "staff", move_faces, [Move(face, "ann", unnamed_id())])
+    here, other = pair
+    written(here.store, staff(here), create_subject, "ann")
+    face, owner = unnamed(here, 1)
+    again(here, "AssociateFaces", move_faces, [Move(face, owner, "ann")])
+    changed(here, "staff", move_faces, [Move(face, "ann", unnamed_id())])
     with pytest.raises(AlreadyAnswered):
         again(other, "AssociateFaces", move_faces, [Move(face, owner, "ann")])
-    again(one, "DeleteUser", dissolve_subject, "ann")
-    written(one.store, staff(one), create_subject, "ann")
+    again(here, "DeleteUser", dissolve_subject, "ann")
+    written(here.store, staff(here), create_subject, "ann")
     with pytest.raises(AlreadyAnswered):
         again(other, "DeleteUser", dissolve_subject, "ann")
-    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
-    assert count_people(one.store, staff(one)) == 1
-    assert agree(one, other)
+    assert [person.id for person in here.store.subjects(staff(here), named=True).items] == ["ann"]
+    assert count_people(here.store, staff(here)) == 1
+    assert agree(here, other)
 
 
 def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> None:
     rng = random.Random(5)
-    one, other = quiet(database_url), quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
+    here, other = quiet(database_url), quiet(database_url)
+    here.create_gallery("staff", PACKAGE, DIMENSION)
     owner: dict[str, str] = {}
     seeds: dict[str, int] = {}
     for name in ("ann", "bob"):
-        written(one.store, staff(one), create_subject, name)
+        written(here.store, staff(here), create_subject, name)
     for step in range(40):
-        actor = rng.choice([one, other])
+        actor = rng.choice([here, other])
         kind = rng.choice(["enroll", "move", "loosen", "delete", "follow"]) if owner else "enroll"
         face = rng.choice(list(owner)) if owner else ""
         if kind == "enroll":
@@ -170,8 +170,8 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
             del owner[face]
         else:
             actor.indexes.follow()
-    assert agree(one, other)
-    for galleries in (one, other):
+    assert agree(here, other)
+    for galleries in (here, other):
         assert {face: found(galleries, seeds[face]) for face in owner} == {face: [who] for face, who in owner.items()}
         assert galleries.store.counts(staff(galleries)).faces == len(owner)
         galleries.close()
@@ -191,7 +191,9 @@ def test_a_face_is_given_to_another_subject_over_http(api: httpx.Client, gallery
     error_of(api.post(path, json={"subject": "bob"}), 404, "face_not_found")
     error_of(api.post(path.replace("/ann/", "/nobody/"), json={"subject": "bob"}), 404, "subject_not_found")
     (seen,) = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"]
-    assert [(one["subject"], one["face_id"]) for one in seen["candidates"]] == [("bob", face["face_id"])]
+    assert [(candidate["subject"], candidate["face_id"]) for candidate in seen["candidates"]] == [
+        ("bob", face["face_id"])
+    ]
     assert [api.get(f"{subjects}/{name}").json()["face_count"] for name in ("ann", "bob")] == [0, 1]
     assert api.get(f"{gallery}/check").json()["ok"]
     crop = api.get(f"{subjects}/bob/faces/{face['face_id']}/crop")

@@ -57,7 +57,9 @@ def probes(galleries: Galleries, gallery: str) -> list[Template]:
     noise = np.random.default_rng(7).standard_normal(len(vectors[0])).astype(np.float32)
     noise /= np.linalg.norm(noise)
     mixed = (vectors[0] + 0.7 * noise).astype(np.float32)
-    return [Template(np.array(one, np.float32), package) for one in (*vectors, noise, mixed / np.linalg.norm(mixed))]
+    return [
+        Template(np.array(vector, np.float32), package) for vector in (*vectors, noise, mixed / np.linalg.norm(mixed))
+    ]
 
 
 @pytest.mark.parametrize("source", ["snapshots", "database"])
@@ -84,9 +86,11 @@ def test_stored_templates_get_the_same_scores(
         for answer, before in zip(
             galleries.open_search(galleries.store.gallery(gallery)).search(asked, 10), expected["identify"], strict=True
         ):
-            found = [(one.subject, one.face_id) for one in answer]
-            assert found == [(one["subject"], one["face_id"]) for one in before], gallery
-            np.testing.assert_allclose([one.score for one in answer], [one["score"] for one in before], atol=1e-6)
+            found = [(candidate.subject, candidate.face_id) for candidate in answer]
+            assert found == [(candidate["subject"], candidate["face_id"]) for candidate in before], gallery
+            np.testing.assert_allclose(
+                [candidate.score for candidate in answer], [candidate["score"] for candidate in before], atol=1e-6
+            )
         scores = [
             galleries.open_search(galleries.store.gallery(gallery)).verify("collins", probe).score for probe in asked
         ]
@@ -109,9 +113,13 @@ def test_a_server_goes_on_with_the_data_folder_and_imports_the_export(data_dir: 
             expected = EXPECTED[before]["photo"]
             assert [face.decision for face in answer.faces] == [face["decision"] for face in expected]
             for face, old in zip(answer.faces, expected, strict=True):
-                assert [one.subject for one in face.candidates] == [one["subject"] for one in old["candidates"]]
-                given = [one.score for one in face.candidates]
-                np.testing.assert_allclose(given, [one["score"] for one in old["candidates"]], atol=PHOTO_TOLERANCE)
+                assert [candidate.subject for candidate in face.candidates] == [
+                    candidate["subject"] for candidate in old["candidates"]
+                ]
+                given = [candidate.score for candidate in face.candidates]
+                np.testing.assert_allclose(
+                    given, [candidate["score"] for candidate in old["candidates"]], atol=PHOTO_TOLERANCE
+                )
             assert client.check_gallery(gallery).ok
         subject = client.subject("plain", "collins")
         assert subject.consent is not None

@@ -42,14 +42,14 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
     written(galleries.store, staff(galleries), create_subject, "gone")
     let_expire(database_url, "gone")
 
-    def one(number: int) -> str:
+    def outcome(number: int) -> str:
         try:
             return enroll(galleries, "gone" if number % 2 else f"s{number}", number).subject
         except Conflict as error:
             return error.code
 
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(one, range(16)))
+        told = list(pool.map(outcome, range(16)))
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
     assert check_index(galleries, galleries.store.gallery("staff")).ok
@@ -64,8 +64,8 @@ def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries
         galleries.enroll(galleries.store.gallery("staff"), unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
     alike, other = galleries.open_search(staff(galleries)).search([template(1), template(3)], 1, 0.9, enrolling=True)
-    assert "ann" in {one.subject for one in alike}
-    assert {one.subject for one in alike if not is_unnamed(one.subject)} == {"ann"}
+    assert "ann" in {candidate.subject for candidate in alike}
+    assert {candidate.subject for candidate in alike if not is_unnamed(candidate.subject)} == {"ann"}
     assert other == []
 
 
@@ -143,7 +143,7 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
     made = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
-    rows = [galleries.store.face(staff(galleries), one.face_id) for one in made]
+    rows = [galleries.store.face(staff(galleries), face.face_id) for face in made]
     damaged, gone, _, _, added = rows
     copy: dict[str, sa.ColumnElement[object]] = {column.name: sa.literal_column(column.name) for column in FACES.c}
     copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}

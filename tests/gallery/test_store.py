@@ -396,11 +396,11 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
 
 @pytest.mark.parametrize("covered", [0, 1])
 def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery: Gallery, covered: int) -> None:
-    faces = [StoredFace(one, face().template, Quality(50, ())) for one in ("a", "b")]
-    covers = [one.face_id if place == covered else None for place, one in enumerate(faces)]
-    people = [BulkSubject(one.subject, cover=cover) for one, cover in zip(faces, covers, strict=True)]
+    faces = [StoredFace(subject, face().template, Quality(50, ())) for subject in ("a", "b")]
+    covers = [stored.face_id if place == covered else None for place, stored in enumerate(faces)]
+    people = [BulkSubject(stored.subject, cover=cover) for stored, cover in zip(faces, covers, strict=True)]
     written(store, gallery, write_many, gallery.embedder, people, faces)
-    assert [one.cover for one in store.subjects(gallery).items] == covers
+    assert [subject.cover for subject in store.subjects(gallery).items] == covers
 
 
 def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
@@ -412,20 +412,20 @@ def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, galler
 
 
 def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Gallery) -> None:
-    (one, other), (strange,) = (
+    (first, second), (strange,) = (
         [row.face_id for row in enroll(store, gallery, subject, faces).faces]
         for subject, faces in (("a", [face(1), face(2)]), ("b", [face(3)]))
     )
     assert store.subject(gallery, "a").cover is None
-    assert written(store, gallery, edit_subject, "a", cover=other).cover == other
-    assert written(store, gallery, edit_subject, "a", name="Anna").cover == other
-    assert [subject.cover for subject in store.subjects(gallery).items] == [other, None]
+    assert written(store, gallery, edit_subject, "a", cover=second).cover == second
+    assert written(store, gallery, edit_subject, "a", name="Anna").cover == second
+    assert [subject.cover for subject in store.subjects(gallery).items] == [second, None]
     with pytest.raises(NotFound) as caught:
         written(store, gallery, edit_subject, "a", cover=strange)
     assert caught.value.code == "face_not_found"
-    written(store, gallery, delete_face, "a", other)
+    written(store, gallery, delete_face, "a", second)
     assert store.subject(gallery, "a").cover is None
-    assert written(store, gallery, edit_subject, "a", cover=one).cover == one
+    assert written(store, gallery, edit_subject, "a", cover=first).cover == first
     assert written(store, gallery, edit_subject, "a", cover=None).cover is None
 
 
@@ -437,7 +437,7 @@ def test_a_subject_gets_another_id_and_keeps_all_else(store: Store, gallery: Gal
     renamed = written(store, gallery, edit_subject, "a", new_id="Zoe\u0308")
     assert (renamed.id, renamed.key, renamed.name, renamed.cover) == ("Zo\u00eb", before.key, "Anna", face_id)
     assert [row.face_id for row in store.faces(gallery, "Zoë").items] == [face_id]
-    assert [one.id for one in store.subjects(gallery, search="zoe").items] == ["Zoë"]
+    assert [subject.id for subject in store.subjects(gallery, search="zoe").items] == ["Zoë"]
     with pytest.raises(NotFound):
         store.subject(gallery, "a")
     for taken, code in (("b", "subject_exists"), (" a", "invalid_id"), ("..", "invalid_id")):
@@ -445,17 +445,17 @@ def test_a_subject_gets_another_id_and_keeps_all_else(store: Store, gallery: Gal
             written(store, gallery, edit_subject, "Zoë", new_id=taken)
         assert caught.value.code == code
     assert written(store, gallery, edit_subject, "Zoë", new_id="Zoë", name=None).name is None
-    assert {one.id for one in store.subjects(gallery).items} == {"Zoë", "b"}
+    assert {subject.id for subject in store.subjects(gallery).items} == {"Zoë", "b"}
 
 
 def test_a_list_begins_anywhere(store: Store, gallery: Gallery) -> None:
     for number in range(7):
         written(store, gallery, create_subject, f"s{number}")
     page = store.subjects(gallery, limit=2, offset=3)
-    assert [one.id for one in page.items] == ["s3", "s4"]
-    assert [one.id for one in store.subjects(gallery, page.next_cursor).items] == ["s5", "s6"]
+    assert [subject.id for subject in page.items] == ["s3", "s4"]
+    assert [subject.id for subject in store.subjects(gallery, page.next_cursor).items] == ["s5", "s6"]
     assert store.subjects(gallery, offset=7).items == ()
-    assert [one.id for one in store.subjects(gallery, search="s", limit=1, offset=6).items] == ["s6"]
+    assert [subject.id for subject in store.subjects(gallery, search="s", limit=1, offset=6).items] == ["s6"]
 
 
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:
@@ -527,16 +527,16 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
 
 def test_matches_are_named_of_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
     enrolled = enroll(store, gallery, "a", [face(1), face(2)], name="Ann")
-    gone, left = (store.face(gallery, one.face_id, "a") for one in enrolled.faces)
+    gone, left = (store.face(gallery, new.face_id, "a") for new in enrolled.faces)
     written(store, gallery, delete_face, "a", gone.face_id)
     subject = store.subject(gallery, "a").key
-    matches = [Match(subject, one.key, 0.9, 0.8) for one in (gone, left)]
+    matches = [Match(subject, kept.key, 0.9, 0.8) for kept in (gone, left)]
     assert store.candidates([matches, []]) == [[Candidate("a", "Ann", left.face_id, 0.9, 0.8)], []]
 
 
 def test_only_the_names_that_are_not_cached_are_read(store: Store, gallery: Gallery) -> None:
     enrolled = enroll(store, gallery, "a", [face(1), face(2), face(3)])
-    keys = [store.face(gallery, one.face_id).key for one in enrolled.faces]
+    keys = [store.face(gallery, new.face_id).key for new in enrolled.faces]
     matches = [Match(store.subject(gallery, "a").key, key, 0.9, 0.8) for key in keys]
     read: list[list[int]] = []
 
@@ -551,9 +551,9 @@ def test_only_the_names_that_are_not_cached_are_read(store: Store, gallery: Gall
         named = store.candidates([matches[1:], matches])
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", statement)
-    assert [[one.face_id for one in row] for row in named] == [
-        [one.face_id for one in enrolled.faces[1:]],
-        [one.face_id for one in enrolled.faces],
+    assert [[candidate.face_id for candidate in row] for row in named] == [
+        [stored.face_id for stored in enrolled.faces[1:]],
+        [stored.face_id for stored in enrolled.faces],
     ]
     assert read == [keys[2:] if store.database.is_sqlite else sorted(keys)]
 

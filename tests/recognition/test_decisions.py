@@ -184,7 +184,7 @@ def rankings_of_photos(draw: st.DrawFn) -> list[list[Candidate]]:
     subjects = draw(st.integers(min_value=0, max_value=5))
     faces = draw(st.integers(min_value=0, max_value=5))
     table = [[candidate(f"s{i}", draw(scores)) for i in range(subjects)] for _ in range(faces)]
-    return [sorted(row, key=lambda one: (-one.score, one.subject)) for row in table]
+    return [sorted(row, key=lambda ranked: (-ranked.score, ranked.subject)) for row in table]
 
 
 def slow_assignment(rankings: Sequence[Sequence[Candidate]], floor: float) -> dict[int, str]:
@@ -192,10 +192,10 @@ def slow_assignment(rankings: Sequence[Sequence[Candidate]], floor: float) -> di
     given_to: dict[int, str] = {}
     while True:
         left = [
-            (one.score, -face, one.subject)
+            (ranked.score, -face, ranked.subject)
             for face, ranking in enumerate(rankings)
-            for one in ranking
-            if one.score >= floor and face not in given_to and one.subject not in given_to.values()
+            for ranked in ranking
+            if ranked.score >= floor and face not in given_to and ranked.subject not in given_to.values()
         ]
         if not left:
             return given_to
@@ -217,7 +217,7 @@ def test_a_subject_is_given_to_one_face_of_a_photo_at_most(rankings: list[list[C
     assert decided == expected
     for face, row in enumerate(remaining):
         taken = {subject for other, subject in expected.items() if other != face}
-        assert row == [one for one in rankings[face] if one.subject not in taken]
+        assert row == [ranked for ranked in rankings[face] if ranked.subject not in taken]
 
 
 def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measured() -> None:
@@ -265,17 +265,20 @@ def test_answered_scores_decide_and_order_as_the_exact_ones(
     points = [min(0.1 + sum(gaps[:n]), 1.0) for n in range(len(gaps) + 1)]
     thresholds = packages.thresholds({10.0 ** -(2 + n): point for n, point in enumerate(sorted(set(points)))})
     scores = AnsweredScores.of(thresholds, *asked, exact=False)
-    deciding = [*points, *(one for one in asked if one > points[0])]
+    deciding = [*points, *(threshold for threshold in asked if threshold > points[0])]
     ranking = [candidate(str(n), score) for n, score in enumerate(sorted(found, reverse=True))]
     answered = scores.candidates(ranking)
-    assert [one.subject for one in answered] == [one.subject for one in ranking if one.score >= points[0]]
-    assert all(one.score >= later.score for one, later in pairwise(answered) if one.score and later.score)
-    for one in answered:
-        assert one.score is not None
-        assert one.score <= one.exact
-        assert all((one.score >= point) == (one.exact >= point) for point in deciding)
+    assert [ranked.subject for ranked in answered] == [
+        ranked.subject for ranked in ranking if ranked.score >= points[0]
+    ]
+    assert all(earlier.score >= later.score for earlier, later in pairwise(answered) if earlier.score and later.score)
+    for shown in answered:
+        assert shown.score is not None
+        assert shown.score <= shown.exact
+        assert all((shown.score >= point) == (shown.exact >= point) for point in deciding)
     assert AnsweredScores.of(thresholds, exact=True).candidates(ranking) == [
-        AnsweredCandidate(one.subject, None, one.subject, one.score, one.score, one.score) for one in ranking
+        AnsweredCandidate(ranked.subject, None, ranked.subject, ranked.score, ranked.score, ranked.score)
+        for ranked in ranking
     ]
 
 
@@ -292,18 +295,18 @@ SCORED = st.lists(st.dictionaries(st.sampled_from("abc"), st.floats(-1, 1), max_
 def test_a_photo_shows_one_score_of_each_subject(photo: list[dict[str, float]]) -> None:
     """Every face keeps its names, their order and what they reach; no score is lifted."""
     scores = AnsweredScores.of(packages.thresholds(STATED), exact=False)
-    rankings = [[candidate(*one) for one in sorted(face.items(), key=itemgetter(1), reverse=True)] for face in photo]
+    rankings = [[candidate(*pair) for pair in sorted(face.items(), key=itemgetter(1), reverse=True)] for face in photo]
     answered = of_photo(scores, rankings)
     fine = list[str]()
     for found, alone in zip(answered, map(scores.candidates, rankings), strict=True):
-        assert [one.subject for one in found] == [one.subject for one in alone]
-        shown = [one.score for one in found if one.score is not None]
+        assert [ranked.subject for ranked in found] == [ranked.subject for ranked in alone]
+        shown = [seen.score for seen in found if seen.score is not None]
         assert shown == sorted(shown, reverse=True)
         assert len(shown) == len(found)
-        for one, score in zip(found, shown, strict=True):
-            assert score <= one.exact
+        for answer, score in zip(found, shown, strict=True):
+            assert score <= answer.exact
             assert [score >= point for point in scores.thresholds] == [
-                one.exact >= point for point in scores.thresholds
+                answer.exact >= point for point in scores.thresholds
             ]
-        fine += [one.subject for one, score in zip(found, shown, strict=True) if score not in scores.thresholds]
+        fine += [seen.subject for seen, score in zip(found, shown, strict=True) if score not in scores.thresholds]
     assert len(fine) == len(set(fine))

@@ -25,7 +25,7 @@ def ranking(template: Template, enrolled: Sequence[tuple[str, Template]]) -> lis
         score = cosine(template, other)
         if subject not in best or score > best[subject].score:
             best[subject] = Candidate(subject, None, f"face-{number}", score, score)
-    return sorted(best.values(), key=lambda one: -one.score)[:2]
+    return sorted(best.values(), key=lambda found: -found.score)[:2]
 
 
 def slow(
@@ -54,23 +54,27 @@ FACES = st.lists(
 def test_what_is_found_is_what_every_pair_says(
     new: list[tuple[str, Template]], enrolled: list[tuple[str, Template]], *, refuse: bool
 ) -> None:
-    subjects, templates = [one for one, _ in new], [one for _, one in new]
+    subjects, templates = [subject for subject, _ in new], [template for _, template in new]
     rankings = [ranking(template, enrolled) for template in templates]
     found = compare(subjects, templates, rankings, CONFLICT_AT, refuse=refuse)
     expected = slow(new, enrolled, refuse=refuse)
     near = 1e-5  # float32 against float64
-    scores = [cosine(a, b) for a in templates for b in (*templates, *(one for _, one in enrolled))]
+    scores = [cosine(a, b) for a in templates for b in (*templates, *(face for _, face in enrolled))]
     if any(abs(score - point) < near for score in scores for point in (DUPLICATE_SCORE, CONFLICT_AT)):
         return
-    assert [one.duplicate is not None for one in found] == [duplicate for duplicate, _ in expected]
-    assert [one.conflict is not None for one in found] == [conflict is not None for _, conflict in expected]
-    assert [one.refused for one in found] == [refuse and (dup or con is not None) for dup, con in expected]
+    assert [objections.duplicate is not None for objections in found] == [duplicate for duplicate, _ in expected]
+    assert [objections.conflict is not None for objections in found] == [
+        conflict is not None for _, conflict in expected
+    ]
+    assert [objections.refused for objections in found] == [
+        refuse and (dup or con is not None) for dup, con in expected
+    ]
 
 
 def test_the_face_before_is_named_by_its_place_and_then_by_its_id() -> None:
     new = [at(0), at(90), at(1)]
     found = compare(["ann"] * 3, new, [[], [], []], CONFLICT_AT, refuse=False)
-    assert [one.duplicate and one.duplicate.place for one in found] == [None, None, 0]
+    assert [objections.duplicate and objections.duplicate.place for objections in found] == [None, None, 0]
     duplicate = found[2].named({0: (4, "f" * 32)}).duplicate
     assert duplicate is not None
     assert (duplicate.place, duplicate.face_id, duplicate.subject) == (4, "f" * 32, "ann")

@@ -33,22 +33,22 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     measured: Thresholds, photos: tuple[int, ...]
 ) -> None:
     every, people = photographed(60, 10, 2)
-    faces = [every[people == one][: photos[one % len(photos)]] for one in range(60)]
-    means, lengths = zip(*(fuse(own) for own in faces), strict=True)
+    faces = [every[people == person][: photos[person % len(photos)]] for person in range(60)]
+    means, lengths = zip(*(fuse(photos_of) for photos_of in faces), strict=True)
     strangers, _ = photographed(10_000, 1, 3)
     scores = strangers @ np.stack(means).T  # (strangers, subjects)
     ranked = [
-        fused((candidate(str(one), 0.0, float(row[one]), lengths[one]) for one in range(60)), measured)
+        fused((candidate(str(person), 0.0, float(row[person]), lengths[person]) for person in range(60)), measured)
         for row in scores
     ]
     best = np.array([ranking[0].score for ranking in ranked])
-    sizes = {len(own): sum(len(other) == len(own) for other in faces) for own in faces}
+    sizes = {len(photos_of): sum(len(other) == len(photos_of) for other in faces) for photos_of in faces}
     for asked in (0.01, 0.1):
         point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes, fused_scores=True)
         assert 0.5 < np.mean(best >= point.threshold) / asked < 1.5
         assert point.comparisons == 60
     threshold = verify_point(measured, 1e-3, 0.5).threshold
-    reached = np.mean([[one.score >= threshold for one in ranking] for ranking in ranked])
+    reached = np.mean([[match.score >= threshold for match in ranking] for ranking in ranked])
     assert 0.5 < reached / 1e-3 < 1.5
 
 
@@ -58,8 +58,8 @@ def test_subjects_are_ordered_by_their_fused_scores(measured: Thresholds) -> Non
     assert power is not None
     odd, alike = candidate("odd", 0.7, 0.5, 0.6), candidate("alike", 0.6, 0.65, 0.9)
     ranking = fused([odd, alike], measured)
-    assert [one.subject for one in ranking] == ["alike", "odd"]
-    assert [one.score for one in ranking] == pytest.approx([0.65 * 0.9**power, 0.5 * 0.6**power])
+    assert [match.subject for match in ranking] == ["alike", "odd"]
+    assert [match.score for match in ranking] == pytest.approx([0.65 * 0.9**power, 0.5 * 0.6**power])
     alone = candidate("one photo", 0.55, 0.55, 1.0)
     assert fused([alone], measured) == [alone], "one photo's score stays as it is"
 

@@ -54,7 +54,7 @@ def both(room: Room, first: bytes, second: bytes) -> str:
     operations = Operations(room, packages, unused, gates=Gates(), fmr=1e-4, fpir=0.01)
     with working(task := Task("key")), pytest.raises((InvalidImage, NoFace)) as caught:
         operations.verify([first], [second])
-    assert all(each is task for each in room.tasks)
+    assert all(current is task for current in room.tasks)
     return f"{caught.value.code} {caught.value.details['image']}"
 
 

@@ -47,60 +47,60 @@ def scheduled(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
 
 
 def test_what_one_acknowledged_the_other_answers(scheduled: tuple[Galleries, Galleries]) -> None:
-    one, other = scheduled
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    made = enroll(one, "ann", 1, 2)
+    here, other = scheduled
+    here.create_gallery("staff", PACKAGE, DIMENSION)
+    made = enroll(here, "ann", 1, 2)
     until(lambda: found(other, 2) == ["ann"])
     enroll(other, "ann", 3)
-    until(lambda: found(one, 3) == ["ann"])
+    until(lambda: found(here, 3) == ["ann"])
     changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
-    until(lambda: found(one, 1) == [])
-    changed(one, "staff", delete_subject, "ann")
+    until(lambda: found(here, 1) == [])
+    changed(here, "staff", delete_subject, "ann")
     until(lambda: found(other, 2) == found(other, 3) == [])
-    assert (check_index(one, one.store.gallery("staff")).ok, check_index(other, other.store.gallery("staff")).ok) == (
+    assert (check_index(here, here.store.gallery("staff")).ok, check_index(other, other.store.gallery("staff")).ok) == (
         True,
         True,
     )
     other.delete_gallery(other.store.gallery("staff"))
     with pytest.raises(NotFound):
-        found(one, 1)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
+        found(here, 1)
+    here.create_gallery("staff", PACKAGE, DIMENSION)
     assert found(other, 2) == []
 
 
 def test_an_index_that_is_built_while_the_states_are_read_is_kept(
     pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, _ = pair
-    enroll(one, "ann", 1)
-    source = one.store.change_reader
+    here, _ = pair
+    enroll(here, "ann", 1)
+    source = here.store.change_reader
     read = source.states
 
     def states_of_before() -> dict[int, GalleryState]:
         before = read()
-        one.create_gallery("new", PACKAGE, DIMENSION)
-        enroll(one, "bob", 2, gallery="new")
+        here.create_gallery("new", PACKAGE, DIMENSION)
+        enroll(here, "bob", 2, gallery="new")
         return before
 
     with monkeypatch.context() as changing:
         changing.setattr(source, "states", states_of_before)
-        one.indexes.follow()
-    assert one.indexes.indexed().faces == 2
+        here.indexes.follow()
+    assert here.indexes.indexed().faces == 2
 
 
 def test_how_far_a_process_is_behind_is_told(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    enroll(one, "ann", 1)
-    one.indexes.follow()
-    assert one.indexes.followed().behind == 0
+    here, other = pair
+    enroll(here, "ann", 1)
+    here.indexes.follow()
+    assert here.indexes.followed().behind == 0
     enroll(other, "bob", 2, 3)
-    assert one.indexes.followed().behind == 0, "nobody has looked yet"
-    with one.indexes.index(staff(one).index_spec).changing():  # a change in progress catches up itself
-        one.indexes.follow()
-        assert one.indexes.followed().behind == 2
-    assert one.indexes.followed().behind == 0
-    assert found(one, 3) == ["bob"]
-    assert 0 <= one.indexes.followed().age_s < 3600
+    assert here.indexes.followed().behind == 0, "nobody has looked yet"
+    with here.indexes.index(staff(here).index_spec).changing():  # a change in progress catches up itself
+        here.indexes.follow()
+        assert here.indexes.followed().behind == 2
+    assert here.indexes.followed().behind == 0
+    assert found(here, 3) == ["bob"]
+    assert 0 <= here.indexes.followed().age_s < 3600
 
 
 def test_replaying_the_log_and_reading_sql_make_the_same_index(
@@ -131,8 +131,8 @@ def test_an_index_that_cannot_apply_a_change_is_made_anew(
     pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the process that changes and in the one that follows: a change that fails, and one that is half done then."""
-    one, other = pair
-    enroll(one, "ann", 1)
+    here, other = pair
+    enroll(here, "ann", 1)
     assert found(other, 1) == ["ann"]
     real_add, real_remove = Index.add, Index.remove_subject
     fails = chain([True, False] * 2, repeat(False))  # the change's, but not that of building anew; in both processes
@@ -148,16 +148,16 @@ def test_an_index_that_cannot_apply_a_change_is_made_anew(
 
     monkeypatch.setattr(Index, "add", add)
     monkeypatch.setattr(Index, "remove_subject", remove_subject)
-    enroll(one, "bob", 2)
+    enroll(here, "bob", 2)
     other.indexes.follow()
     assert caplog.text.count("built again") == 2
-    assert [found(each, seed) for each in pair for seed in (1, 2)] == [["ann"], ["bob"]] * 2
-    assert all(check_index(each, each.store.gallery("staff")).ok for each in pair)
-    changed(one, "staff", delete_subject, "ann")
+    assert [found(process, seed) for process in pair for seed in (1, 2)] == [["ann"], ["bob"]] * 2
+    assert all(check_index(process, process.store.gallery("staff")).ok for process in pair)
+    changed(here, "staff", delete_subject, "ann")
     other.indexes.follow()
     assert caplog.text.count("built again") == 4
-    assert [found(each, seed) for each in pair for seed in (1, 2)] == [[], ["bob"]] * 2
-    assert all(check_index(each, each.store.gallery("staff")).ok for each in pair)
+    assert [found(process, seed) for process in pair for seed in (1, 2)] == [[], ["bob"]] * 2
+    assert all(check_index(process, process.store.gallery("staff")).ok for process in pair)
 
 
 def test_an_index_that_is_too_far_behind_is_made_anew(
@@ -165,14 +165,14 @@ def test_an_index_that_is_too_far_behind_is_made_anew(
 ) -> None:
     monkeypatch.setattr("app.search.follower.FIRST_CHANGES", 2)
     monkeypatch.setattr("app.search.follower.CHANGES_AT_ONCE", 3)
-    one, other = pair
+    here, other = pair
     assert found(other, 1) == []
     for seed in range(10):
-        enroll(one, "ann", seed)
+        enroll(here, "ann", seed)
     other.indexes.follow()
     assert (found(other, 9), caplog.text) == (["ann"], "")
     monkeypatch.setattr("app.search.follower.LAG_LIMIT", 5)
-    one.enroll(one.store.gallery("staff"), "ann", [face(seed) for seed in range(10, 40)])
+    here.enroll(here.store.gallery("staff"), "ann", [face(seed) for seed in range(10, 40)])
     other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
@@ -189,12 +189,12 @@ def test_few_changes_are_asked_for_at_first(pair: tuple[Galleries, Galleries], m
         asked.append(limit)
         return real(self, spec, since, limit, until)
 
-    one, other = pair
+    here, other = pair
     assert found(other, 1) == []
     monkeypatch.setattr(ChangeReader, "changes", changes)
-    enroll(one, "ann", 1)
+    enroll(here, "ann", 1)
     assert asked == [FIRST_CHANGES]
-    one.enroll(one.store.gallery("staff"), "bob", [face(seed) for seed in range(2, 2 * FIRST_CHANGES)])
+    here.enroll(here.store.gallery("staff"), "bob", [face(seed) for seed in range(2, 2 * FIRST_CHANGES)])
     asked.clear()
     other.indexes.follow()
     assert asked == [FIRST_CHANGES, CHANGES_AT_ONCE]

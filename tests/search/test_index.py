@@ -350,7 +350,7 @@ def test_searches_are_right_while_faces_come_and_go(kind: IndexKind) -> None:
     with ThreadPoolExecutor(4) as pool:
         searches = [pool.submit(search, seed) for seed in range(3)]
         pool.submit(change).result()
-        assert all(each.result() for each in searches)
+        assert all(future.result() for future in searches)
     assert index.faces == 50 + 15 * 40
 
 
@@ -472,7 +472,7 @@ def test_a_vector_that_is_all_one_number_costs_an_int8_index_no_face() -> None:
 def test_the_size_counts_the_copy(kind: IndexKind) -> None:
     vectors = random_units(1_000, 128)
     plain, index = (
-        filled([(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)], 128, each)
-        for each in (KINDS[0], kind)
+        filled([(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)], 128, searched)
+        for searched in (KINDS[0], kind)
     )
     assert index.size - plain.size == {"fp32": 0, "int8": 128_000}[kind]

@@ -113,9 +113,9 @@ def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Gal
         )
     add(galleries, "cem", near(vector, 1, 7))
     add(galleries, "dan", np.negative(vector))
-    assert {one.subject for one in ask(galleries, vector, 2)} == {"ann", "bob"}
-    assert [one.subject for one in ask(galleries, vector, 4)][2:] == ["cem", "dan"]
-    assert [one.subject for one in ask(galleries, np.negative(vector), 1)] == ["dan"]
+    assert {candidate.subject for candidate in ask(galleries, vector, 2)} == {"ann", "bob"}
+    assert [candidate.subject for candidate in ask(galleries, vector, 4)][2:] == ["cem", "dan"]
+    assert [candidate.subject for candidate in ask(galleries, np.negative(vector), 1)] == ["dan"]
 
 
 def test_among_equal_scores_the_face_enrolled_first_wins(galleries: Galleries) -> None:
@@ -123,9 +123,9 @@ def test_among_equal_scores_the_face_enrolled_first_wins(galleries: Galleries) -
     names = [f"subject {number}" for number in range(70)]
     for name in names:
         add(galleries, name, vector)
-    assert [one.subject for one in ask(galleries, vector, 3)] == names[:3]
+    assert [candidate.subject for candidate in ask(galleries, vector, 3)] == names[:3]
     changed(galleries, "staff", delete_subject, names[0])
-    assert [one.subject for one in ask(galleries, vector, 3)] == names[1:4]
+    assert [candidate.subject for candidate in ask(galleries, vector, 3)] == names[1:4]
 
 
 def brute_force(faces: dict[str, tuple[str, float, Vector]], probe: Vector, limit: int) -> list[tuple[str, ...]]:
@@ -167,8 +167,8 @@ def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Gal
             rebuild(galleries, galleries.store.gallery("staff"))
         probe, limit = near(centres[random.integers(4)], 0.3, 1000 + turn), int(random.integers(1, 9))
         answered = [
-            (one.subject, one.face_id, f"{one.score:.6f}", f"{one.template_score:.6f}")
-            for one in ask(galleries, probe, limit)
+            (candidate.subject, candidate.face_id, f"{candidate.score:.6f}", f"{candidate.template_score:.6f}")
+            for candidate in ask(galleries, probe, limit)
         ]
         assert answered == brute_force(faces, probe, limit)
     assert check_index(galleries, galleries.store.gallery("staff")).ok
@@ -187,6 +187,8 @@ def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:
         found.append(
             [galleries.open_search(galleries.store.gallery("staff")).verify("subject 3", probe) for probe in probes]
         )
-        answers.append([[(one.subject, one.score, one.template_score) for one in row] for row in found])
+        answers.append(
+            [[(candidate.subject, candidate.score, candidate.template_score) for candidate in row] for row in found]
+        )
         galleries.close()
     assert answers[0] == answers[1]

@@ -34,31 +34,31 @@ def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
 
 
 def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Path) -> None:
-    one = quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(one, "eileen", 1)
+    here = quiet(database_url)
+    here.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(here, "eileen", 1)
     other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     other.indexes.load()
     for kind in ("int8", "int8", "fp32", "int8"):
-        assert one.update_gallery(one.store.gallery("staff"), search=kind).search == kind
-        assert one.update_gallery(one.store.gallery("staff")).search == kind
-        assert kind_here(one) == kind
+        assert here.update_gallery(here.store.gallery("staff"), search=kind).search == kind
+        assert here.update_gallery(here.store.gallery("staff")).search == kind
+        assert kind_here(here) == kind
         other.indexes.follow()
         assert kind_here(other) == kind
-        enroll(one, kind, 2)
+        enroll(here, kind, 2)
         other.indexes.follow()
         assert found(other, 2) == [kind]
-        changed(one, "staff", delete_subject, kind)
+        changed(here, "staff", delete_subject, kind)
     other.close()
     third = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     third.indexes.load()
     assert kind_here(third) == "int8", "also where the index is read from a snapshot"
     assert found(third, 1) == ["eileen"]
     third.close()
-    one.delete_gallery(one.store.gallery("staff"))
+    here.delete_gallery(here.store.gallery("staff"))
     with pytest.raises(NotFound, match="no gallery"):
-        one.update_gallery(one.store.gallery("staff"), search="int8")
-    one.close()
+        here.update_gallery(here.store.gallery("staff"), search="int8")
+    here.close()
 
 
 def test_the_kind_by_api(api: httpx.Client, gallery: str) -> None:

@@ -58,7 +58,7 @@ def test_looks_wait_for_each_other_while_enrollments_keep_all_cores_busy(
         found = [pool.submit(look, searches, index, place) for place in range(2)]
         until(lambda: searches.waiting == 2)
         last.close()
-        assert [one.result(SOON_S) for one in found] == [[row] for row in index.search(PROBES, 2)]
+        assert [future.result(SOON_S) for future in found] == [[row] for row in index.search(PROBES, 2)]
         assert searches.batch_sizes == {2: 1}
 
 
