@@ -97,7 +97,7 @@ class Settings(BaseSettings):
     device: Device = Field(
         default="cpu",
         description="Where templates are made and, with `likeness-server[gpu]`, large galleries are searched. `auto` "
-        "tries `cuda`; another one fails at start where it can't be used.",
+        "tries `cuda`; any other device that can't be used is an error at the start.",
     )
     detect_device: Device = Field(default="cpu", description="Where faces are found.")
     gpu_memory_mib: int | None = Field(
@@ -106,13 +106,14 @@ class Settings(BaseSettings):
     gpu_math: GpuMath = Field(
         default="fp32",
         description="How a CUDA device computes models: `fp32`; `nhwc`, channels last, also for finding faces; or "
-        "`fp16`, templates alone, whose cosine to the others is 0.99999. Either makes a fifth more templates a second "
-        "on an H200 in batches of 64, an eighth in small ones. The package's golden vectors check it at start.",
+        "`fp16`, half the size, for templates only: their cosine with `fp32`'s is 0.99999. Both make a fifth more "
+        "templates a second on an H200 in batches of 64, an eighth more in small ones. The package's golden vectors "
+        "check it at start.",
     )
     gpu_search: GpuSearch = Field(
         default="faiss",
         description="What searches large galleries on a GPU: `faiss`, or `product`, a matrix product by ONNX Runtime, "
-        "made for millions of faces: faster by itself on an H200, and not run there below a gallery's index yet.",
+        "made for millions of faces: faster by itself on an H200, but not yet tried there as a gallery's index.",
     )
     embedder: str = Field(
         default="sface",
@@ -123,7 +124,7 @@ class Settings(BaseSettings):
         default=4,
         ge=1,
         le=64,
-        description="Embedding packages kept loaded; the one used longest ago goes first.",
+        description="Embedding packages kept loaded; the least recently used one is closed first.",
     )
     detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
     fmr: AskedRate = Field(
@@ -163,14 +164,14 @@ class Settings(BaseSettings):
         default_factory=lambda: max(16, 4 * cores()),
         ge=1,
         le=1024,
-        description="Requests worked on at once, those included that wait for templates or the database; by default "
+        description="Requests worked on at once, including those that wait for templates or the database; by default "
         "four times the cores, at least sixteen.",
     )
     photo_workers: int | None = Field(
         default=None,
         ge=0,
         le=256,
-        description="Processes that photos are read and searched for faces in, each with a limit of memory, without "
+        description="Processes that read photos and find their faces, each with a limit of memory, without "
         "files and network: a photo that crashes one fails alone. With 0 the server's own process reads photos. By "
         "default, on Linux, as many as cores, at most one for each 256 MiB of memory; 0 where a GPU finds faces.",
     )
@@ -187,7 +188,7 @@ class Settings(BaseSettings):
         default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 8 on a CPU, 64 on a GPU."
     )
     queue_limit: int = Field(
-        default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."
+        default=64, ge=1, description="Requests held at once, including waiting ones; more are answered with 429."
     )
     memory_bytes: int | None = Field(
         default=None,
@@ -198,19 +199,19 @@ class Settings(BaseSettings):
     )
     request_timeout: Seconds = Field(
         default=60,
-        description="Seconds until a request is given up; its body must have arrived, and its answer been taken, "
-        "within as many.",
+        description="Seconds until a request is given up. The client has as long to send the body, and as long to read "
+        "the answer.",
     )
     header_timeout: Seconds = Field(
         default=10, description="Seconds in which a request's head must have arrived; the connection is closed after."
     )
     keep_alive: Seconds = Field(
         default=75,
-        description="Seconds that an idle connection is kept: more than a client or a proxy keeps it, or a request may "
-        "meet its end.",
+        description="Seconds that an idle connection is kept. Set it longer than clients and proxies keep theirs: "
+        "otherwise a request may arrive as the connection is closed.",
     )
     drain_seconds: Seconds = Field(
-        default=30, description="Seconds that requests in work are given when the server is told to stop."
+        default=30, description="Seconds that requests in progress may still take when the server stops."
     )
     tls_cert: Path | None = Field(
         default=None, description="Certificate chain (PEM) to serve HTTPS with, together with `LIKENESS_TLS_KEY`."
@@ -243,11 +244,11 @@ class Settings(BaseSettings):
     )
     encryption: Literal["seal", "open"] = Field(
         default="seal",
-        description="With `open`, the encryption keys only open what is sealed, and what is new is stored plain: "
-        "for the way there and back.",
+        description="With `open`, the encryption keys only open sealed data, and new data is stored plain: "
+        "for switching encryption on or off.",
     )
     expiry_seconds: Seconds = Field(
-        default=60, description="Seconds between looks for subjects whose `expires_at` has passed, which are erased."
+        default=60, description="Seconds between checks for subjects whose `expires_at` has passed; these are erased."
     )
     keys_file: Path | None = Field(
         default=None, description="YAML file that declares API keys, applied at each start; none by default."
@@ -258,8 +259,8 @@ class Settings(BaseSettings):
     )
     failed_keys: str = Field(
         default="20/m",
-        description="How many wrong keys one address may send before it is answered with 429; all together a hundred "
-        "times as many. Keys that have worked since the start go on.",
+        description="How many wrong keys one address may send before it is answered with 429; all addresses together "
+        "may send a hundred times as many. Keys that have worked since the start are still accepted.",
     )
     vector_rate: str = Field(
         default="60/m",
@@ -316,8 +317,8 @@ class Settings(BaseSettings):
     )
     immich_others: Origin | None = Field(
         default=None,
-        description="Immich's own machine learning, `http://immich-machine-learning:3003`, which gets what Immich asks "
-        "for beside faces; by default such requests are refused.",
+        description="Immich's own machine learning, `http://immich-machine-learning:3003`, which gets Immich's "
+        "requests for anything but faces; by default such requests are refused.",
     )
     watching: Literal["on", "off"] = Field(
         default="off", description="Whether watchers of cameras may tell of sightings (`docs/how-to/cameras.md`)."
@@ -330,7 +331,7 @@ class Settings(BaseSettings):
         gt=0,
         le=3650,
         allow_inf_nan=False,
-        description="How long crops and templates of people are kept whom nobody named; never longer than sightings.",
+        description="How long crops and templates of people without a name are kept; never longer than sightings.",
     )
     stranger_days: float = Field(
         default=0,

@@ -89,7 +89,7 @@ class Gallery(Wire):
     on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
-    liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
+    liveness: LivenessMode = Field(description="What liveness is used for, unless a request says otherwise.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime

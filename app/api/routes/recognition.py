@@ -230,9 +230,9 @@ def enroll(
     same photo, saved again or not, and `conflict` a face of another subject that it matches at an FPIR of 0.001. With
     `track=true` the mean of all faces that are good enough is compared once, and its conflict is in each row. Keys with
     the scope `recognize` also see `unlike`: the most alike of the subject's own faces, if it has two or more and the
-    new one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. This tells
-    a key with `enroll` alone whether a face is enrolled and, by trying ids, whose: its own subject's is no `conflict`.
-    In a gallery that says `allow`, asking for another policy needs `recognize` too.
+    new one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. These
+    rows tell a key with `enroll` alone whether a face is enrolled and, by trying ids, whose: a face of its own subject
+    is no `conflict`. In a gallery that says `allow`, asking for another policy needs `recognize` too.
     """
     params = sent.params
     if params.on_conflict not in {None, "allow"} and gallery.on_conflict == "allow":

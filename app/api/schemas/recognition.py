@@ -97,7 +97,7 @@ class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams, Trac
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: LivenessOf = Field(
-        default="both", description="Of which photos liveness is asked: one of them may show a document."
+        default="both", description="Which photos are checked for liveness; the other one may show a document."
     )
 
     @model_validator(mode="after")
@@ -113,7 +113,7 @@ class SubjectVerifyParams(PointParams, LivenessParams, QualityParams, TrackParam
 
 class IdentifyParams(DetectParams, PopulationParams, LivenessParams, QualityParams, TrackParams):
     example: ClassVar[Example] = {"limit": 5, "fpir": 0.01}
-    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
+    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="Maximum candidates for each face.")
     fmr: AskedRate | None = Field(
         default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
     )
@@ -191,7 +191,7 @@ class DetectedFace(Wire):
     box: Box
     landmarks: FivePoints | None = Field(
         description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they "
-        "could not be measured (`unalignable`): such a face is compared with none.",
+        "could not be measured (`unalignable`): such a face is never compared.",
     )
     score: float = Field(ge=0, le=1, description="The detector's score: how certain it is that this is a face.")
     quality: Quality
@@ -270,9 +270,9 @@ class Explain(Wire):
     )
     comparisons: float | None = Field(
         default=None,
-        description="How many independent comparisons of two photos `threshold` was made for: one a subject; where the "
-        "package's calibration has no `fusion`, a subject of n faces counts as n to a power that was measured. Null "
-        "where only photos were compared.",
+        description="Number of independent comparisons of two photos that `threshold` allows for: one per subject; if "
+        "the package's calibration has no `fusion`, a subject of n faces counts as n to a measured power. Null if only "
+        "photos were compared.",
     )
     track: list[int] | None = Field(
         default=None, description="The indexes of the images whose templates make the probe of a track; else null."
@@ -317,8 +317,9 @@ class DecidedBy(Wire):
     )
     fallback: Fallback | None = Field(
         default=None,
-        description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
-        "yet (nor can it be, without the feature), has too few subjects, is of another model, or lacks this rate.",
+        description="Why the package's calibration decides though the gallery's own is switched on: it was not "
+        "measured yet (nor can it be, without the feature), has too few subjects, is of another model, or lacks this "
+        "rate.",
     )
     ratio: float | None = Field(
         default=None,
@@ -348,8 +349,8 @@ class Verified(Wire):
     threshold: float
     threshold_uncertain: float = Field(description="The operating point of ten times the FMR, as in `identify`.")
     fmr: float = Field(description="The false match rate measured at `threshold`.")
-    fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
-    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
+    fmr_asked: float | None = Field(description="The requested false match rate; null: the server's default.")
+    calibration: DecidedBy = Field(description="The calibration that `threshold` is from.")
     model: str
     explain: Explain | None = None
     warnings: Warnings = None
@@ -365,9 +366,10 @@ class Candidate(Wire):
     subject: str
     name: str | None
     score: float = Field(
-        description="The score that the decision is based on: that of the subject's face; of several, the cosine with "
-        "their mean template, reduced to that of one photo at the same false match rate (the best face's if the "
-        "package's calibration has no `fusion`). Rounded down unless the key has the scope `templates`."
+        description="The score that the decision is based on: the cosine with the subject's face; for several faces, "
+        "the cosine with their mean template, reduced to the score of one photo at the same false match rate (the best "
+        "face's cosine if the package's calibration has no `fusion`). Rounded down unless the key has the scope "
+        "`templates`."
     )
     template_score: float | None = Field(
         description="The cosine with the mean template of the subject's faces; null below the most lenient operating "
@@ -398,8 +400,8 @@ class IdentifiedFace(DetectedFace):
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
     displaced_by: int | None = Field(
-        description="Index of the face that the nearest subject was assigned to, where it is another one: nobody is in "
-        "a photo twice, except in a mirror, a collage or on an ID card. Null otherwise."
+        description="Index of the face that the nearest subject was assigned to, if it is another one: a person is in "
+        "a photo only once, except in a mirror, a collage or on an ID card. Null otherwise."
     )
     margin: float | None = Field(
         description="First candidate's answered score minus the second's; null without a second."
@@ -411,8 +413,8 @@ class IdentifiedFace(DetectedFace):
     )
     liveness: Liveness | None = Field(
         default=None,
-        description="Null unless it was asked for. A face that liveness is required of and that is not `live` is not "
-        "searched for: it is `unknown` without candidates. If that is every face, the answer is an error.",
+        description="Null unless it was asked for. If liveness is required, a face that is not `live` is not searched "
+        "for: it is `unknown` without candidates. If no face is `live`, the answer is an error.",
     )
 
 
@@ -430,7 +432,7 @@ class IdentifyAnswer(Wire):
         description="Whether the server's default rates need an operating point that was not measured; `fpir` is "
         "then what to expect."
     )
-    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
+    calibration: DecidedBy = Field(description="The calibration that `threshold` is from.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
     model: str
     explain: Explain | None = None

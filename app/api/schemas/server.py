@@ -90,7 +90,7 @@ class LivenessPoint(Wire):
 
     threshold: float
     apcer: LivenessRate = Field(
-        description="Share of attacks judged live, of the kind of attack that has the highest one."
+        description="Share of attacks judged live, for the kind of attack with the highest share."
     )
     bpcer: LivenessRate = Field(description="Share of live faces not judged live.")
 

@@ -147,8 +147,8 @@ class EnrollParams(DetectParams, LivenessParams):
     on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
     track: bool = Field(
         default=False,
-        description="The images show one person, as those of a track before a camera: whether the person is another "
-        "subject is decided once, by the mean of their templates.",
+        description="The images show one person, such as a camera's track: whether that person is another subject is "
+        "decided once, by the mean of the images' templates.",
     )
 
 

@@ -177,10 +177,10 @@ def enroll(
     it matches at an FPIR of 0.001. With `track=true` the mean of all faces that are good enough is
     compared once, and its conflict is in each row. Keys with the scope `recognize` also see
     `unlike`: the most alike of the subject's own faces, if it has two or more and the new one looks
-    like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. This
-    tells a key with `enroll` alone whether a face is enrolled and, by trying ids, whose: its own
-    subject's is no `conflict`. In a gallery that says `allow`, asking for another policy needs
-    `recognize` too."""
+    like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces.
+    These rows tell a key with `enroll` alone whether a face is enrolled and, by trying ids, whose:
+    a face of its own subject is no `conflict`. In a gallery that says `allow`, asking for another
+    policy needs `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",

@@ -89,9 +89,9 @@ export class Client {
    * 0.001. With `track=true` the mean of all faces that are good enough is compared once, and its conflict is in
    * each row. Keys with the scope `recognize` also see `unlike`: the most alike of the subject's own faces, if
    * it has two or more and the new one looks like none of them (FMR 0.001). Two requests at the same moment may
-   * miss each other's faces. This tells a key with `enroll` alone whether a face is enrolled and, by trying ids,
-   * whose: its own subject's is no `conflict`. In a gallery that says `allow`, asking for another policy needs
-   * `recognize` too.
+   * miss each other's faces. These rows tell a key with `enroll` alone whether a face is enrolled and, by trying
+   * ids, whose: a face of its own subject is no `conflict`. In a gallery that says `allow`, asking for another
+   * policy needs `recognize` too.
    */
   enroll(gallery: string, subject: string, images: readonly Image[], query: { liveness?: T.LivenessMode | null; explain?: boolean; quality?: T.QualityName; expires_at?: string | null; consent?: string | null; face?: number | null; on_conflict?: T.OnConflict | null; track?: boolean } = {}): Promise<T.EnrollAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), images: { images: images }, query });

@@ -116,9 +116,9 @@ export interface Candidate {
   subject: string;
   name: string | null;
   /**
-   * The score that the decision is based on: that of the subject's face; of several, the cosine with their mean
-   * template, reduced to that of one photo at the same false match rate (the best face's if the package's
-   * calibration has no `fusion`). Rounded down unless the key has the scope `templates`.
+   * The score that the decision is based on: the cosine with the subject's face; for several faces, the cosine
+   * with their mean template, reduced to the score of one photo at the same false match rate (the best face's
+   * cosine if the package's calibration has no `fusion`). Rounded down unless the key has the scope `templates`.
    */
   score: number;
   /**
@@ -179,7 +179,7 @@ export interface ChosenFace {
   box: Box;
   /**
    * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
-   * measured (`unalignable`): such a face is compared with none.
+   * measured (`unalignable`): such a face is never compared.
    */
   landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
@@ -243,7 +243,7 @@ export interface DecidedBy {
   /** Its name; null if the package has no operating points. */
   name: string | null;
   /**
-   * Why the package's calibration decides where the gallery's own is switched on: it was not measured yet (nor
+   * Why the package's calibration decides though the gallery's own is switched on: it was not measured yet (nor
    * can it be, without the feature), has too few subjects, is of another model, or lacks this rate.
    */
   fallback?: Fallback | null;
@@ -288,7 +288,7 @@ export interface DetectedFace {
   box: Box;
   /**
    * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
-   * measured (`unalignable`): such a face is compared with none.
+   * measured (`unalignable`): such a face is never compared.
    */
   landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
@@ -319,7 +319,7 @@ export interface EmbeddedFace {
   box: Box;
   /**
    * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
-   * measured (`unalignable`): such a face is compared with none.
+   * measured (`unalignable`): such a face is never compared.
    */
   landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
@@ -367,8 +367,8 @@ export interface EnrollRequest {
    */
   on_conflict?: OnConflict | null;
   /**
-   * The images show one person, as those of a track before a camera: whether the person is another subject is
-   * decided once, by the mean of their templates.
+   * The images show one person, such as a camera's track: whether that person is another subject is decided
+   * once, by the mean of the images' templates.
    */
   track?: boolean;
   /** Image files; repeat the field. */
@@ -428,8 +428,8 @@ export interface Explain {
    */
   stages: Record<string, number>;
   /**
-   * How many independent comparisons of two photos `threshold` was made for: one a subject; where the package's
-   * calibration has no `fusion`, a subject of n faces counts as n to a power that was measured. Null where only
+   * Number of independent comparisons of two photos that `threshold` allows for: one per subject; if the
+   * package's calibration has no `fusion`, a subject of n faces counts as n to a measured power. Null if only
    * photos were compared.
    */
   comparisons?: number | null;
@@ -556,7 +556,7 @@ export interface Gallery {
   metadata: Record<string, JsonValue>;
   /** The declared groups of people; empty: none. */
   population?: Array<string>;
-  /** What is asked of liveness unless a request asks for something else. */
+  /** What liveness is used for, unless a request says otherwise. */
   liveness: LivenessMode;
   subjects: number;
   faces: number;
@@ -774,7 +774,7 @@ export interface IdentifiedFace {
   box: Box;
   /**
    * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
-   * measured (`unalignable`): such a face is compared with none.
+   * measured (`unalignable`): such a face is never compared.
    */
   landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
@@ -791,8 +791,8 @@ export interface IdentifiedFace {
   /** The nearest subjects, best first, without those assigned to another face of the photo. */
   candidates: Array<Candidate>;
   /**
-   * Index of the face that the nearest subject was assigned to, where it is another one: nobody is in a photo
-   * twice, except in a mirror, a collage or on an ID card. Null otherwise.
+   * Index of the face that the nearest subject was assigned to, if it is another one: a person is in a photo
+   * only once, except in a mirror, a collage or on an ID card. Null otherwise.
    */
   displaced_by: number | null;
   /** First candidate's answered score minus the second's; null without a second. */
@@ -805,8 +805,8 @@ export interface IdentifiedFace {
    */
   threshold_uncertain: number;
   /**
-   * Null unless it was asked for. A face that liveness is required of and that is not `live` is not searched
-   * for: it is `unknown` without candidates. If that is every face, the answer is an error.
+   * Null unless it was asked for. If liveness is required, a face that is not `live` is not searched for: it is
+   * `unknown` without candidates. If no face is `live`, the answer is an error.
    */
   liveness?: Liveness | null;
 }
@@ -828,7 +828,7 @@ export interface IdentifyAnswer {
    * expect.
    */
   limited: boolean;
-  /** Whose measurement `threshold` is. */
+  /** The calibration that `threshold` is from. */
   calibration: DecidedBy;
   /** How many subjects with at least one face the gallery has. */
   subjects: number;
@@ -858,7 +858,7 @@ export interface IdentifyRequest {
   population?: string | null;
   /** Add stage timings and batch size to the answer. */
   explain?: boolean;
-  /** The most candidates for each face. */
+  /** Maximum candidates for each face. */
   limit?: number;
   /** False match rate of each single comparison. Can't be combined with `fpir`. */
   fmr?: number | null;
@@ -1028,7 +1028,7 @@ export type LivenessOf = "both" | "image1" | "image2" | (string & {});
 /** The errors at one threshold (ISO/IEC 30107-3). */
 export interface LivenessPoint {
   threshold: number;
-  /** Share of attacks judged live, of the kind of attack that has the highest one. */
+  /** Share of attacks judged live, for the kind of attack with the highest share. */
   apcer: LivenessRate;
   /** Share of live faces not judged live. */
   bpcer: LivenessRate;
@@ -1626,9 +1626,9 @@ export interface SubjectVerifyAnswer {
   threshold_uncertain: number;
   /** The false match rate measured at `threshold`. */
   fmr: number;
-  /** The requested one; null: the server's default. */
+  /** The requested false match rate; null: the server's default. */
   fmr_asked: number | null;
-  /** Whose measurement `threshold` is. */
+  /** The calibration that `threshold` is from. */
   calibration: DecidedBy;
   model: string;
   explain?: Explain | null;
@@ -1702,9 +1702,9 @@ export interface VerifyAnswer {
   threshold_uncertain: number;
   /** The false match rate measured at `threshold`. */
   fmr: number;
-  /** The requested one; null: the server's default. */
+  /** The requested false match rate; null: the server's default. */
   fmr_asked: number | null;
-  /** Whose measurement `threshold` is. */
+  /** The calibration that `threshold` is from. */
   calibration: DecidedBy;
   model: string;
   explain?: Explain | null;
@@ -1748,7 +1748,7 @@ export interface VerifyRequest {
    * absent.
    */
   face2?: number | null;
-  /** Of which photos liveness is asked: one of them may show a document. */
+  /** Which photos are checked for liveness; the other one may show a document. */
   liveness_of?: LivenessOf;
   /** An image file; with `track=true` repeat the field. */
   image1: string;
