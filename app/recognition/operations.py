@@ -390,11 +390,12 @@ class Operations:
                     raise all_rejected(rejected)
             faces = list(taken.values())
             embedded = [(subject, template_of(chosen.face)) for chosen in faces]
-            objections = self.check_faces(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
-        good: dict[int, tuple[Chosen, Objections]] = {}
+            found = self.check_faces(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
+        # A face may resemble one of this request, which is so far known by its image alone.
         images_of = {place: (index, None) for place, index in enumerate(taken)}
-        for index, chosen, unnamed in zip(taken, faces, objections, strict=True):
-            objection = unnamed.named(images_of)
+        objections = [objection.named(images_of) for objection in found]
+        good: dict[int, tuple[Chosen, Objections]] = {}
+        for index, chosen, objection in zip(taken, faces, objections, strict=True):
             if objection.refused and objection.error:
                 rejected.append(Rejected(index, objection.error, objection))
             else:
@@ -407,7 +408,6 @@ class Operations:
             made = self.add(gallery, subject, new, terms, also)
         self.observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
-        # A face may resemble one of this request, which is so far known by its image alone.
         ids = {index: (index, row.face_id) for index, row in rows.items()}
         enrolled = [
             (index, chosen.face, rows[index], objection.named(ids)) for index, (chosen, objection) in good.items()
