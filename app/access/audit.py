@@ -125,11 +125,13 @@ _COLUMNS = {
 
 
 FLUSH_S = 0.5
+"""Maximum seconds that the entry of a reading operation is queued."""
 MAX_WAITING = 10_000
 """Entries queued while the database is unavailable; further ones of reading operations are dropped and counted."""
 BATCH = 500
 """Maximum entries written in one transaction."""
 RETRY_S = 1.0
+"""Seconds before a failed write is repeated."""
 DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
 """HTTP statuses, also for the server's own work."""

@@ -73,6 +73,7 @@ PREFIX = "lk_"
 CACHE_S = 1.0
 """Seconds that a checked key is cached. A key may work for this time after another process revoked it."""
 CACHE_SIZE = 10_000
+"""Maximum keys in the cache."""
 ALL_ADDRESSES = 100
 """All addresses together may fail this many times as often as one alone, since addresses can be rented."""
 EVERY_ADDRESS = "every address"

@@ -83,7 +83,7 @@ class Batcher(Generic[T, R]):
             return dict(self._sizes)
 
     def submit_all(self, items: Sequence[T]) -> list[Future[tuple[R, int]]]:
-        """Queue items in order, all or none; return the future of each one's result and the size of its batch.
+        """Queue items in order, all or none; return for each a future of its result and the size of its batch.
 
         Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. A future raises what
         ``fn`` raises.

@@ -321,7 +321,7 @@ class _Version:
 
 
 class Cache(Generic[K, V]):
-    """Keeps values until the database changes. Safe to share between threads. With more than ``most`` it is emptied.
+    """Keeps values until the database changes. Safe to share between threads. Above ``most`` it is emptied.
     ``version`` returns None if nothing may be cached."""
 
     def __init__(self, version: Callable[[], int | None], most: int = KEPT) -> None:

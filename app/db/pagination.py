@@ -17,6 +17,7 @@ from app.errors import InvalidInput
 
 T = TypeVar("T")
 _CHECK_BYTES = 6
+"""Length of a cursor's checksum."""
 _LARGEST_KEY = 2**63 - 1
 """The largest integer in a database; a larger number is not a key, even with a right checksum."""
 

@@ -346,8 +346,7 @@ REVIEWS = _table(
 )
 
 FINDINGS = _numbered(
-    # The faces say whom a finding is about. One that is deleted or given to another subject takes its findings along,
-    # since its row is deleted either way.
+    # A finding refers to faces, and is deleted when one of them is deleted or given to another subject.
     "findings",
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
@@ -366,7 +365,7 @@ FINDINGS = _numbered(
 )
 
 DISMISSALS = _numbered(
-    # Findings that somebody dismissed. One is reported again only if the evidence is other faces.
+    # Dismissed findings. A finding is reported again only if its evidence is other faces.
     "dismissals",
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("kind", String(16), nullable=False),

@@ -1,6 +1,7 @@
-"""Encryption of the columns that hold templates, crops and the keys of jobs' files.
+"""Encrypt the columns that hold templates, crops and the keys of jobs' files.
 
-Each sealed blob is bound to its kind and to the id of its face, correction or job, so it does not open in another row.
+Each sealed blob is bound to its kind and to the id of its row's face, correction, sighting or job, so that it does not
+open in another row.
 Plain and sealed blobs may be mixed while a database is being encrypted, and can be told apart: a plain template is a
 whole number of float32 long, a plain job's key 32 bytes, and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins
 with FF, a plain correction with 0, and a sealed crop or correction with FORMAT.
@@ -75,7 +76,7 @@ class Blobs:
         return self._sealer.key_ids[0] if self._sealer else None
 
     def pack(self, kind: BlobKind, owner: str, data: bytes) -> bytes:
-        """Return `data` in the form to store; ``owner`` is the id of its face or job."""
+        """Return `data` in the form to store; ``owner`` is the id that it is bound to."""
         return self._sealer.seal(data, _purpose(kind, owner)) if self._sealer else data
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:

@@ -46,6 +46,7 @@ from app.types import UNIT_TOLERANCE, Sizes, Template, Vectors
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends, a small query that shows other processes' changes."""
 SNAPSHOT_S = 300.0
+"""Seconds between writes of snapshots."""
 _log = logging.getLogger(__name__)
 
 

@@ -84,6 +84,7 @@ BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remov
 Entry: TypeAlias = tuple[str, int, int | None]
 """The kind of change, the subject's key (of a MOVE the new one), and the face's key or None for all."""
 STAMP_BITS = 63
+"""Bits of a random stamp: as many as fit in a signed integer of 64 bits."""
 MAX_NUMBER = 2**63 - 1
 """The largest number of an entry: a signed integer of 64 bits."""
 STREAM_ROWS = 10_000

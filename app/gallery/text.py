@@ -25,6 +25,7 @@ _MARKS = 30
 """Maximum combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
+"""An unnamed subject's id is UNNAMED_SIGN and 32 hexadecimal digits, 33 characters."""
 _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""

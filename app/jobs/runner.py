@@ -31,7 +31,7 @@ LOOK_S = 1.0
 """Seconds between looks for jobs that other processes created or left."""
 RETRY = timedelta(seconds=5)
 RETRIED = (Overloaded, DatabaseUnavailable)
-"""Errors after which a job is tried again later."""
+"""Errors after which a job is tried again, RETRY later."""
 MAX_RETRIES = 10
 """Maximum retries of a job by one process without a checkpoint in between."""
 MAX_DEATHS = 2
@@ -39,6 +39,7 @@ MAX_DEATHS = 2
 MAX_REPORTED = 100_000
 """Maximum rejected items in a job's report; others are only counted."""
 KEPT = timedelta(days=7)
+"""Default time that finished jobs are kept."""
 CRASHED = (
     f"The server's process ended {MAX_DEATHS} times while it did this job, so the job is not begun again. "
     "Look into the server's log and its memory limit before you send the upload once more."

@@ -30,6 +30,7 @@ from app.machine import uptime
 from app.types import utc_now, utc_text
 
 REPORT_ROWS = 1_000
+"""Maximum rejected items read at once."""
 CLAIM_LOCK = 0x4C494B47
 """PostgreSQL advisory lock, the number after `app.db.usage.ADVISORY_LOCK`."""
 BOOT_ID = 8
@@ -170,8 +171,8 @@ class JobStore:
     ) -> Job | None:
         """Lease the oldest job of these kinds that may run now to `owner`; None if there is none.
 
-        No process may be running it, another job of its gallery, or another job of these kinds by the same key, so that
-        a key with many jobs leaves the other workers to others.
+        A job may not run while a process runs it, another job of its gallery, or another job of these kinds by the same
+        key, which with many jobs would otherwise occupy every worker.
 
         `skip` are the ids of the jobs that this process runs, even if a leap of the clock ended their leases.
         """

@@ -368,8 +368,8 @@ class Operations:
         The face of a head that is turned too far is enrolled if it matches a good photo (`duplicates.matches_good`).
         ``face`` is the index in `detect` of the face to take from a single photo. With ``track`` the photos have one
         conflict or none, that of the mean of their templates (`duplicates.check_faces`). ``terms`` replace the
-        subject's own, ``on_conflict`` the gallery's (`duplicates`, also for ``tell``); ``also`` writes in the
-        transaction.
+        subject's own, ``on_conflict`` the gallery's; without ``tell``, objections don't name the person. ``also``
+        writes in the transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
         what `open_gate` raises.
         """
@@ -604,8 +604,8 @@ class Operations:
     def _fuse_track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:
         """Fuse the most prominent faces of images that show one person into one probe.
 
-        Faces below the quality ``level`` and faces that could not be aligned are left out; there is no probe if that is
-        all of them. Raises NotLive for the first face that is not live.
+        Faces below the quality ``level`` and faces that could not be aligned are left out; if all are, there is
+        no probe. Raises NotLive for the first face that is not live.
         """
         photos = [self.detect(image, gate) for image in images]
         found = {str(index): Chosen(photo, choose_face(photo)) for index, photo in enumerate(photos) if photo.faces}

@@ -55,7 +55,7 @@ class LocalBackend:
         self._gpu = gpu
 
     def check_health(self) -> None:
-        """Free what is no longer used on the GPU. This process's memory is always available."""
+        """Free the GPU's unused memory. This backend is always available."""
         if self._gpu is not None:
             self._gpu.tidy()
 

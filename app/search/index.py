@@ -562,7 +562,7 @@ class Index:
 
 
 def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: int, wanted: int) -> list[R]:
-    """Search for `count` probes, and again for those with too short a result: for WIDEN times as many rows each time.
+    """Search for `count` probes. Repeat it for those with too short a result, each time for WIDEN times as many rows.
 
     `search` takes the probes' indexes and the number of rows, and returns for each its result, or None if more rows
     may lead to a better one.

@@ -1,6 +1,6 @@
 """Scan an 8-bit copy of an index's vectors, a quarter of their size, for the rows with high scores for a probe.
 
-Any scan (`Scan`) returns a bound of its scores' errors with them (`Near`). The caller scores the rows again, exactly,
+A scan (`Scan`) returns scores with a bound of their errors (`Near`). The caller scores the rows again, exactly,
 and knows by the bound whether any other row could belong to the answer.
 """
 
@@ -23,9 +23,11 @@ real vectors."""
 MAX_LENGTH = 1 + UNIT_TOLERANCE
 """Upper bound of the length of stored vectors."""
 ENCODE_ROWS = 8_192
+"""Rows encoded at once, which bounds the memory for it."""
 SCORES_AT_ONCE = 131_072
 """Scores of one integer product: 512 KiB, which fit in a core's cache until they are compared."""
 ROWS_AT_ONCE = 32_768
+"""Maximum rows of one integer product."""
 SAMPLE_ROWS = 2_048
 """Minimum rows to score first, to estimate a floor for the interesting scores."""
 SAMPLE_STRIDE = 64

@@ -411,6 +411,7 @@ class IndexRegistry:
 MAX_SHARING = 64
 """Maximum searches that share a pass; more would delay the first of them by more than the pass saves."""
 MAX_SEARCHES = 1_024
+"""Maximum searches that wait in each queue; further ones are rejected."""
 SEARCH_WORKERS = 2
 """Number of workers: one for the largest gallery, and one so that others needn't wait for it."""
 ENROLLMENT_WAIT_S = 0.25
