@@ -51,7 +51,7 @@ class AuditEntry:
     """The row's primary key; None until it is written."""
 
     def finish(self, status: int, connection: Connection) -> None:
-        """Write the status in the transaction of the change itself; an answer of another status corrects it."""
+        """Write the status in the transaction of the change itself. An answer of another status corrects it later."""
         self.status = status
         connection.execute(_UPDATE, {"of": self.row, **_values(self)})
 

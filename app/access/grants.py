@@ -1,4 +1,4 @@
-"""Grants, which say what a key allows (scopes, galleries, a rate), and token buckets that enforce rates."""
+"""Define grants, which say what a key allows (scopes, galleries, a rate), and enforce rates by token buckets."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class ClockGuard:
         self._last: Reading | None = None
 
     def trusted(self) -> bool:
-        """Return whether the clock is not impossibly far ahead, and store the state."""
+        """Store the state; return False if the clock is further ahead than is possible."""
         now = read_clock(self._now)
         stored = self._secrets.get(CLOCK)
         before = self._read_rows(now) if stored is None else Watched.decode(stored)

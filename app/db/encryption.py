@@ -108,7 +108,7 @@ class Sealer:
         yield stream.end()
 
     def stream(self, purpose: bytes) -> SealedStream:
-        """Begin a file for this purpose."""
+        """Return a stream that seals a file for this purpose."""
         header = bytes([STREAM_FORMAT]) + self._first + os.urandom(SALT_BYTES)
         return SealedStream(header, self._stream_cipher(header, purpose))
 

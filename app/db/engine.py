@@ -39,11 +39,11 @@ KEYS_AT_ONCE = 5_000
 SCRUB_BUSY_MS = 100
 """Milliseconds to wait for readers when emptying SQLite's write-ahead log; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
-"""The first and the longest pause between attempts; it doubles each time."""
+"""Seconds of the first and the longest pause between attempts; the pause doubles each time."""
 UNMARKED_S = 5.0
 """Maximum seconds that a cached value may outlive another program's commit."""
 MARK_BITS = 31
-"""SQLite's `user_version` is a signed integer of 32 bits."""
+"""Bits of a commit's random mark: SQLite's `user_version` is a signed integer of 32 bits."""
 AGAIN = 2
 """Number of times overtaken work is repeated before its caller gets the error."""
 AGAIN_S = 0.05

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Inserting: TypeAlias = "Callable[[sa.Table], SqliteInsert | PostgresInsert]"
 BUSY_TIMEOUT_S = 30.0
-"""Seconds that a SQLite write waits for another process's."""
+"""Seconds that a SQLite write waits for another process's write."""
 POOL_SIZE = 20
 """Connections kept open; in a burst there may be twice as many."""
 WAL_RETRY_S = 0.01

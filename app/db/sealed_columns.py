@@ -80,7 +80,7 @@ class Blobs:
         return self._sealer.seal(data, _purpose(kind, owner)) if self._sealer else data
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
-        """Return what was packed. Raises Unusable ``sealed_unreadable``."""
+        """Return the plain bytes of a stored blob. Raises Unusable ``sealed_unreadable``."""
         by_first_byte = COLUMNS[kind].told_by_first_byte  # as `SealedColumn.is_sealed`
         if not (stored[:1] == bytes([FORMAT]) if by_first_byte else len(stored) % _FLOAT_BYTES == 1):
             return stored

@@ -31,7 +31,7 @@ KNOWN_FILE = "database.known"
 RESTORING = ".restoring-"
 """Prefix of a restore's folder in the data folder. It holds `packages/…` and `calibrations/…`, to be moved there."""
 MOVING, REPLACED = "moving", "replaced"
-"""In a restore's folder: the file of the names that it moves, and the folder of those that they replaced."""
+"""In a restore's folder: the file with the names of what it moves, and the folder with what this replaced."""
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 PATIENCE_MS = 5_000
@@ -169,7 +169,7 @@ def _in_use(what: str, holder: str) -> Conflict:
 
 
 def _take_advisory(connection: Any, function: str) -> None:
-    """Take the lock in a session of the driver's."""
+    """Take the lock in this session of the driver. Raises Conflict ``data_dir_in_use``."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('application_name', %s, false)", [_process()[:MAX_NAME]])
         if not cursor.execute(f"SELECT {function}(%s)", [ADVISORY_LOCK]).fetchone()[0]:

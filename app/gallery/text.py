@@ -1,4 +1,4 @@
-"""Checks and normal forms of text from outside: ids, names, notes, metadata and search text."""
+"""Check and normalise text from outside: ids, names, notes, metadata and search text."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ RETRIED = (Overloaded, DatabaseUnavailable)
 MAX_RETRIES = 10
 """Maximum retries of a job by one process without a checkpoint in between."""
 MAX_DEATHS = 2
-"""Deaths of the process without a checkpoint after which a job fails: it may be what kills the process."""
+"""A job fails after this many deaths of its process without a checkpoint, since it may be what kills the process."""
 MAX_REPORTED = 100_000
 """Maximum rejected items in a job's report; others are only counted."""
 KEPT = timedelta(days=7)

@@ -265,7 +265,7 @@ class JobStore:
             connection.execute(sa.update(JOBS).where(*_owned(job)).values(values))
 
     def prune(self, older_than: timedelta) -> int:
-        """Delete jobs that finished longer ago; return how many."""
+        """Delete jobs that finished longer ago than `older_than`; return how many."""
         old = (JOBS.c.state.in_(FINISHED)) & (JOBS.c.finished_at < utc_now(-older_than))
         with self._database.write() as connection:
             removed = connection.execute(sa.delete(JOBS).where(old)).rowcount

@@ -207,7 +207,7 @@ def with_own(manifest: Manifest, local: OwnCalibrations) -> tuple[Manifest, Sequ
 
 
 def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool) -> None:
-    """Raise InvalidInput ``licence_not_accepted`` or ``package_not_measured`` unless the argument accepts it."""
+    """Raise InvalidInput ``licence_not_accepted`` or ``package_not_measured`` unless the arguments accept it."""
     about = f"{manifest.id}: licence {manifest.licence.name}; {accuracy(manifest)}."
     if manifest.licence.non_commercial and not accept_non_commercial:
         message = (
@@ -224,7 +224,7 @@ def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool
 
 
 def accuracy(manifest: Manifest) -> str:
-    """Return as text how often the package misses somebody, by its deciding calibration."""
+    """Return as text the FNMR that the package's deciding calibration states."""
     calibration = manifest.deciding
     if calibration is None:
         return "no operating points were measured"

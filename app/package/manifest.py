@@ -217,7 +217,7 @@ class Calibration(Strict):
     independence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Comparisons of a probe with n faces of one person count as n to this power; None: not measured."""
     fusion: Annotated[float, Field(ge=0, le=1)] | None = None
-    """A fused probe's threshold is a single photo's divided by its mean's length to this power; None: not measured."""
+    """The threshold of a fused probe is that of one photo / (length of its mean)^fusion; None: not measured."""
     measured_with: Sha256 | None = None
     """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 

@@ -33,7 +33,7 @@ AT_ONCE = 64
 BESIDE_FMR = 1e-4
 """The FMR at which a turned head must match the good photos that it is enrolled beside."""
 LEAST_OWN = 2
-"""Minimum faces of a subject to compare a new one with, since a single one may itself be the wrong one."""
+"""Minimum faces of a subject to compare a new one with, since a single one may itself be enrolled wrongly."""
 NEAREST = 2
 """Number of subjects to find for each face: its own and the nearest other."""
 

@@ -39,7 +39,7 @@ COLUMN_BYTES = 29
 MAP_ENTRY_BYTES = 40
 """Approximate bytes of a subject in FAISS's map."""
 MIN_WEIGHT = 1.0
-"""The lowest quality that a row keeps, as snapshots have since 0.1.0."""
+"""Lower qualities are stored as this one, as in snapshots since 0.1.0."""
 EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which fits in a core's cache."""
 FETCH_MIN = 32

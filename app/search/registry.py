@@ -144,7 +144,7 @@ class GalleryIndex(ABC, Generic[S_co]):
 
     @abstractmethod
     def behind(self, head: LogPosition) -> int:
-        """Return how many changes of a log that ends at `head` it lacks; 0 if it was never built."""
+        """Return the number of changes that it lacks of the log, which ends at `head`; 0 if it was never built."""
 
     @abstractmethod
     def follow(self, head: LogPosition) -> bool:
@@ -156,7 +156,7 @@ class GalleryIndex(ABC, Generic[S_co]):
 
     @abstractmethod
     def save(self) -> None:
-        """Write or clean up due data. Call it from time to time. Raises OSError."""
+        """Save the index, or clean up after it, if that is due. Call it from time to time. Raises OSError."""
 
     @abstractmethod
     def scrub(self) -> bool:
@@ -223,7 +223,7 @@ class IndexBackend(Protocol):
         ...
 
     def snapshotted(self) -> Snapshotted | None:
-        """Return what lies on disk; None if no snapshots are written. Raises OSError."""
+        """Measure the snapshots on disk; None if none are written. Raises OSError."""
         ...
 
     def discard(self, gallery: int) -> None:
