@@ -92,9 +92,10 @@ class AuditTrail:
     async def record(self, status: int) -> None:
         """Write the outcome of a change, before the answer goes out; note the outcome of any other request.
 
-        If the database fails now, the change is done, but its entry stays without an outcome.
+        If an answer fails before it begins, the outcome is that of the error sent in its place. If the database fails
+        now, the change is done, but its entry stays without an outcome.
         """
-        if self.is_recorded:
+        if self.is_recorded and self.entry.status in {None, status}:
             return
         is_written = self.entry.status == status  # by the handler, with the change
         self.entry.status, self.is_recorded = status, True

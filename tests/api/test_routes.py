@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.types import Message
 
 from app.api.operation import Operation
@@ -98,6 +98,25 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1].get("more_body"), "the answer is not whole, and does not look so"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_answer_that_fails_before_it_begins_is_recorded_as_the_error_that_is_sent(
+    tmp_path: Path, method: str
+) -> None:
+    router = Router("server")
+
+    @router.operation(method, "/v1/lost", scope=None)
+    async def lost() -> FileResponse:
+        """Answer with a file, as a feature of another distribution may, that is gone."""
+        return FileResponse(tmp_path / "gone")
+
+    async with running_here(tmp_path, routers=[router]) as (_, client):
+        error_of(await client.request(method, "/v1/lost"), 500, "internal_error")
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as sql:
+        (entry,) = entries(sql.database, AuditFilter(), limit=10, newest_first=True).items
+    assert (entry.operation, entry.status) == ("lost", 500)
 
 
 @pytest.mark.anyio
