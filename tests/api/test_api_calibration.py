@@ -56,8 +56,8 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(api: httpx.C
     assert strict["calibration"]["fallback"] == "rate_not_supported"
     assert strict["calibration"]["ratio"] < 1
     assert strict["limited"] is False
-    one = api.post(f"{gallery}/subjects/collins/verify", params={"fmr": 1e-3}, files={"image": AGAIN})
-    assert one.json()["calibration"]["source"] == "gallery"
+    subject_answer = api.post(f"{gallery}/subjects/collins/verify", params={"fmr": 1e-3}, files={"image": AGAIN})
+    assert subject_answer.json()["calibration"]["source"] == "gallery"
     pair_answer = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}).json()
     assert pair_answer["calibration"] == {"source": "package", "name": "train112", "fallback": None}
 

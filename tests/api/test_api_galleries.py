@@ -27,7 +27,7 @@ def test_a_gallery_is_made_shown_listed_and_deleted(api: httpx.Client) -> None:
     assert (made.id, made.store, made.subjects, made.faces, made.metadata) == ("g1", "crop", 0, 0, {"a": 1})
     assert made.embedder.startswith("sface@")
     assert Gallery.model_validate(api.get("/v1/galleries/g1").json()) == made
-    assert "g1" in [one["id"] for one in api.get("/v1/galleries").json()["galleries"]]
+    assert "g1" in [gallery["id"] for gallery in api.get("/v1/galleries").json()["galleries"]]
     error_of(api.post("/v1/galleries", json={"id": "g1"}), 409, "gallery_exists")
     gone = api.delete("/v1/galleries/g1")
     assert (gone.status_code, gone.content) == (204, b"")
@@ -35,15 +35,15 @@ def test_a_gallery_is_made_shown_listed_and_deleted(api: httpx.Client) -> None:
 
 
 def test_a_gallery_takes_an_installed_embedder_by_id_or_name_and_nothing_else(api: httpx.Client) -> None:
-    installed = [one for one in api.get("/v1/models").json()["models"] if one["task"] == "embed"]
-    loaded = next(one for one in installed if one["loaded"])
+    installed = [model for model in api.get("/v1/models").json()["models"] if model["task"] == "embed"]
+    loaded = next(model for model in installed if model["loaded"])
     for index, name in enumerate((loaded["id"], loaded["name"])):
         made = api.post("/v1/galleries", json={"id": f"by-name-{index}", "embedder": name}).json()
         assert made["embedder"] == loaded["id"]
         api.delete(f"/v1/galleries/by-name-{index}")
     for name in ("other", "yunet"):
         details = error_of(api.post("/v1/galleries", json={"id": "x", "embedder": name}), 422, "package_unknown")
-        assert details == {"package": name, "known": sorted(one["id"] for one in installed)}
+        assert details == {"package": name, "known": sorted(model["id"] for model in installed)}
 
 
 @pytest.mark.parametrize("name", IDS)

@@ -87,13 +87,13 @@ def test_a_face_that_hardly_looks_like_one_is_never_known(api: httpx.Client, gal
     for quality, decision, reason in (("low", "uncertain", "low_quality"), ("none", "known", None)):
         asked = {} if quality == "low" else {"quality": quality}
         (face,) = send(api, f"{gallery}/identify", poor, **asked).json()["faces"]
-        two = api.post("/v1/verify", files={"image1": poor, "image2": poor}, params=asked).json()
-        one = send(api, f"{gallery}/subjects/eileen/verify", poor, **asked).json()
+        pair_answer = api.post("/v1/verify", files={"image1": poor, "image2": poor}, params=asked).json()
+        subject_answer = send(api, f"{gallery}/subjects/eileen/verify", poor, **asked).json()
         assert face["quality"]["score"] < 20
-        for answer in (face, two, one):
+        for answer in (face, pair_answer, subject_answer):
             assert (answer["decision"], answer["reason"]) == (decision, reason)
-        assert two["match"] is one["match"] is (decision == "known")
-        assert two["score"] >= two["threshold"]
+        assert pair_answer["match"] is subject_answer["match"] is (decision == "known")
+        assert pair_answer["score"] >= pair_answer["threshold"]
 
 
 def test_a_face_without_landmarks_is_shown_and_never_compared(api: httpx.Client, gallery: str) -> None:
@@ -144,14 +144,14 @@ def test_a_pair_between_the_thresholds_is_uncertain(api: httpx.Client, gallery: 
     enroll(api, gallery, "eileen", COLLINS)
     decisions = []
     for fmr in ("1e-2", "1e-3", "1e-4", "1e-5", "1e-6"):
-        two = api.post("/v1/verify", files={"image1": COLLINS, "image2": less}, params={"fmr": fmr}).json()
-        one = send(api, f"{gallery}/subjects/eileen/verify", less, fmr=fmr).json()
-        assert one["decision"] == two["decision"]
-        for answer in (two, one):
+        pair_answer = api.post("/v1/verify", files={"image1": COLLINS, "image2": less}, params={"fmr": fmr}).json()
+        subject_answer = send(api, f"{gallery}/subjects/eileen/verify", less, fmr=fmr).json()
+        assert subject_answer["decision"] == pair_answer["decision"]
+        for answer in (pair_answer, subject_answer):
             reached = [answer["score"] >= answer[name] for name in ("threshold", "threshold_uncertain")]
             assert answer["decision"] == {2: "known", 1: "uncertain", 0: "unknown"}[sum(reached)]
             assert (answer["match"], answer["reason"]) == (answer["decision"] == "known", None)
-        decisions.append(two["decision"])
+        decisions.append(pair_answer["decision"])
     assert {"known", "uncertain"} <= set(decisions)
 
 
@@ -313,9 +313,9 @@ def test_good_photos_are_taken_and_each_bad_one_is_answered(
 
 def test_when_no_photo_is_good_nothing_changes(api: httpx.Client, gallery: str) -> None:
     details = error_of(enroll(api, gallery, "nobody", EMPTY, EMPTY), 422, "no_face")
-    assert [(one["index"], one["code"]) for one in details["rejected"]] == [(0, "no_face"), (1, "no_face")]
+    assert [(row["index"], row["code"]) for row in details["rejected"]] == [(0, "no_face"), (1, "no_face")]
     details = error_of(enroll(api, gallery, "nobody", EMPTY, b"text"), 422, "nothing_enrolled")
-    assert [one["code"] for one in details["rejected"]] == ["no_face", "unsupported_image"]
+    assert [row["code"] for row in details["rejected"]] == ["no_face", "unsupported_image"]
     error_of(api.get(f"{gallery}/subjects/nobody"), 404, "subject_not_found")
 
 

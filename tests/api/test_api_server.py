@@ -128,7 +128,7 @@ def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path:
 
 
 def test_models_are_listed_with_licence_hash_and_operating_points(api: httpx.Client) -> None:
-    models = {one.name: one for one in schemas.ModelList.model_validate(api.get("/v1/models").json()).models}
+    models = {model.name: model for model in schemas.ModelList.model_validate(api.get("/v1/models").json()).models}
     assert models["sface"].loaded
     assert models["sface"].dimension == 128
     assert models["sface"].licence.name == "Apache-2.0"

@@ -32,7 +32,7 @@ BASE64 = base64.b64encode(COLLINS).decode()
 def state(api: httpx.Client, gallery: str) -> tuple[Any, ...]:
     """All that the gallery holds, and that its index agrees."""
     subjects = api.get(f"{gallery}/subjects").json()
-    faces = [api.get(f"{gallery}/subjects/{one['id']}/faces").json() for one in subjects["subjects"]]
+    faces = [api.get(f"{gallery}/subjects/{subject['id']}/faces").json() for subject in subjects["subjects"]]
     return api.get(gallery).json(), subjects, faces, api.get(f"{gallery}/check").json()
 
 
@@ -411,7 +411,7 @@ def test_no_message_has_words_of_a_library(api: httpx.Client) -> None:
                 continue
             content = operation.get("requestBody", {}).get("content", {})
             files = {"image": HOPPER} if "multipart/form-data" in content else None
-            named = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+            named = [parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"]
             answers = [
                 api.request(method, where, params={name: value}, files=files) for name in named for value in WRONG
             ]
@@ -423,7 +423,7 @@ def test_no_message_has_words_of_a_library(api: httpx.Client) -> None:
             assert not [answer.text for answer in answers if answer.is_server_error]
     api.delete("/v1/galleries/wording").raise_for_status()
     assert len(refused) > 500
-    assert not [one for one in refused if LIBRARIES.search(one[2])]
+    assert not [answer for answer in refused if LIBRARIES.search(answer[2])]
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_a_text_that_postgresql_can_not_hold_is_refused_wherever_it_stands(tmp_p
             plain = path.format_map(dict.fromkeys(names, "g"))
             for method, operation in operations.items():
                 tried = [(path.format_map(dict.fromkeys(names, "g") | {name: "a%00b"}), "") for name in names]
-                listed = (each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
+                listed = (field["name"] for field in operation.get("parameters", ()) if field["in"] == "query")
                 tried += [(plain, f"?{name}=a%00b") for name in listed]
                 for where, query in tried:
                     answer = api.request(method.upper(), where + query, json={})

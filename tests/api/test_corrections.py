@@ -19,7 +19,7 @@ SURE = {"confirm": True}
 def identify(api: httpx.Client, gallery: str, image: bytes) -> tuple[str, list[str], list[Any]]:
     answer = api.post(f"{gallery}/identify", files={"image": image}, params={"explain": True}).raise_for_status().json()
     (face,) = answer["faces"]
-    names = [one["subject"] for one in face["candidates"]]
+    names = [candidate["subject"] for candidate in face["candidates"]]
     return face["decision"], names, answer["explain"]["ruled_out"][0]
 
 
@@ -44,7 +44,7 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
     )
     assert verified["match"] is False
     assert verified["score"] > verified["threshold"]
-    assert [one["subject"] for one in verified["explain"]["ruled_out"][0]] == ["grace"]
+    assert [candidate["subject"] for candidate in verified["explain"]["ruled_out"][0]] == ["grace"]
     assert identify(api, gallery, noisy(COLLINS, 1))[:2] == ("known", ["grace"]), "grace's own photo is still hers"
     listed = api.get(f"{gallery}/subjects/grace/corrections").json()["corrections"]
     assert listed == [body]

@@ -76,9 +76,9 @@ def test_of_two_faces_of_a_subject_either_may_be_the_wrong_one(api: httpx.Client
 
 
 def test_photos_of_one_request_may_be_unlike_each_other(api: httpx.Client, gallery: str) -> None:
-    one, again, wrong = enrolled(api, gallery, "eileen", COLLINS, AGAIN, HOPPER)
-    assert "unlike" not in one | again
-    assert (wrong["unlike"]["face_id"], wrong["unlike"]["index"]) in {(one["face_id"], 0), (again["face_id"], 1)}
+    first, again, wrong = enrolled(api, gallery, "eileen", COLLINS, AGAIN, HOPPER)
+    assert "unlike" not in first | again
+    assert (wrong["unlike"]["face_id"], wrong["unlike"]["index"]) in {(first["face_id"], 0), (again["face_id"], 1)}
 
 
 def test_rejected_faces_are_listed_with_whom_they_resemble(api: httpx.Client, gallery: str) -> None:

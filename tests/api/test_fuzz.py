@@ -166,7 +166,7 @@ def damaged_requests(key: str, chance: random.Random) -> Iterator[bytes]:
             yield rendered(line, content_type, mutated(body, chance, bodies), key)
         elif what < 0.6:
             method, target = line.split(" ", 1)
-            odd = mutated(target.encode(), chance, [each.encode() for each, *_ in kinds]).decode("latin-1")
+            odd = mutated(target.encode(), chance, [kind.encode() for kind, *_ in kinds]).decode("latin-1")
             safe = "".join(c for c in odd if c.isprintable() and c != " ") or "/"
             yield rendered(f"{method} {safe.encode('latin-1', 'ignore').decode('latin-1')}", content_type, body, key)
         else:

@@ -40,7 +40,7 @@ def test_two_subjects_become_one_and_two_again(api: httpx.Client, gallery: str) 
     assert api.post(path, json={"into": "eileen"}).json() == merged, "a client that lost the answer asks again"
     error_of(api.get(f"{gallery}/subjects/ann"), 404, "subject_not_found")
     found = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"][0]["candidates"]
-    assert [one["subject"] for one in found] == ["eileen"]
+    assert [candidate["subject"] for candidate in found] == ["eileen"]
     back = {"faces": ids, "subject": "ann"}
     error_of(api.post(f"{gallery}/subjects/eileen/faces/move", json=back), 404, "subject_not_found")
     moved = api.post(f"{gallery}/subjects/eileen/faces/move", json=back | {"create": True}).raise_for_status().json()
@@ -71,7 +71,7 @@ def test_the_audit_log_names_both(api: httpx.Client, gallery: str) -> None:
     move = {"faces": ids, "subject": "new", "create": True}
     api.post(f"{gallery}/subjects/ann/faces/move", json=move).raise_for_status()
     entries = api.get("/v1/audit", params={"gallery": gallery.rpartition("/")[2]}).json()["entries"]
-    rows = {one["operation"]: (one["subject"], one["target"], one["status"]) for one in entries}
+    rows = {entry["operation"]: (entry["subject"], entry["target"], entry["status"]) for entry in entries}
     assert rows["merge_subject"] == ("grace", "ann", 200)
     assert rows["move_faces"] == ("ann", "new", 200)
 
@@ -92,16 +92,16 @@ def test_an_id_is_changed_and_everything_follows(api: httpx.Client, gallery: str
     error_of(api.patch(path, json={"id": None}), 422, "invalid_request")
     error_of(api.patch(path, json={"id": ""}), 422, "invalid_request")
     entries = api.get("/v1/audit", params={"gallery": gallery.rpartition("/")[2]}).json()["entries"]
-    rows = [(one["subject"], one["target"]) for one in entries if one["operation"] == "update_subject"]
+    rows = [(entry["subject"], entry["target"]) for entry in entries if entry["operation"] == "update_subject"]
     assert ("ann", "eileen/1") in rows
     assert api.get(f"{gallery}/check").json()["ok"]
 
 
 def test_an_id_is_made_unless_given(api: httpx.Client, gallery: str) -> None:
-    one, other = (api.post(f"{gallery}/subjects", json={"name": "Ann"}).raise_for_status().json() for _ in range(2))
-    assert one["id"] != other["id"]
-    assert (one["name"], other["name"]) == ("Ann", "Ann")
-    newest = api.get("/v1/audit", params={"subject": other["id"]}).json()["entries"]
+    first, second = (api.post(f"{gallery}/subjects", json={"name": "Ann"}).raise_for_status().json() for _ in range(2))
+    assert first["id"] != second["id"]
+    assert (first["name"], second["name"]) == ("Ann", "Ann")
+    newest = api.get("/v1/audit", params={"subject": second["id"]}).json()["entries"]
     assert [entry["operation"] for entry in newest] == ["create_subject"]
 
 
@@ -142,5 +142,5 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
 
 
 def _count(client: Client, name: str) -> int | None:
-    found = [one for one in client.all_subjects("many", search=name) if one.id == name]
+    found = [subject for subject in client.all_subjects("many", search=name) if subject.id == name]
     return found[0].face_count if found else None

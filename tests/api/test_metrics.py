@@ -30,7 +30,8 @@ def scraped(client: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]]
     answer = client.get("/metrics").raise_for_status()
     assert answer.headers["content-type"].startswith("text/plain; version=")
     families = text_string_to_metric_families(answer.text)
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    samples = (sample for family in families for sample in family.samples)
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
 
 def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:

@@ -92,7 +92,7 @@ KEY_HEADERS = {"x-api-key", "authorization"}
 """What schemathesis makes up, and the client has."""
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
-OPERATIONS = [f"{one.method} {one.path}" for one in own_operations() if not one.streams]
+OPERATIONS = [f"{operation.method} {operation.path}" for operation in own_operations() if not operation.streams]
 """Which ones there must be, and with which scope, is written down in tests/access/test_access.py."""
 PHOTO_OPERATIONS = [
     "POST /v1/detect",
@@ -198,7 +198,7 @@ def test_patterns_are_those_of_every_language(document: dict[str, Any]) -> None:
     r"""PHP's clients refused every id for `\\u0000`; in JavaScript `\\z` is the letter."""
     patterns = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(document)))
     assert len(patterns) > 8
-    assert [one for one in map(json.loads, patterns) if not PORTABLE.fullmatch(one)] == []
+    assert [pattern for pattern in map(json.loads, patterns) if not PORTABLE.fullmatch(pattern)] == []
 
 
 def test_the_committed_document_is_the_servers(document: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dic
 
 
 def test_every_operation_is_in_one_group_and_other_services_have_their_own(document: dict[str, Any]) -> None:
-    found = [(operation["tags"], path) for path, some in document["paths"].items() for operation in some.values()]
+    found = [(operation["tags"], path) for path, methods in document["paths"].items() for operation in methods.values()]
     assert all(len(tags) == 1 for tags, _ in found)
     assert {tags[0] for tags, _ in found} == {tag["name"] for tag in document["tags"]}
     groups = {tags[0] for tags, path in found if not path.startswith("/v1/") or path.startswith("/v1/vision/")}
@@ -301,23 +301,23 @@ def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
     path = "/v1/galleries/inhabited/subjects/eileen/faces"  # ids that no example has, so that nobody deletes them
     face_id = api.post(path, files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]["face_id"]
     every = schemathesis.openapi.from_dict(with_every_form(document))
-    found = [one.ok() for one in every.get_all_operations() if isinstance(one, Ok)]
+    found = [result.ok() for result in every.get_all_operations() if isinstance(result, Ok)]
     somebody = {"gallery": "inhabited", "subject": "eileen", "face_id": face_id}
     return Inhabited({operation.label: operation for operation in found}, somebody)
 
 
 @pytest.fixture(scope="module")
-def each(full: bool) -> int:
+def count(full: bool) -> int:
     """Requests that are generated for each operation, in each way; the same every time."""
     return 20 if full else 2
 
 
-def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> None:
+def hold(api: httpx.Client, cases: SearchStrategy[Case], count: int) -> None:
     """Sends generated requests and holds the answers against the document."""
 
     @seed(20260131)
     @settings(
-        max_examples=examples_each,
+        max_examples=count,
         database=None,
         deadline=None,
         phases=[Phase.generate],
@@ -344,14 +344,16 @@ ABOUT_SOMEBODY = [
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long) if name in ABOUT_SOMEBODY else name for name in OPERATIONS]
 )
-def test_requests_as_the_document_describes_them(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+def test_requests_as_the_document_describes_them(
+    api: httpx.Client, inhabited: Inhabited, name: str, count: int
+) -> None:
     """Ids are made up: most operations with ids in their path answer 404, and are tried in the second stage."""
-    hold(api, inhabited.operations[name].as_strategy(), each)
+    hold(api, inhabited.operations[name].as_strategy(), count)
 
 
 @pytest.mark.parametrize("name", ABOUT_SOMEBODY)
-def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
-    hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), each)
+def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inhabited, name: str, count: int) -> None:
+    hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), count)
 
 
 @pytest.mark.long
@@ -359,16 +361,18 @@ def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inha
     "name",
     [name for name in OPERATIONS if name.split()[1] not in {*OPEN, *WITHOUT_PARAMETERS}],
 )
-def test_requests_against_what_the_document_says(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
-    hold(api, inhabited.operations[name].as_strategy(generation_mode=GenerationMode.NEGATIVE), each)
+def test_requests_against_what_the_document_says(
+    api: httpx.Client, inhabited: Inhabited, name: str, count: int
+) -> None:
+    hold(api, inhabited.operations[name].as_strategy(generation_mode=GenerationMode.NEGATIVE), count)
 
 
 @pytest.mark.parametrize("name", PHOTO_OPERATIONS)
-def test_photos_with_generated_parameters(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+def test_photos_with_generated_parameters(api: httpx.Client, inhabited: Inhabited, name: str, count: int) -> None:
     photo = base64.b64encode(COLLINS).decode()
     body = {"images": [photo]} if name.endswith("/faces") else {"image": photo}
     if name == "POST /v1/verify":
         body = {"image1": photo, "image2": photo}
     operation = inhabited.operations[name]
     cases = operation.as_strategy(path_parameters=inhabited.named(name), body=body, media_type="application/json")
-    hold(api, cases, max(each // 2, 2))
+    hold(api, cases, max(count // 2, 2))

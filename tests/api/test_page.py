@@ -219,8 +219,8 @@ def test_a_features_styles_are_not_those_of_the_pages_own_classes() -> None:
     }
     assert {"seen", "card"} <= used
     for sheet in (PROJECT / "app" / "features").glob("*/page/style.css"):
-        selectors = {each.strip() for rule in re.findall(r"([^{}]+)\{", sheet.read_text()) for each in rule.split(",")}
-        bare = {each[1:] for each in selectors if re.fullmatch(r"\.[a-z-]+", each)}
+        selectors = {part.strip() for rule in re.findall(r"([^{}]+)\{", sheet.read_text()) for part in rule.split(",")}
+        bare = {selector[1:] for selector in selectors if re.fullmatch(r"\.[a-z-]+", selector)}
         assert not bare & used, sheet
 
 

@@ -114,7 +114,7 @@ def test_a_threshold_above_all_that_was_measured_gives_no_warning(api: httpx.Cli
 
 
 def test_models_show_their_card(api: httpx.Client) -> None:
-    (sface,) = (one for one in api.get("/v1/models").json()["models"] if one["name"] == "sface")
+    (sface,) = (model for model in api.get("/v1/models").json()["models"] if model["name"] == "sface")
     shown = schemas.Model.model_validate(sface).bias_card
     assert shown is not None
     assert [group.name for group in shown.groups] == ["children", "adults"]

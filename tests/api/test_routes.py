@@ -29,7 +29,7 @@ from app.main import create_app, own_operations
 from app.server.data_folder import load_key
 from tests.support.service import error_of, made, running_here, scope_of
 
-READS = [one for one in own_operations() if one.method == "GET" and not one.monitoring]
+READS = [operation for operation in own_operations() if operation.method == "GET" and not operation.monitoring]
 OPTIONAL: dict[str, Any] = dict.fromkeys(("compreface", "deepstack", "immich", "rekognition", "watching"), "on")
 UNKNOWN = ("/v1/galeries", "/v1/galleries/", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
 
@@ -54,7 +54,7 @@ def test_another_method_is_not_allowed_but_only_for_a_key(api: httpx.Client) -> 
     error_of(api.put("/v1/models", headers={"x-api-key": ""}), 401, "missing_key")
 
 
-@pytest.mark.parametrize("operation", READS, ids=lambda one: one.name)
+@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.name)
 def test_a_parameter_that_is_unknown_or_given_twice_is_an_error_everywhere(
     api: httpx.Client, operation: Operation
 ) -> None:

@@ -417,7 +417,7 @@ def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[bytes, bytes]]) 
     async def ask() -> list[tuple[str, str]]:
         transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            answers = [await client.get("/", headers=some) for some in headers]
+            answers = [await client.get("/", headers=sent) for sent in headers]
             return [tuple(answer.raise_for_status().json()) for answer in answers]
 
     return asyncio.run(ask())

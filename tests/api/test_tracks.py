@@ -99,7 +99,9 @@ def test_two_tracks_are_compared_once(api: httpx.Client) -> None:
     answer = api.post("/v1/verify", files=images, data=asked).raise_for_status().json()
     assert answer["match"]
     assert [choice["track"] for choice in answer["explain"]["chosen"]] == [[0], [0, 1]]
-    embedded = [api.post("/v1/embed", files={"image": one}).json()["faces"][0]["embedding"] for one in (AGAIN, COLLINS)]
+    embedded = [
+        api.post("/v1/embed", files={"image": photo}).json()["faces"][0]["embedding"] for photo in (AGAIN, COLLINS)
+    ]
     mean = np.mean(embedded, axis=0)
     assert answer["score"] == pytest.approx(float(mean @ embedded[0] / np.linalg.norm(mean)), abs=1e-4)
     single = api.post("/v1/verify", files={"image1": AGAIN, "image2": COLLINS}).json()

@@ -35,7 +35,7 @@ def _heads_are_turned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_enrolled_beside_a_good_photo_of_the_same_request(api: httpx.Client, gallery: str) -> None:
     answer = enroll(api, gallery, "eileen", AGAIN, COLLINS, HOPPER).json()
-    assert [one["index"] for one in answer["enrolled"]] == [0, 1]
+    assert [row["index"] for row in answer["enrolled"]] == [0, 1]
     assert answer["enrolled"][0]["quality"]["reasons"] == ["extreme_pose", "low_score"]
     (refused,) = answer["rejected"]
     assert (refused["index"], refused["code"]) == (2, "low_quality")
@@ -104,4 +104,4 @@ def test_a_face_that_is_poor_in_another_way_is_refused(
 ) -> None:
     monkeypatch.setattr(f"{__name__}.TURNED", Quality(25.0, (Reason.EXTREME_POSE, other)))
     answer = enroll(api, gallery, "eileen", AGAIN, COLLINS).json()
-    assert [one["index"] for one in answer["enrolled"]] == [1]
+    assert [row["index"] for row in answer["enrolled"]] == [1]

@@ -205,11 +205,11 @@ class TestLargePhotos:
         x, y = (max(0, round(share * side - at * scale)) for share, side, at in zip(place, size, centre, strict=True))
         canvas = on_background(background, size, head, x, y)
         box = moved(face.box, scale, x - left * scale, y - top * scale)
-        (one,) = detector.detect(canvas, min_face=10)
-        assert overlap(one.box, box) > 0.5
-        errors = np.linalg.norm(one.landmarks - (face.landmarks - (left, top)) * scale - (x, y), axis=1)
+        (found,) = detector.detect(canvas, min_face=10)
+        assert overlap(found.box, box) > 0.5
+        errors = np.linalg.norm(found.landmarks - (face.landmarks - (left, top)) * scale - (x, y), axis=1)
         assert errors.mean() < 0.1 * width + 1
-        assert one.score > 0.8
+        assert found.score > 0.8
 
 
 def width_of(face: Detection) -> float:

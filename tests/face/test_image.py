@@ -223,7 +223,9 @@ class TestOrientation:
         at = data.index(b"eXIf") - 4
         end = at + 12 + struct.unpack_from(">I", data, at)[0]
         moved = data[:at] + data[end:-12] + data[at:end] + data[-12:]
-        assert [(one.width, one.height) for one in (decode(moved, LIMITS), decode(data, LIMITS))] == [(64, 96)] * 2
+        assert [(decoded.width, decoded.height) for decoded in (decode(moved, LIMITS), decode(data, LIMITS))] == [
+            (64, 96)
+        ] * 2
 
     @pytest.mark.parametrize("orientation", [0, 9, 60000])
     def test_an_orientation_out_of_range_is_upright(self, orientation: int) -> None:

@@ -77,7 +77,7 @@ class TestDetect:
 
 
 class TestLargePhotos:
-    @pytest.mark.parametrize("orientation", [*(pytest.param(each, marks=pytest.mark.long) for each in (1, 3)), 6])
+    @pytest.mark.parametrize("orientation", [*(pytest.param(turn, marks=pytest.mark.long) for turn in (1, 3)), 6])
     def test_decoding_reduced_does_not_move_faces(
         self, pipeline: Pipeline, astronaut: Pixels, orientation: int
     ) -> None:
@@ -163,7 +163,7 @@ class TestTurnedFaces:
         assert_landmarks(faces[1], alone[1] @ matrix[:, :2].T + matrix[:, 2] + (300, 0), 0.1)
 
     @pytest.mark.parametrize(
-        "degrees", [*(pytest.param(each, marks=pytest.mark.long) for each in range(30, 360, 30)), 45, 135, 225, 315]
+        "degrees", [*(pytest.param(angle, marks=pytest.mark.long) for angle in range(30, 360, 30)), 45, 135, 225, 315]
     )
     def test_two_people_in_a_photo_that_was_held_askew(self, pipeline: Pipeline, degrees: int) -> None:
         """Neither is missed, though the other is sure."""
@@ -191,9 +191,9 @@ class TestTurnedFaces:
 
         searches: list[Pixels] = []
         given, _ = turned_by(np.array(Image.open(BOTH).convert("RGB").resize((550, 310))), 20)
-        seen = (Pipeline(each(yunet), Limits()).detect(encoded(given)).faces for each in (Merged, Detector))
-        found = [[each.landmarks for each in faces if each.landmarks is not None] for faces in seen]
-        misled, plain = (sorted(landmarks, key=lambda each: float(each[0, 0])) for landmarks in found)
+        seen = (Pipeline(kind(yunet), Limits()).detect(encoded(given)).faces for kind in (Merged, Detector))
+        found = [[face.landmarks for face in faces if face.landmarks is not None] for faces in seen]
+        misled, plain = (sorted(landmarks, key=lambda points: float(points[0, 0])) for landmarks in found)
         assert len(misled) == len(plain) == 2
         assert np.abs(np.array(misled) - plain).max() < 5
 
@@ -254,7 +254,7 @@ class TestTurnedFaces:
                 return [replace(sight, landmarks=made_up[0], score=seemed)]
 
             def turned(self, pixels: Pixels, box: Box, directions: Sequence[int] = DIRECTIONS) -> list[Detection]:
-                return [replace(each, score=0.88) for each in super().turned(pixels, box, directions)[:1]]
+                return [replace(face, score=0.88) for face in super().turned(pixels, box, directions)[:1]]
 
             def landmarks(
                 self, view: Pixels, expected: NDArray[np.float64]
@@ -570,10 +570,10 @@ class TestEmbed:
         with embedder:
             wanted, _ = embedder.embed([crop_of(face) for face in both.faces])
             found = embed_faces([both, both], embedder, [[1, 0], [1]])
-        one, other = (template.vector.tobytes() for template in wanted)
-        assert one != other
+        first, second = (template.vector.tobytes() for template in wanted)
+        assert first != second
         templates = [[face.template and face.template.vector.tobytes() for face in photo.faces] for photo in found]
-        assert templates == [[one, other], [None, other]]
+        assert templates == [[first, second], [None, second]]
 
 
 def photo_of(*boxes: Box, width: int = 1000, height: int = 800) -> Photo:

@@ -62,11 +62,11 @@ def test_the_best_measures_give_100_and_no_reason() -> None:
 def test_each_measure_lowers_the_score_all_the_way_down_and_is_named(name: str) -> None:
     best, worst = WORSE[name]
     scores = [grade(dataclasses.replace(BEST, **{name: value})) for value in np.linspace(best, worst, 50).tolist()]
-    values = [each.score for each in scores]
+    values = [quality.score for quality in scores]
     assert values == sorted(values, reverse=True)
     assert values[-1] < QualityLevel.MEDIUM.minimum
     assert scores[-1].reasons == (REASON_OF[name],)
-    assert all(set(each.reasons) <= {REASON_OF[name]} for each in scores)
+    assert all(set(quality.reasons) <= {REASON_OF[name]} for quality in scores)
 
 
 @given(st.builds(Measures, *[st.floats(-10, 1000) for _ in dataclasses.fields(Measures)]))
@@ -77,13 +77,14 @@ def test_scores_stay_within_0_and_100(measures: Measures) -> None:
 
 
 @given(st.sampled_from(sorted(WORSE)), st.sampled_from(sorted(WORSE)), st.floats(0, 1), st.floats(0, 1))
-def test_a_second_flaw_never_helps(one: str, other: str, much: float, more: float) -> None:
+def test_a_second_flaw_never_helps(flaw: str, other: str, much: float, more: float) -> None:
     def at(name: str, share: float) -> float:
         best, worst = WORSE[name]
         return best + share * (worst - best)
 
-    first = dataclasses.replace(BEST, **{one: at(one, much)})
-    second = dataclasses.replace(first, **{other: max(at(other, more), at(one, much), key=lambda v: badness(other, v))})
+    first = dataclasses.replace(BEST, **{flaw: at(flaw, much)})
+    worse = max(at(other, more), at(flaw, much), key=lambda value: badness(other, value))
+    second = dataclasses.replace(first, **{other: worse})
     assert grade(second).score <= grade(first).score
 
 

@@ -73,10 +73,10 @@ def test_every_session_sees_one_shape_and_finds_the_same_faces(
             found = pipeline.detect(photo)
             faces += len(found.faces)
             expected = usual.detect(photo)
-            for one, other in zip(sure(found), sure(expected), strict=True):
-                assert one.landmarks is not None
+            for face, other in zip(sure(found), sure(expected), strict=True):
+                assert face.landmarks is not None
                 assert other.landmarks is not None
-                off = np.abs(one.landmarks - other.landmarks).max()
+                off = np.abs(face.landmarks - other.landmarks).max()
                 # Black beside a photo changes the first look, and with it whether a leaning face is measured once more,
                 # and which of two readings of a turned one is sure.
                 assert off < 0.05 * other.box.width
@@ -84,6 +84,6 @@ def test_every_session_sees_one_shape_and_finds_the_same_faces(
     assert faces >= len(SIZES) // 2
     assert set(embedding.shapes) == {(8, 112, 112, 3)}
     assert set(fixed.sessions) == set(CANVASES)
-    for canvas, each in fixed.sessions.items():
-        assert set(each.shapes) == {(*canvas, 3)}
-        assert each.shapes[*canvas, 3] > 1, "warmed and used"
+    for canvas, fitted in fixed.sessions.items():
+        assert set(fitted.shapes) == {(*canvas, 3)}
+        assert fitted.shapes[*canvas, 3] > 1, "warmed and used"

@@ -59,11 +59,11 @@ def batching(yunet: Path) -> Iterator[YuNet]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(session.FIXED_BATCH, "cpu", 1)
         canvases = (Canvas(4, 128, 128), Canvas(3, 160, 160))
-        by_canvas = {each: Session(yunet, "cpu", shape=(*each, 3)) for each in canvases}
+        by_canvas = {canvas: Session(yunet, "cpu", shape=(*canvas, 3)) for canvas in canvases}
         made = YuNet(Session(yunet, "cpu"), by_canvas, score_threshold=SCORE, nms_threshold=OVERLAP)
         yield made
         made.close()
-    assert all(set(each.shapes) == {(*canvas, 3)} for canvas, each in by_canvas.items())
+    assert all(set(fixed.shapes) == {(*canvas, 3)} for canvas, fixed in by_canvas.items())
 
 
 def assert_same(found: Sights, expected: Rows | Sights) -> None:
@@ -117,7 +117,7 @@ def test_a_graph_that_answers_otherwise_is_refused(source: Path) -> None:
     original = ModelProto.FromString(source.read_bytes())
     wrong = rewrite_yunet(original)
     first = next(node for node in wrong.graph.node if node.op_type == "Conv")
-    weights = next(each for each in wrong.graph.initializer if each.name == first.input[1])
+    weights = next(tensor for tensor in wrong.graph.initializer if tensor.name == first.input[1])
     turned = numpy_helper.to_array(weights)[:, ::-1]  # red and blue change places
     weights.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(turned), weights.name))
     with pytest.raises(Unusable) as caught:

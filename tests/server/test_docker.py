@@ -215,7 +215,7 @@ def test_the_proxy_waits_for_longer_than_the_service(given: dict[str, str], tmp_
     waits = [int(found) for found in re.findall(r"(?:body|read|send)_timeout ([0-9]+)s;", done.stdout)]
     served = Settings(request_timeout=float(seconds["LIKENESS_REQUEST_TIMEOUT"])).request_timeout
     assert len(waits) == 3
-    assert all(served + 25 < one <= served + 30 for one in waits)
+    assert all(served + 25 < wait <= served + 30 for wait in waits)
 
 
 def test_stopping_has_time_for_what_is_begun() -> None:
@@ -445,9 +445,14 @@ def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_f
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     names = {sample.name for sample in samples}
     labels = {label for sample in samples for label in sample.labels} | {"instance", "job"}
-    asked = {name for one in expressions() for name in re.findall(r"\b(?:likeness|process)_\w+", one)}
+    asked = {name for expression in expressions() for name in re.findall(r"\b(?:likeness|process)_\w+", expression)}
     assert len(asked) > 25
     assert asked <= names
-    by = {label for one in expressions() for found in re.findall(r"by \(([^)]*)\)", one) for label in found.split(", ")}
-    by |= {label for one in expressions() for label in re.findall(r"[{,] ?(\w+)[=!]~?\"", one)}
+    by = {
+        label
+        for expression in expressions()
+        for found in re.findall(r"by \(([^)]*)\)", expression)
+        for label in found.split(", ")
+    }
+    by |= {label for expression in expressions() for label in re.findall(r"[{,] ?(\w+)[=!]~?\"", expression)}
     assert {"route", "status", "stage", "batcher"} <= by <= labels

@@ -71,8 +71,8 @@ class Honest:
 
     async def run(self, seconds: float) -> float:
         """Return the p99 in milliseconds, and note what failed."""
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
-            sent = await asyncio.get_running_loop().run_in_executor(own, Honest(self.url, self.key).send, seconds)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            sent = await asyncio.get_running_loop().run_in_executor(process, Honest(self.url, self.key).send, seconds)
         self.ms, self.failed = sent.ms, self.failed + sent.failed
         return float(np.percentile(self.ms, 99))
 
@@ -82,9 +82,9 @@ class Honest:
 
     async def _send(self, until: float) -> None:
         async with httpx.AsyncClient(base_url=self.url, headers={"x-api-key": self.key}, timeout=60) as client:
-            await asyncio.gather(*(self._one(client, number, until) for number in range(CLIENTS)))
+            await asyncio.gather(*(self._send_regularly(client, number, until) for number in range(CLIENTS)))
 
-    async def _one(self, client: httpx.AsyncClient, number: int, until: float) -> None:
+    async def _send_regularly(self, client: httpx.AsyncClient, number: int, until: float) -> None:
         await asyncio.sleep(number * INTERVAL_S / CLIENTS)
         while time.monotonic() < until:
             start = time.perf_counter()
@@ -181,7 +181,7 @@ async def _attack(server: LiveServer, hostile: Keys, begins: threading.Event, ov
         for attack in attacks:
             attack.cancel()
         ended = await asyncio.gather(*attacks, return_exceptions=True)
-    assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+    assert all(isinstance(result, asyncio.CancelledError) for result in ended), ended
     return answers
 
 

@@ -117,7 +117,7 @@ class Client(threading.Thread):
 @contextmanager
 def clients(server: LiveServer, seed: int, known: list[Known], *, patient: bool = False) -> Iterator[list[Client]]:
     """At work as long as the block lasts; whatever failed one of them fails the test."""
-    working = [Client(server, number, seed, each, patient=patient) for number, each in enumerate(known)]
+    working = [Client(server, number, seed, account, patient=patient) for number, account in enumerate(known)]
     for client in working:
         client.start()
     try:
@@ -153,19 +153,19 @@ def let_answer(working: list[Client], wanted: int) -> None:
 
 
 def answered(known: list[Known]) -> int:
-    return sum(each.done.total() for each in known)
+    return sum(account.done.total() for account in known)
 
 
 def compare(server: LiveServer, known: list[Known], residents: int = RESIDENTS) -> None:
     """The server's people are those that were acknowledged, give or take those in doubt; index and SQL agree."""
     with server.client(timeout=PATIENCE_S) as client:
         found = dict(people(client))
-        for each in known:
-            assert each.enrolled <= found.keys(), "an acknowledged enrollment is lost"
-            assert not each.deleted & found.keys(), "an acknowledged deletion is undone"
-        asked = set().union(*(each.enrolled | each.doubtful for each in known))
+        for account in known:
+            assert account.enrolled <= found.keys(), "an acknowledged enrollment is lost"
+            assert not account.deleted & found.keys(), "an acknowledged deletion is undone"
+        asked = set().union(*(account.enrolled | account.doubtful for account in known))
         assert found.keys() <= asked, "somebody nobody enrolled is there"
-        settled = set().union(*(each.enrolled for each in known))
+        settled = set().union(*(account.enrolled for account in known))
         assert all(found[subject] == 1 for subject in settled)
         report = client.get(f"{GALLERY}/check").raise_for_status().json()
         assert report["ok"], report
@@ -173,10 +173,10 @@ def compare(server: LiveServer, known: list[Known], residents: int = RESIDENTS) 
         answer = client.post(f"{GALLERY}/identify", content=COLLINS, headers=JPEG).raise_for_status().json()
         (face,) = answer["faces"]
         assert face["decision"] == ("known" if sum(found.values()) else "unknown")
-    for each in known:  # what was in doubt is known now
-        each.enrolled |= each.doubtful & found.keys()
-        each.deleted |= each.doubtful - found.keys()
-        each.doubtful.clear()
+    for account in known:  # what was in doubt is known now
+        account.enrolled |= account.doubtful & found.keys()
+        account.deleted |= account.doubtful - found.keys()
+        account.doubtful.clear()
 
 
 def people(client: httpx.Client) -> Iterator[tuple[str, int]]:
@@ -212,7 +212,7 @@ def play(folder: Path, settings: dict[str, object], rounds: int, damage: Callabl
             seen["killed while starting"] += 1
     with serving(folder, settings) as server:
         compare(server, known)
-    done = sum((each.done for each in known), Counter[str]())
+    done = sum((account.done for account in known), Counter[str]())
     print(f"{rounds} rounds: {dict(done)}, between them: {dict(seen)}")  # noqa: T201 (shown by `pytest -s`)
     assert done["enroll"]
     assert "Traceback" not in server.log.read_text()
@@ -270,7 +270,7 @@ def test_the_database_is_killed_under_a_server_that_goes_on(tmp_path: Path, full
                     database.start(durable=True)
                     time.sleep(chance.uniform(0.2, 0.5))
                 compare(server, known)
-            done = sum((each.done for each in known), Counter[str]())
+            done = sum((account.done for account in known), Counter[str]())
             print(f"{rounds} rounds: {dict(done)}")  # noqa: T201 (shown by `pytest -s`)
             assert done["enroll"] >= rounds
 
@@ -311,7 +311,7 @@ def test_a_full_disk_costs_what_is_refused_and_nothing_else(small_disk: Path) ->
         filler = fill_up(small_disk, left=400_000)
         with clients(server, 1, known, patient=True) as working:
             end = time.monotonic() + PATIENCE_S
-            while not all(each.done["refused"] for each in known):
+            while not all(account.done["refused"] for account in known):
                 raise_failures(working)
                 assert time.monotonic() < end, "the disk is never full"
                 time.sleep(0.01)

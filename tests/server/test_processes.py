@@ -41,8 +41,8 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
         shutil.copy(folders[0] / VAULT_FILE, folders[1])
         settings["DATABASE_URL"] = new_database(request.getfixturevalue("postgresql"))
     with ExitStack() as stack:
-        one, other = (stack.enter_context(serving(folder, settings)) for folder in folders)
-        yield one, other
+        first, second = (stack.enter_context(serving(folder, settings)) for folder in folders)
+        yield first, second
 
 
 def known(client: httpx.Client, photo: bytes) -> list[str]:
@@ -51,38 +51,38 @@ def known(client: httpx.Client, photo: bytes) -> list[str]:
     return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
 
 
-def round_trip(one: httpx.Client, other: httpx.Client) -> tuple[float, float]:
+def round_trip(first: httpx.Client, second: httpx.Client) -> tuple[float, float]:
     """Seconds from what one has acknowledged until the other answers it: an enrollment, and its deletion."""
-    one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    first.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
     begun = time.monotonic()
-    until(lambda: known(other, COLLINS) == ["eileen"])
+    until(lambda: known(second, COLLINS) == ["eileen"])
     enrolled = time.monotonic() - begun
-    one.delete("/galleries/crew/subjects/eileen").raise_for_status()
+    first.delete("/galleries/crew/subjects/eileen").raise_for_status()
     begun = time.monotonic()
-    until(lambda: known(other, COLLINS) == [])
+    until(lambda: known(second, COLLINS) == [])
     return enrolled, time.monotonic() - begun
 
 
 def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
     servers: tuple[LiveServer, LiveServer], full: bool
 ) -> None:
-    with servers[0].client("/v1") as one, servers[1].client("/v1") as other:
-        one.post("/galleries", json={"id": "crew"}).raise_for_status()
-        assert known(other, COLLINS) == []
-        one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
-        other.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
-        until(lambda: known(other, COLLINS) == ["eileen"])
-        until(lambda: known(one, HOPPER) == ["grace"])
-        other.delete("/galleries/crew/subjects/eileen").raise_for_status()
-        assert known(other, COLLINS) == []
-        until(lambda: known(one, COLLINS) == [])
-        for each in (one, other):
-            report = each.get("/galleries/crew/check").json()
+    with servers[0].client("/v1") as first, servers[1].client("/v1") as second:
+        first.post("/galleries", json={"id": "crew"}).raise_for_status()
+        assert known(second, COLLINS) == []
+        first.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        second.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+        until(lambda: known(second, COLLINS) == ["eileen"])
+        until(lambda: known(first, HOPPER) == ["grace"])
+        second.delete("/galleries/crew/subjects/eileen").raise_for_status()
+        assert known(second, COLLINS) == []
+        until(lambda: known(first, COLLINS) == [])
+        for client in (first, second):
+            report = client.get("/galleries/crew/check").json()
             assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)
-        taken = [round_trip(one, other) for _ in range(MANY if full else FEW)]
+        taken = [round_trip(first, second) for _ in range(MANY if full else FEW)]
         for what, seconds in zip(("enrolled", "deleted"), zip(*taken, strict=True), strict=True):
             half, most = statistics.median(seconds), max(seconds)
             print(f"{what} on one, answered by the other: median {half:.2f} s, longest {most:.2f} s of {len(seconds)}")  # noqa: T201 (shown by `pytest -s`)
-        one.delete("/galleries/crew").raise_for_status()
-        assert other.get("/galleries/crew").status_code == 404
+        first.delete("/galleries/crew").raise_for_status()
+        assert second.get("/galleries/crew").status_code == 404
     assert data_folder.running_at(servers[0].data_dir) == servers[0].url

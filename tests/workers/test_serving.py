@@ -112,14 +112,14 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
             with suppress(ProcessLookupError, IndexError):  # it has just been replaced
                 os.kill(workers_of(server)[number % cores()], signal.SIGKILL)
             everything: list[Future[Any]] = [*tracks, *cameras, *albums, *enrolled, *found]
-            wait([each for each in everything if each.running()])  # so that no photo ends two workers
-        assert [each.result() for each in tracks] == [(f"{number:032x}", "hopper", 2) for number in range(10)]
+            wait([future for future in everything if future.running()])  # so that no photo ends two workers
+        assert [future.result() for future in tracks] == [(f"{number:032x}", "hopper", 2) for number in range(10)]
         events = [(event["sighting"], event["event"]) for event in events_of(server.data_dir)]
         assert sorted(events) == [(f"{number:032x}", kind) for number in range(10) for kind in ("left", "person_seen")]
-        assert {name for each in cameras for name in each.result()} == {"hopper"}
-        assert {each.result() for each in albums} == {2}
-        assert {each.result() for each in enrolled} == {201}
-        assert [name for each in found for name in each.result()] == ["hopper"] * len(found)
+        assert {name for future in cameras for name in future.result()} == {"hopper"}
+        assert {future.result() for future in albums} == {2}
+        assert {future.result() for future in enrolled} == {201}
+        assert [name for future in found for name in future.result()] == ["hopper"] * len(found)
         assert client.get("/v1/galleries/killed").json()["faces"] == 1 + 2 * len(enrolled)
     until(lambda: len(workers_of(server)) >= cores())
 

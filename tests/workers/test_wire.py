@@ -41,7 +41,7 @@ def passed(answer: Answer) -> Answer:
 
 def shown(face: Face) -> tuple[object, ...]:
     """Everything a face holds, comparable."""
-    arrays: list[NDArray[Any]] = [each for each in (face.landmarks, face.crop, *face.cuts) if each is not None]
+    arrays: list[NDArray[Any]] = [array for array in (face.landmarks, face.crop, *face.cuts) if array is not None]
     plain = {field.name: getattr(face, field.name) for field in fields(face)}
     rest = {name: value for name, value in plain.items() if name not in ("landmarks", "crop", "cuts")}
     return rest, [(array.dtype, array.shape, array.tobytes()) for array in arrays]
@@ -88,7 +88,7 @@ def test_a_message_that_says_it_is_huge_is_refused_before_it_is_read() -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=5), each, max_size=4),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
     max_leaves=10,
 )
 GOOD, ARRAYS = encode(Answer("photo", PHOTO))
@@ -116,21 +116,21 @@ def test_whatever_else_arrives_is_no_answer(data: st.DataObject) -> None:
 
 def test_a_message_of_any_size_arrives_whole() -> None:
     """Head and parts are longer than the socket's buffer, and there are more parts than one call sends."""
-    one, other = socket.socketpair()
+    ours, theirs = socket.socketpair()
     pieces = [np.full(701, number % 256, np.uint8) for number in range(1_500)]
     for head, parts in ((b"", []), (b"h" * 300_000, pieces), (b"h", [b"", b"x" * 2_000_000])):
-        with one.dup() as peer, ThreadPoolExecutor(1) as pool:
+        with ours.dup() as peer, ThreadPoolExecutor(1) as pool:
             sending = pool.submit(send, peer, head, parts)
-            got, body = receive(other)
+            got, body = receive(theirs)
             assert (got, bytes(body)) == (head, b"".join(bytes(part) for part in parts))
             sending.result()
-    one.sendall(struct.pack("<IQ", 0, 1) + b"xy")
+    ours.sendall(struct.pack("<IQ", 0, 1) + b"xy")
     with pytest.raises(Broken, match="left over"):
-        receive(other)
-    one.close()
+        receive(theirs)
+    ours.close()
     with pytest.raises(Broken, match="ended"):
-        receive(other)
-    other.close()
+        receive(theirs)
+    theirs.close()
 
 
 def test_an_array_may_be_declared_by_an_alias() -> None:

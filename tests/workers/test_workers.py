@@ -86,13 +86,14 @@ def noise(width: int, height: int) -> bytes:
     return encoded(Image.fromarray(pixels).resize((width, height)), "BMP")
 
 
-def equal(one: Photo, other: Photo) -> bool:
+def equal(found: Photo, expected: Photo) -> bool:
     arrays = [
-        [array for face in photo.faces for array in (face.landmarks, face.crop, *face.cuts)] for photo in (one, other)
+        [array for face in photo.faces for array in (face.landmarks, face.crop, *face.cuts)]
+        for photo in (found, expected)
     ]
-    boxes = [[(face.box, face.score, face.quality) for face in photo.faces] for photo in (one, other)]
+    boxes = [[(face.box, face.score, face.quality) for face in photo.faces] for photo in (found, expected)]
     same = len(arrays[0]) == len(arrays[1]) and all(map(np.array_equal, *arrays))
-    return same and boxes[0] == boxes[1] and (one.width, one.rotated) == (other.width, other.rotated)
+    return same and boxes[0] == boxes[1] and (found.width, found.rotated) == (expected.width, expected.rotated)
 
 
 def test_a_worker_finds_what_the_pipeline_finds(workers: PhotoWorkers, pipeline: Pipeline, astronaut: Pixels) -> None:
@@ -138,9 +139,9 @@ def test_workers_give_way_to_the_server_and_those_with_costly_photos_to_all(pare
     with opened(parent) as workers:
         workers.detect(encoded(np.zeros((*COSTLY, 3), np.uint8), "BMP"))
         (process,) = costly_ones(workers)
-        own, (other,) = os.getpriority(os.PRIO_PROCESS, 0), small_ones(workers)
+        server, (other,) = os.getpriority(os.PRIO_PROCESS, 0), small_ones(workers)
         low, lowest = os.getpriority(os.PRIO_PROCESS, other), os.getpriority(os.PRIO_PROCESS, process)
-        assert own < low or own == 19
+        assert server < low or server == 19
         assert low < lowest or low == 19
 
 
@@ -192,7 +193,7 @@ def test_a_photo_whose_worker_is_killed_is_tried_once_more_by_another_of_its_kin
         assert small_ones(workers) != before
         assert all(map(gone, before))
         assert not costly_ones(workers)
-        (record,) = (one for one in caplog.records if one.levelno == logging.WARNING)
+        (record,) = (entry for entry in caplog.records if entry.levelno == logging.WARNING)
         fields = record.__dict__["fields"]
         assert fields == {"reason": "SIGKILL", "photo": sha256(BOTH).hexdigest(), "again": True}
 
@@ -362,7 +363,7 @@ def test_many_callers_get_their_own_photos_while_workers_are_killed(
                 answers[number * 5].result()
                 if running := small_ones(workers):
                     os.kill(running[number % len(running)], signal.SIGKILL)
-                wait([each for each in answers if each.running()])  # so that no photo ends two workers
+                wait([answer for answer in answers if answer.running()])  # so that no photo ends two workers
             for number, answer in enumerate(answers):
                 assert equal(answer.result(), expected[number % 3])
         assert len(small_ones(workers)) == 2
