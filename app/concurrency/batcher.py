@@ -210,7 +210,7 @@ class GroupCommit(Generic[T, R]):
 
     def __init__(self, most: int = MOST_COMMITTED) -> None:
         self._most = most
-        self._lines: dict[Hashable, list[_Caller[T, R]]] = {}  # the waiting items, by the kind that is being worked on
+        self._lines: dict[Hashable, list[_Caller[T, R]]] = {}  # the waiting items of each kind that is worked on
         self._guard = threading.Lock()
 
     def run(self, kind: Hashable, item: T, work: Callable[[Sequence[T]], Sequence[R]]) -> R:

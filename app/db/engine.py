@@ -165,7 +165,7 @@ class Database:
         """
         try:
             with self._write_lock, self.connect(autocommit=False) as connection, connection.begin():
-                if self.is_sqlite:  # lock now: if another wrote between this one's first read and write, it would fail
+                if self.is_sqlite:  # lock now: another's commit between the first read and write would make it fail
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                 if cached and self._version is not None:
                     mark = secrets.randbits(MARK_BITS)  # so that the commit counts at once (`_Version`)

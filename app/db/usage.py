@@ -112,7 +112,7 @@ def _clean(data_dir: Path, url: str) -> None:
     drafts = sqlite_files(draft_of(path)) if (path := sqlite_file(url)) else ()
     for folder in data_dir.glob(f"{RESTORING}*"):
         with suppress(FileNotFoundError), (folder / MOVING).open("r+") as file:  # without it nothing was moved
-            fcntl.flock(file, fcntl.LOCK_EX)  # others may start too
+            fcntl.flock(file, fcntl.LOCK_EX)  # another server may be starting, too
             if drafts and drafts[0].exists():
                 move_back(data_dir, folder)
         shutil.rmtree(folder, ignore_errors=True)

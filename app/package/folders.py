@@ -123,7 +123,7 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
     packages: dict[str, Package] = {}
     skipped, folders = [], list[Path]()
     for parent in (models_dir, *([data_dir / OWN_FOLDER] if data_dir is not None else ())):
-        folders += sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # without drafts
+        folders += sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # drafts begin with a dot
     for folder in folders:
         try:
             package = load_package(folder, data_dir)

@@ -172,7 +172,7 @@ def identify_point(
     if fmr is None and fpir is not None:
         fmr = fmr_for(fpir, comparisons)
     elif fmr is None:
-        with_one = comparisons / max(1, sum(sizes.values()))  # on average
+        with_one = comparisons / max(1, sum(sizes.values()))  # average comparisons per subject
         wanted = min(fmr_for(default.fpir, comparisons), fmr_for(default.fmr, with_one))
         fmr = min(max(wanted, lowest), highest)
         limited = fmr > wanted

@@ -391,7 +391,7 @@ class Operations:
             faces = list(taken.values())
             embedded = [(subject, template_of(chosen.face)) for chosen in faces]
             found = self.check_faces(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
-        # A face may resemble one of this request, which is so far known by its image alone.
+        # A face may resemble another of this request, which so far is known only by its image.
         images_of = {place: (index, None) for place, index in enumerate(taken)}
         objections = [objection.named(images_of) for objection in found]
         good: dict[int, tuple[Chosen, Objections]] = {}

@@ -118,7 +118,7 @@ class View:
         scores, wide = np.empty(len(rows)), probe.astype(np.float64)
         for start in range(0, len(rows), EXACT_ROWS):
             part = slice(start, start + EXACT_ROWS)
-            scores[part] = (self.vectors[rows[part]] * wide).sum(axis=1)  # a BLAS product depends on how many rows
+            scores[part] = (self.vectors[rows[part]] * wide).sum(axis=1)  # BLAS depends on the number of rows
         there = self.there[rows]  # read last, since a row is masked before its vector is removed
         rows, scores = rows[there], scores[there]
         order = np.lexsort((self.faces[rows], -scores))
@@ -162,10 +162,10 @@ class Rows:
         self._held = np.empty(0, np.int32)  # at a subject's last row: the number of its rows
         self._vectors = np.empty((0, dimension), np.float32)
         self._codes: Levels = np.empty((0, 0), np.int8)
-        self._error = 0.0  # of the codes
+        self._error = 0.0  # the largest distance between a vector and its decoded copy
         self._rounding = rounding(dimension)
         self._last: Any = faiss.MapLong2Long()  # subject -> its last row, even after that is removed
-        self._subject_count = 0  # in the map
+        self._subject_count = 0  # number of subjects in the map
         self.count = 0
         """Number of rows, including removed ones."""
         self.removed = 0
@@ -277,7 +277,7 @@ class Rows:
         sizes = Counter(self.sizes)
         sizes.update(self._held[ends].tolist())
         sizes.subtract(held.tolist())
-        self.sizes = dict(+sizes)  # without the new subjects, which had 0
+        self.sizes = dict(+sizes)  # without the count of subjects with 0 faces
 
 
 SPLIT_ROWS = 25_000

@@ -150,7 +150,7 @@ class _Best:
         rank = EXPECT * self._keep // stride + 1
         if rank < len(sample):
             there = np.partition(np.ascontiguousarray(sample.T), len(sample) - rank, axis=1)[:, -rank]
-            self._floors = there - 1  # many rows may score the same
+            self._floors = there - 1  # 1 lower, since many rows may have this score
 
     def offer(self, scores: NDArray[np.int32], first_row: int) -> None:
         """Take the (N, Q) scores of the rows from `first_row` on."""
