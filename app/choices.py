@@ -22,7 +22,7 @@ GpuMath: TypeAlias = Literal["fp32", "nhwc", "fp16"]
 """How a GPU computes models: as the CPU does, with channels last, or (only templates) with numbers of half the size. No
 choice combines the last two, since ONNX Runtime 1.31.1 then ends the process."""
 CalibrationSource: TypeAlias = Literal["package", "gallery"]
-"""Whose operating points decide."""
+"""The source of the operating points that decide."""
 Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
 """Why the package's calibration decides in a gallery that should decide by its own."""
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]

@@ -52,7 +52,7 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
 ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
 _FIRST_TO_GO = "1000"
-"""The highest of -1000 to 1000: if memory runs out nevertheless, the system kills this process and not the server."""
+"""The highest `oom_score_adj`, of -1000 to 1000: if memory runs out, the system kills this process, not the server."""
 _M_ARENA_MAX, _MADV_COLLAPSE = -8, 25
 """<malloc.h>; <linux/mman.h>, from Linux 6.1 on"""
 LARGE_PAGE = 2 * 1024**2

@@ -66,7 +66,7 @@ VIEW_LANDMARKS: NDArray[np.float64] = (CANONICAL_LANDMARKS - (56.0, 66.0)) * VIE
 MIRROR = (1, 0, 2, 4, 3)
 """The landmarks' order in a mirror image."""
 MIRRORED_LANDMARKS = VIEW_LANDMARKS[MIRROR, :] * (-1, 1) + (VIEW_SIDE - 1, 0)
-"""The same in the view's mirror image."""
+"""VIEW_LANDMARKS in the view's mirror image."""
 _SCORE = attrgetter("score")
 
 

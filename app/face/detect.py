@@ -243,7 +243,7 @@ class Detector:
 
         ``expected`` (5, 2) are approximate positions. YuNet detects a face at several places of its grid: the result
         (5, 2) is their mean, weighted by score, which depends less on the face's place on the grid than the best one's.
-        Returns it and the best score; None if no such face is seen, or only with scores below SCORE_THRESHOLD.
+        Returns the mean and the best score; None if no such face is seen with a score from SCORE_THRESHOLD on.
         """
         rows = self._network.places(view, least=OF_BEST * SCORE_THRESHOLD)
         apart = math.dist(expected[0], expected[1])
@@ -371,8 +371,8 @@ def levels(width: int, height: int, min_face: float) -> list[Level]:
 
     Let two neighbouring levels differ by a factor r. Of what is seen in the coarser one, sights from KEPT_WIDTH on are
     kept; so a face may be lost there if it is less than SAFE_WIDTH wide, as sights are up to a tenth narrower than the
-    face. It is then less than r × SAFE_WIDTH wide in the finer level, and TALLEST times that high. Where the finer
-    level's pieces overlap by so much and a seam on either side, such a face lies whole in one of them: the interval
+    face. It is then less than r × SAFE_WIDTH wide in the finer level, and at most TALLEST times that high. If the finer
+    level's pieces overlap by that height and two seams, such a face lies whole in one of them: the interval
     between two neighbouring pieces' middles belongs to one of the two, with everything that reaches no further than the
     overlap around it. A face that is wider than that is kept in the coarser level, or in one coarser still, and the
     coarsest is one piece. With r at most COARSER = 8 the overlap is at most 8 × 39 × 1.58 + 5 = 497 pixels.

@@ -39,7 +39,7 @@ STEPS_VERSION = 4
 MIN_COSINE = 0.99999
 """Minimum cosine between the outputs of the prepared graph and of the original file, on every crop."""
 MIN_COSINE_FP16 = 0.999
-"""The same in 16 bits. SFace has 0.99999 on photos, and less on the noise that it is checked with."""
+"""The same minimum in 16 bits. SFace has 0.99999 on photos, and less on the noise that it is checked with."""
 MAX_DIFFERENCE = 1e-4
 """Maximum difference between a probability of the prepared classifier and of the original file."""
 
