@@ -251,9 +251,9 @@ class Store:
 
         With `expired`, those that have expired but are not erased yet are counted, too.
         """
-        known = self._known_counts.values()
+        known, now = self._known_counts.values(), utc_now()
         counted = known.get(gallery.key)
-        if counted is None or (not expired and counted.until is not None and counted.until <= utc_now()):
+        if counted is None or not (expired or counted.holds(now)):
             with self.database.connect() as connection:
                 counted = known[gallery.key] = _count(connection, gallery)
         return counted.stored if expired else counted.current
@@ -356,8 +356,14 @@ class _Counted:
 
     stored: Counts
     current: Counts
+    since: str
+    """The time of the count."""
     until: str | None
     """The time when the next subject of any gallery expires."""
+
+    def holds(self, now: str) -> bool:
+        """Return whether the count is still right at this time, which is before it if the clock was put back."""
+        return self.since <= now and (self.until is None or now < self.until)
 
 
 def _count(connection: Connection, gallery: Gallery) -> _Counted:
@@ -368,7 +374,7 @@ def _count(connection: Connection, gallery: Gallery) -> _Counted:
     until = sa.select(sa.func.min(SUBJECTS.c.expires_at)).where(SUBJECTS.c.expires_at > now).scalar_subquery()
     counted = [*stored, *gone, until]
     subjects, faces, gone_subjects, gone_faces, end = connection.execute(sa.select(*counted)).one()
-    return _Counted(Counts(subjects, faces), Counts(subjects - gone_subjects, faces - gone_faces), end)
+    return _Counted(Counts(subjects, faces), Counts(subjects - gone_subjects, faces - gone_faces), now, end)
 
 
 def _rows_of(table: sa.Table, gallery: Gallery) -> sa.ColumnElement[int]:

@@ -185,6 +185,8 @@ def test_who_expires_while_nothing_else_happens_counts_no_more(
     assert store.counts(gallery) == Counts(1, 1)
     assert store.counts(gallery, expired=True) == Counts(2, 2)
     assert count_totals(store.database) == Totals(1, 1, 1)
+    monkeypatch.undo()
+    assert store.counts(gallery) == Counts(2, 2), "the clock was put back"
 
 
 def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:
