@@ -10,7 +10,7 @@ import asyncio
 import binascii
 import io
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, Self, TypeVar
@@ -203,16 +203,7 @@ def parse_images(
     else:
         kinds = [FORM_TYPE, JSON_TYPE] + ([RAW_TYPE, "image/*"] if wanted.raw else [])
         raise unsupported(kinds)
-    for name in wanted.names:
-        if not (given := parts.images.get(name)):
-            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
-        if len(given) > (limits.images if wanted.many else 1):
-            _too_many(wanted, limits)
-    images = [image for given in parts.images.values() for image in given]
-    if wanted.many and len(images) > limits.images:
-        _too_many(wanted, limits)
-    if max(map(len, images)) > limits.image_bytes:
-        _too_large(limits.image_bytes)
+    _check_images(parts.images, wanted, limits)
     return parts
 
 
@@ -430,6 +421,19 @@ def _object(value: object) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- limits
+
+
+def _check_images(images: Mapping[str, Sequence[bytes]], wanted: ImageFields, limits: BodyLimits) -> None:
+    for name in wanted.names:
+        if not (given := images.get(name)):
+            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
+        if len(given) > (limits.images if wanted.many else 1):
+            _too_many(wanted, limits)
+    sizes = [len(image) for given in images.values() for image in given]
+    if wanted.many and len(sizes) > limits.images:
+        _too_many(wanted, limits)
+    if max(sizes) > limits.image_bytes:
+        _too_large(limits.image_bytes)
 
 
 def _too_many(wanted: ImageFields, limits: BodyLimits) -> NoReturn:
