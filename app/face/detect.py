@@ -390,6 +390,8 @@ def levels(width: int, height: int, min_face: float) -> list[Level]:
 def merge(sights: Sights) -> Sights:
     """Keep one detection for each face; drop one that is mostly within a larger face, since it is a part of it."""
     sights = suppress(sights)
+    if len(sights) < 2:
+        return sights
     areas = sights[:, 2] * sights[:, 3]
     inside = _overlaps(sights, sights)[0] / areas[:, None]
     larger = areas[None, :] > areas[:, None]
@@ -402,6 +404,8 @@ def suppress(sights: Sights) -> Sights:
     """Keep the best of overlapping detections by their scores, lowered where a face was smaller or larger in the
     network's input than it judges best (greedy non-maximum suppression).
     """
+    if len(sights) < 2:  # as in most photos
+        return sights
     width = sights[:, SEEN_WIDTH]
     rank = sights[:, SCORE] * np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
     kept, remaining = [], np.argsort(-rank, kind="stable")
@@ -440,8 +444,9 @@ def _overlaps(a: Sights, b: Sights) -> tuple[NDArray[np.float64], NDArray[np.flo
     """Return the (len(a), len(b)) areas that two boxes share, and the areas that they cover together."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, :2] + a[:, None, 2:4], b[None, :, :2] + b[None, :, 2:4])
-    shared = np.maximum(high - low, 0).prod(axis=2)
-    return shared, a[:, 2:4].prod(axis=1)[:, None] + b[:, 2:4].prod(axis=1) - shared
+    sides = np.maximum(high - low, 0)
+    shared = np.asarray(sides[:, :, 0] * sides[:, :, 1])
+    return shared, (a[:, 2] * a[:, 3])[:, None] + b[:, 2] * b[:, 3] - shared
 
 
 def _map(sights: Sights, scale: float | NDArray[np.float64], shift: tuple[float, float] | NDArray[np.float64]) -> None:
