@@ -21,7 +21,7 @@ def test_a_single_query_begins_and_ends_no_transaction(tmp_path: Path) -> None:
         statements.append(statement)
 
     with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as database:
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        sa.event.listen(database._engine, "before_cursor_execute", note)
         try:
             assert database.rows(sa.select(GALLERIES.c.id)) == []
             assert len(statements) == 1
@@ -29,7 +29,7 @@ def test_a_single_query_begins_and_ends_no_transaction(tmp_path: Path) -> None:
                 connection.execute(sa.select(GALLERIES.c.id)).all()
             assert "BEGIN" in statements
         finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+            sa.event.remove(database._engine, "before_cursor_execute", note)
 
 
 def test_whoever_finds_every_connection_taken_is_told_that_the_database_is_busy(

@@ -546,11 +546,11 @@ def test_only_the_names_that_are_not_cached_are_read(store: Store, gallery: Gall
             read.append(sorted(value for value in given if isinstance(value, int)))
 
     store.candidates([matches[:2]])
-    sa.event.listen(sa.Engine, "before_cursor_execute", statement)
+    sa.event.listen(store.database._engine, "before_cursor_execute", statement)
     try:
         named = store.candidates([matches[1:], matches])
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", statement)
+        sa.event.remove(store.database._engine, "before_cursor_execute", statement)
     assert [[candidate.face_id for candidate in row] for row in named] == [
         [stored.face_id for stored in enrolled.faces[1:]],
         [stored.face_id for stored in enrolled.faces],

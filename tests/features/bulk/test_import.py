@@ -192,14 +192,14 @@ def test_new_people_are_written_once(database_url: str) -> None:
     with closing(Store(database_url)) as store:
         gallery = store.create_gallery("staff", stores.PACKAGE, stores.DIMENSION)
         faces = [replace(stores.face(seed), subject=f"s{seed}", face_id=f"{seed:032}") for seed in range(3)]
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        sa.event.listen(store.database._engine, "before_cursor_execute", note)
         try:
             written(store, gallery, write_many, stores.PACKAGE, [], faces[:2])
             assert [one for one in statements if one.startswith("UPDATE subjects")] == []
             before = store.subject(gallery, "s1").updated_at
             written(store, gallery, write_many, stores.PACKAGE, [], [replace(faces[2], subject="s1")])
         finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+            sa.event.remove(store.database._engine, "before_cursor_execute", note)
         assert store.subject(gallery, "s1").updated_at > before
 
 

@@ -32,6 +32,7 @@ from app.main import FEATURES
 from app.types import utc_now
 from tests.api.test_statements import counted
 from tests.conftest import PROJECT
+from tests.support.listening import listening
 from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running
 from tests.support.sighted import HOME, events_of, make_home, told
@@ -132,13 +133,13 @@ def test_while_a_webhook_is_dead_nothing_else_does_more(
         return {thread.name for thread in threading.enumerate() if thread.name.startswith("webhook")}
 
     told(home, AGAIN)
-    with counted() as before:
+    with counted(str(tmp_path)) as before:
         told(home, AGAIN)
     idle = threads()
     made = hook(home, receiver)
     told(home, AGAIN)
     until(lambda: shown(home, made)["attempts"] == 1 and threads() == idle)
-    with counted() as dead:
+    with counted(str(tmp_path)) as dead:
         told(home, AGAIN)
     for table in ("webhooks", "event_numbers", "events", "sightings", "galleries"):  # the audit log writes as it will
         assert dead[table] == before[table], table
@@ -285,17 +286,14 @@ def test_off_no_thread_runs_and_no_statement_is_sent_that_would_not_be_without_i
             api.post(f"{HOME}/identify", files={"image": AGAIN}).raise_for_status()
             time.sleep(0.5)
             threads = {thread.name for thread in threading.enumerate() if thread not in before}
-            return {each for each in threads if not NUMBERED.search(each)}, set(sent)
+            return {name for name in threads if not NUMBERED.search(name)}, set(sent)
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
+    with listening(str(tmp_path), before_cursor_execute=note):
         on, off = used("on", watching="on"), used("off")
-        features = [each for each in main.FEATURES if each.setting != "watching"]
+        features = [feature for feature in main.FEATURES if feature.setting != "watching"]
         monkeypatch.setattr(main, "FEATURES", tuple(features))
         assert len(features) == len(FEATURES) - 2, "itself and the page's form"
         without = used("without")
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert off == without
     assert off[1] == set()
     assert {"webhooks", "background sightings", "background silent tracks"} <= on[0] - off[0]
