@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import httpx
@@ -24,7 +25,7 @@ from app.concurrency.admission import (
 from app.concurrency.threads import check_deadline
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, bodies_held, opened, unsigned
-from tests.support.live import LiveServer, serving
+from tests.support.live import ANSWER_S, LiveServer, serving
 from tests.support.service import COLLINS, running_here
 from tests.support.waiting import until
 
@@ -181,8 +182,9 @@ async def test_debts_of_refused_callers_are_bounded_and_end(monkeypatch: pytest.
         waits.append(seconds)
 
     monkeypatch.setattr("app.concurrency.admission.MOST_REFUSED", 2)
-    monkeypatch.setattr("app.concurrency.admission.time.monotonic", lambda: now)
-    monkeypatch.setattr("app.concurrency.admission.asyncio.sleep", sleep)
+    # Not of the modules themselves: other services' threads wait by them.
+    monkeypatch.setattr("app.concurrency.admission.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("app.concurrency.admission.asyncio", SimpleNamespace(sleep=sleep))
     admission = Admission(queue_limit=2)
     for _ in range(100):
         await admission.pause("greedy")
@@ -209,7 +211,8 @@ def test_a_slow_upload_takes_no_slot(small: LiveServer) -> None:
         for _ in range(2 * SLOTS):
             stack.enter_context(begun(small, head))
         time.sleep(1)
-        assert httpx.get(f"{small.url}/v1/galleries", headers={"x-api-key": small.key}).status_code == 200
+        key = {"x-api-key": small.key}
+        assert httpx.get(f"{small.url}/v1/galleries", headers=key, timeout=ANSWER_S).status_code == 200
 
 
 @pytest.mark.long
