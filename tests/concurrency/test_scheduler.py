@@ -10,6 +10,7 @@ import pytest
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.threads import FailureLog
 from app.errors import Overloaded
+from tests.support.logged import logged, messages
 from tests.support.waiting import until
 
 SOON_S = 20.0
@@ -39,8 +40,9 @@ def test_an_error_stops_neither_its_task_nor_others(caplog: pytest.LogCaptureFix
     with Scheduler() as scheduler:
         scheduler.every(0.01, "failing", fail)
         until(lambda: len(runs) >= 5)
-    assert [record.message for record in caplog.records] == ["failing: The database is busy.", "failing: works again"]
-    assert not any(record.exc_info for record in caplog.records)
+    said = logged(caplog, "background failing")
+    assert [record.message for record in said] == ["failing: The database is busy.", "failing: works again"]
+    assert not any(record.exc_info for record in said)
 
 
 def test_only_unexpected_errors_have_a_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +51,7 @@ def test_only_unexpected_errors_have_a_stack_trace(caplog: pytest.LogCaptureFixt
     log.failed(KeyError("a"))
     log.failed(KeyError("a"))
     log.failed(KeyError("b"))
-    assert [bool(record.exc_info) for record in caplog.records] == [False, True, True]
+    assert [bool(record.exc_info) for record in logged(caplog)] == [False, True, True]
 
 
 def test_tasks_that_take_long_delay_no_other_and_never_run_twice_at_once() -> None:
@@ -88,7 +90,7 @@ def test_close_waits_for_a_running_task_but_not_for_ever(caplog: pytest.LogCaptu
     assert begun.wait(SOON_S)
     scheduler.close(timeout_s=0.05)
     assert not ended.is_set()
-    assert [record.message for record in caplog.records] == ["Background tasks did not end in time: stuck"]
+    assert messages(caplog) == ["Background tasks did not end in time: stuck"]
     go_on.set()
     scheduler.close()
     assert ended.is_set()

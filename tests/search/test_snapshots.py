@@ -29,6 +29,7 @@ from tests.conftest import PROJECT
 from tests.support.changing import changed
 from tests.support.following import NEVER_S, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.logged import logged, messages
 
 FACES = 30
 PATIENCE_S = 60.0
@@ -168,7 +169,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     galleries = start(saved, folder)
     galleries.indexes.load()
     assert moments == ["staff"]
-    assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
+    assert [record.levelname for record in logged(caplog) if "snapshot" in record.message] == ["WARNING"]
     assert check_index(galleries, galleries.store.gallery("staff")).ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
     galleries.indexes.keep()  # the next one is in order again
@@ -177,7 +178,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     del moments[:]
     again = start(saved, folder)
     assert found(again, FACES) == ["late"]
-    assert (moments, caplog.text) == ([], "")
+    assert (moments, logged(caplog)) == ([], [])
     again.close()
 
 
@@ -350,7 +351,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         galleries.indexes.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()
-    assert "snapshot" not in caplog.text
+    assert not [message for message in messages(caplog) if "snapshot" in message]
 
 
 def test_galleries_write_by_themselves_in_the_background(saved: str, folder: Path) -> None:
