@@ -560,9 +560,15 @@ async def test_a_client_that_leaves_before_its_answer_is_recorded_as_gone(tmp_pa
     async with app.router.lifespan_context(app):
         key = load_key(tmp_path)[0]
         await app(scope_of("POST", path, key, content_type="image/png", x_request_id="leaves"), leaving, send)
-        with anyio.move_on_after(0.5):  # as where the server ends the connection's task
+        with anyio.CancelScope() as connection:
+
+            async def ended() -> Message:  # as where the server ends the connection's task
+                connection.cancel()
+                await anyio.sleep_forever()
+                raise AssertionError
+
             scope = scope_of("POST", path, key, content_type="image/png", x_request_id="is-ended")
-            await app(scope, anyio.sleep_forever, send)  # type: ignore[arg-type]  # it returns nothing
+            await app(scope, ended, send)
     assert sent == []
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as sql:
         written = [(entry.request_id, entry.status) for entry in all_of(AuditStore(sql.database))]

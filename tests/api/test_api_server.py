@@ -243,7 +243,7 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
     admission = Admission(queue_limit=2, byte_limit=300)
-    workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
+    workers = WorkerPool(threads=1, seconds=0.5, admission=admission)  # in which the thread begins
     release = threading.Event()
     with admission.admit(""):
         admission.take(240)

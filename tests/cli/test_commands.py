@@ -14,6 +14,7 @@ import sys
 import uuid
 import zipfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,7 +26,7 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run as likeness
 from tests.support.images import encoded
-from tests.support.live import LiveServer, environment
+from tests.support.live import ANSWER_S, LiveServer, environment
 from tests.support.ready import give_database, give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
@@ -375,7 +376,8 @@ class TestServe:
                     said += shown.readline()
                 link = next(word for word in said.split() if "#code=" in word)
                 url, code = link.split("/#code=")
-                statuses = [httpx.post(f"{url}/v1/sign-in", headers={"x-api-key": code}).status_code for _ in range(2)]
+                asked = partial(httpx.post, f"{url}/v1/sign-in", headers={"x-api-key": code}, timeout=ANSWER_S)
+                statuses = [asked().status_code for _ in range(2)]
                 audited = likeness(tmp_path / "here", "audit", "export", "--json", "--operation", "create_sign_in_code")
                 process.terminate()
         assert statuses == [200, 401]

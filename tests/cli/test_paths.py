@@ -19,7 +19,7 @@ from app.files import sqlite_url
 from tests.conftest import PROJECT
 from tests.support import embedder_files, packages
 from tests.support.commands import run
-from tests.support.live import make_certificate, serving
+from tests.support.live import ANSWER_S, make_certificate, serving
 from tests.support.ready import give_models
 from tests.support.service import AGAIN, COLLINS, HOPPER
 
@@ -160,7 +160,7 @@ class TestSettings:
         with serving(data, settings, trust) as server, server.client("/v1") as client:
             client.post("/galleries", json={"id": "staff"}).raise_for_status()
             door = {"x-api-key": "lk_door_" + "d" * 40}
-            answer = httpx.get(f"{server.url}/v1/galleries", headers=door, verify=trust)
+            answer = httpx.get(f"{server.url}/v1/galleries", headers=door, verify=trust, timeout=ANSWER_S)
             assert [one["id"] for one in answer.raise_for_status().json()["galleries"]] == ["staff"]
             assert "staff" in run(data, "galleries", "list", **settings).stdout
         assert (odd / "elsewhere" / "likeness.db").stat().st_size

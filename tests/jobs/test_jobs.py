@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -567,13 +566,15 @@ def test_a_keys_uploads_have_a_quota(shared_server: LiveServer) -> None:
         key = client.post("/v1/keys", json={"scopes": ["admin"], "galleries": ["uploads"]}).json()["secret"]
         path, tar = "/v1/galleries/uploads/import?content=photos", {"content-type": "application/x-tar"}
         head = (f"POST {path} HTTP/1.1", "content-type: application/x-tar", f"x-api-key: {key}")
+        folder = shared_server.data_dir / "jobs"
+        before = set(folder.glob("*.draft"))
         for _ in range(UPLOADS):
             stack.enter_context(begun(shared_server, head))
 
         def ask() -> httpx.Response:
             return client.post(path, headers=tar | {"x-api-key": key}, content=b"x")
 
-        time.sleep(1)  # in which they begin
+        until(lambda: len(set(folder.glob("*.draft")) - before) == UPLOADS)
         refused = ask()
         error_of(refused, 429, "overloaded")
         assert "uploads" in refused.text

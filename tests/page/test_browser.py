@@ -25,8 +25,8 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 
 def make_key(server: LiveServer, *scopes: str, galleries: list[str] | None = None) -> str:
     asked = {"scopes": scopes} | ({"galleries": galleries} if galleries else {})
-    made = httpx.post(f"{server.url}/v1/keys", json=asked, headers={"x-api-key": server.key}).raise_for_status().json()
-    secret: str = made["secret"]
+    with server.client() as client:
+        secret: str = client.post("/v1/keys", json=asked).raise_for_status().json()["secret"]
     return secret
 
 
@@ -196,7 +196,8 @@ def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
         visited = [url for (url,) in history.execute("SELECT url FROM urls")]
     assert any(code in url for url in visited), "the browser keeps what was opened"
     assert not any("lk_" in url for url in visited)
-    refused = httpx.post(f"{live_server.url}/v1/sign-in", headers={"x-api-key": code})
+    with live_server.client(headers={"x-api-key": code}) as client:
+        refused = client.post("/v1/sign-in")
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_sign_in_code")
 
 

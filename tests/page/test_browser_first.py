@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.browsing import PHONE, SAMPLES, Visitor, visiting
-from tests.support.live import LiveServer
+from tests.support.live import ANSWER_S, LiveServer
 
 pytestmark = pytest.mark.long
 
@@ -18,7 +18,7 @@ def test_the_first_view_leads_from_a_gallery_to_people_to_trying(visitor: Visito
     expect(visitor.heading("Overview")).to_be_visible()
     server = page.get_by_role("region", name="Server")
     expect(server).to_contain_text("ready")
-    expect(server).to_contain_text(httpx.get(f"{visitor.server.url}/version").json()["version"])
+    expect(server).to_contain_text(httpx.get(f"{visitor.server.url}/version", timeout=ANSWER_S).json()["version"])
     expect(page.get_by_role("link", name="The REST interface")).to_have_attribute("href", "/docs")
     visitor.look("overview-new")
     page.get_by_role("button", name="New gallery").click()

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from app.machine import raise_descriptors
 from app.server.http import ADDRESS_SHARE, MAX_CONNECTIONS, RESERVED, Connections, Waits, server_config
 from tests.support.connections import opened
-from tests.support.live import LiveServer, serving
+from tests.support.live import ANSWER_S, LiveServer, serving
 from tests.support.service import COLLINS
 
 PLACES = 40
@@ -179,7 +179,8 @@ def test_idle_connections_shut_nobody_out(shared_server: LiveServer) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(opened(shared_server)) for _ in range(share)]
         idle[-1].sendall(b"GET /v1/galleries HTTP/1.1\r\nx-slow: ")
-        answer = httpx.get(f"{shared_server.url}/v1/galleries", headers={"x-api-key": shared_server.key})
+        key = {"x-api-key": shared_server.key}
+        answer = httpx.get(f"{shared_server.url}/v1/galleries", headers=key, timeout=ANSWER_S)
         assert answer.status_code == 200
         assert _is_closed(idle[0])
         assert not _is_closed(idle[-2])

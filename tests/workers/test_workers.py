@@ -193,7 +193,7 @@ def test_a_photo_whose_worker_is_killed_is_tried_once_more_by_another_of_its_kin
         assert small_ones(workers) != before
         assert all(map(gone, before))
         assert not costly_ones(workers)
-        (record,) = (entry for entry in caplog.records if entry.levelno == logging.WARNING)
+        (record,) = (entry for entry in caplog.records if entry.message == "a photo worker ended")
         fields = record.__dict__["fields"]
         assert fields == {"reason": "SIGKILL", "photo": sha256(BOTH).hexdigest(), "again": True}
 
@@ -236,9 +236,14 @@ def test_a_photo_that_takes_too_long_is_refused_and_not_tried_again(parent: Pare
 
 def test_the_requests_deadline_ends_the_work(parent: Parent) -> None:
     with opened(parent) as workers:
-        before = small_ones(workers)
+        before, task, checking = small_ones(workers), Task("key"), workers._small._checking
+
+        def end() -> Callable[[], None]:
+            task.until = time.monotonic()
+            return checking()
+
         os.kill(before[0], signal.SIGSTOP)
-        with working(Task("key", time.monotonic() + 0.3)), pytest.raises(LikenessError) as late:
+        with working(task), patch.object(workers._small, "_checking", end), pytest.raises(LikenessError) as late:
             workers.detect(BOTH)
         assert late.value.code == "request_timeout"
         assert all(map(gone, before))

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from app import types
-from app.features.watching import webhooks as sending
 from app.types import utc_now
 from tests.support.following import let_expire
 from tests.support.receiver import Receiver
@@ -53,10 +52,9 @@ def home(tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 def test_after_the_clock_is_put_back_a_webhook_gets_everything_at_once(
-    clock: type[Clock], home: httpx.Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    clock: type[Clock], home: httpx.Client, receiver: Receiver
 ) -> None:
     """What is like an event of the hour before isn't repeated by it, and no turn lasts until that hour is over."""
-    monkeypatch.setattr(sending, "POLL_S", 0.05)
     home.post("/v1/webhooks", json={"url": receiver.url}).raise_for_status()
     clock.ahead = datetimes.timedelta(hours=1)
     with receiver.listening():

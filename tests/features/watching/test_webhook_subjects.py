@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from app.choices import EventKind
 from app.db.schema import EVENTS, SIGHTINGS, WEBHOOK_SUBJECTS, WEBHOOKS
-from app.features.watching import webhooks as sending
 from app.features.watching.events import last_number, write_event
 from app.features.watching.webhooks import Webhooks
 from app.gallery.store import Store
@@ -28,11 +27,6 @@ from tests.support.sighted import HOME, make_home, told
 from tests.support.waiting import until
 
 EILEEN, GRACE = ({"gallery": "home", "subject": name} for name in ("eileen", "grace"))
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "POLL_S", 0.05)
 
 
 @pytest.fixture
