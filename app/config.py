@@ -54,7 +54,7 @@ def _host(value: str) -> str:
 
 Item = TypeVar("Item")
 Listed: TypeAlias = Annotated[tuple[Item, ...], NoDecode, BeforeValidator(_split)]
-Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
+WebOrigin: TypeAlias = Annotated[str, AfterValidator(_origin)]
 Host: TypeAlias = Annotated[str, AfterValidator(_host)]
 Network: TypeAlias = Annotated[str, AfterValidator(lambda value: str(ipaddress.ip_network(value)))]
 
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
         description="Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` and "
         "`X-Forwarded-Proto` are believed; nobody's by default.",
     )
-    cors_origins: Listed[Origin] = Field(
+    cors_origins: Listed[WebOrigin] = Field(
         default=(),
         description="Origins, separated by commas, whose pages may call from a browser, e.g. `https://example.org`; "
         "none by default.",
@@ -315,7 +315,7 @@ class Settings(BaseSettings):
         description="Networks, separated by commas, whose addresses may call `/predict` without a key, which Immich "
         "can't send, such as `172.18.0.0/16`. They see no gallery.",
     )
-    immich_others: Origin | None = Field(
+    immich_others: WebOrigin | None = Field(
         default=None,
         description="Immich's own machine learning, `http://immich-machine-learning:3003`, which gets Immich's "
         "requests for anything but faces; by default such requests are refused.",

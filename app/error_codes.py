@@ -30,7 +30,7 @@ class About(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ErrorCode:
     """A code: its HTTP status, its subject, and its meaning."""
 
     status: int
@@ -186,12 +186,12 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
     },
 }
 """Meanings by code, of each status and subject."""
-KINDS = tuple(
-    Kind(status, subject, code, meaning)
+ERROR_CODES = tuple(
+    ErrorCode(status, subject, code, meaning)
     for (status, subject), meanings in _TABLE.items()
     for code, meaning in meanings.items()
 )
-BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}
+BY_CODE: Mapping[str, ErrorCode] = {error.code: error for error in ERROR_CODES}
 LOCAL: Mapping[str, About] = {
     "file_not_found": About.REQUEST,
     "invalid_setting": About.REQUEST,
@@ -222,7 +222,7 @@ def about(code: str, status: int | None = None) -> About | None:
 
 def javascript() -> str:
     """Return the table as the page's module `codes.js`."""
-    meanings = {kind.code: kind.about.value for kind in KINDS} | {code: about.value for code, about in LOCAL.items()}
+    meanings = {error.code: error.about for error in ERROR_CODES} | dict(LOCAL)
     lines = "".join(f'  {code}: "{about}",\n' for code, about in meanings.items())
     head = "/** What each error code is about. Written from app/error_codes.py: change it there. */"
     return f"{head}\n\n/** @type {{Record<string, string>}} */\nexport const ABOUT = {{\n{lines}}};\n"

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from app import logs
 from app.access.grants import RequestRate, parse_rate
-from app.access.keys import AdminKey, Guard, Keys
+from app.access.keys import AdminKey, ApiKeys, Guard
 from app.api import metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import PARSED_COPIES, BodyLimits
 from app.api.components import Components
@@ -221,7 +221,7 @@ def _build(
     clock.trusted()  # before the first request writes a later time
     # An expired key stays expired if the clock is set back.
     rate = _rate("rate_limit", settings.rate_limit)
-    keys = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
+    keys = ApiKeys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(galleries.indexes.load)  # while the models load
 
     # Inference: embedders other than the default are opened when they are used
@@ -360,7 +360,7 @@ def _reader(models: Models, keep: Callable[[int], None], stack: ExitStack) -> Ph
     return reader
 
 
-def _guard(settings: Settings, admin_key: str, keys: Keys) -> Guard:
+def _guard(settings: Settings, admin_key: str, keys: ApiKeys) -> Guard:
     failures = _rate("failed_keys", settings.failed_keys)
     if failures is None:
         raise InvalidSetting(f"{PREFIX}FAILED_KEYS: Give a rate such as 10/m; this one can't be `unlimited`")

@@ -16,7 +16,7 @@ from app.choices import Stage
 from app.concurrency.threads import TASK, Lanes, check_deadline
 from app.errors import ImageTooLarge, NoFace, Unalignable
 from app.face.align import Cut, align, cut_face, scale_of, similarity_transform
-from app.face.confirm import Found, find_faces, upright_at
+from app.face.confirm import FoundFaces, find_faces, upright_at
 from app.face.detect import SCORE_THRESHOLD, Detector, levels
 from app.face.formats import BYTES_A_PIXEL, READABLE, UNBOUNDED, Limits, TooCostly, format_of, open_image
 from app.face.image import Decoded, decode_opened
@@ -30,11 +30,11 @@ COSTLY_PIXELS = 4_000_000
 """Pixels from which on searching a photo without a face takes a core at least half a second."""
 COSTLY_MEMORY = 2 * 1024**3
 """More bytes than one photo of COSTLY_PIXELS, or one of 50 megapixels, takes in any format."""
-SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
+SMALL_PHOTO_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
 UNBOUNDED_MEMORY = 1024**3
 """Minimum memory for one costly photo to read UNBOUNDED formats, too. Their decoders may take twice as much, for which
 such a server has room: as much again is reserved for bodies, small photos and everything else."""
-SMALL_SHARE = 2 / 3
+SMALL_PHOTOS_SHARE = 2 / 3
 """Share of the memory for photos that small ones get, but at most one photo per core."""
 
 
@@ -118,7 +118,7 @@ def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]
     )
 
 
-def _photo(decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
+def _photo(decoded: Decoded, found: FoundFaces, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
     """Align the confirmed faces, assess their quality, and make the cuts for liveness models."""
     stages |= {"align": 0.0, "quality": 0.0}
     faces = []
@@ -157,8 +157,8 @@ class PhotoThreads:
 
     def start(self, memory: float) -> None:
         """Let photos take ``memory`` bytes together."""
-        small = max(1, min(self._count, round(memory * SMALL_SHARE / SMALL_MEMORY)))
-        rest = memory - small * SMALL_MEMORY
+        small = max(1, min(self._count, round(memory * SMALL_PHOTOS_SHARE / SMALL_PHOTO_MEMORY)))
+        rest = memory - small * SMALL_PHOTO_MEMORY
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
         per_photo = rest / costly
         limits = replace(self._limits, most_pixels=max(per_photo / BYTES_A_PIXEL, COSTLY_PIXELS))

@@ -33,7 +33,7 @@ from app.package.folders import load_package
 from app.package.manifest import Manifest
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import choose_face
-from app.recognition.decisions import Defaults, identify_point, verify_point
+from app.recognition.decisions import DefaultRates, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
 from app.types import Vector, Vectors
 from training.commands.options import Images, Out, TemplateOptions, read_or_embed, templates_of, with_template_options
@@ -222,7 +222,7 @@ def found_in(faces: Faces, drawn: Drawn, thresholds: Thresholds) -> dict[str, fl
         try:
             if what.endswith("fpir"):
                 conflict = what.startswith("conflict")  # these compare single faces
-                rates, reaching = Defaults(asked, asked), best if conflict else scores
+                rates, reaching = DefaultRates(asked, asked), best if conflict else scores
                 threshold = identify_point(thresholds, None, asked, rates, sizes, fused_scores=not conflict).threshold
                 reached = reaching.max(axis=1) >= threshold
             elif what == "verify subject fmr":

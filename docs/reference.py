@@ -35,7 +35,7 @@ from app.access.grants import Scope
 from app.api.route import Router
 from app.cli.output import Exit
 from app.config import PREFIX, Settings
-from app.error_codes import KINDS
+from app.error_codes import ERROR_CODES
 from app.features.compreface.routes import ROUTERS as COMPREFACE
 from app.features.deepstack.routes import router as deepstack
 from app.features.immich.routes import router as immich
@@ -712,7 +712,7 @@ def _cell(text: str | Iterable[str]) -> str:
 def problems_table() -> str:
     """Return every code as a Markdown table: status, code, meaning."""
     lines = ["| status | code | meaning |", "|---|---|---|"]
-    lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
+    lines += [f"| {error.status} | `{error.code}` | {error.meaning} |" for error in ERROR_CODES]
     return "\n".join(lines)
 
 

@@ -153,7 +153,7 @@ class Sink(Protocol):
         """Check, after a failure, whether the sink works again."""
 
 
-_Waiting: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
+_QueuedEntry: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
 """A queued entry, and a future that is resolved when it is written; None if no caller waits."""
 
 
@@ -176,7 +176,7 @@ class AuditLog:
         self._days = days
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedEntry] = []
         self._dropped = 0
         self._closing = False
         self._failures = FailureLog("the audit log")
@@ -265,7 +265,7 @@ class AuditLog:
         except Exception as error:
             for done in waiting:
                 done.set_exception(error)
-            noted: list[_Waiting] = [(entry, None) for entry, done in batch if done is None or done.cancelled()]
+            noted: list[_QueuedEntry] = [(entry, None) for entry, done in batch if done is None or done.cancelled()]
             with self._lock:
                 if self._closing:
                     self._dropped += len(noted)

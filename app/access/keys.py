@@ -95,7 +95,7 @@ class _Checked:
     checked_at: float
 
 
-class Keys:
+class ApiKeys:
     """Checks keys. Safe to share between threads. Calls may raise what `Database` raises.
 
     `default_rate` applies to keys without their own rate; `secrets` stores the secrets that requests are signed
@@ -220,7 +220,7 @@ class Guard:
     """
 
     admin: AdminKey
-    keys: Keys
+    keys: ApiKeys
     failures: RequestRate
     attempts: Buckets = field(default_factory=Buckets)
     requests: Buckets = field(default_factory=Buckets)

@@ -69,8 +69,8 @@ class File:
     """For a body: the name of its field in a multipart form."""
 
 
-Model = TypeVar("Model", bound=BaseModel)
-Params = TypeVar("Params", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
+ParamsT = TypeVar("ParamsT", bound=BaseModel)
 
 FORM_OVERHEAD = 64 * 1024
 """Maximum bytes of a form besides the images: boundaries, headers, parameters."""
@@ -208,11 +208,11 @@ def parse_images(
 
 
 @dataclass(frozen=True, slots=True)
-class Sent(Generic[Params]):
+class Sent(Generic[ParamsT]):
     """The images of a body, by the operation's image fields, and the parameters of the query and the body."""
 
     fields: Sequence[Sequence[bytes]]
-    params: Params
+    params: ParamsT
 
     @property
     def images(self) -> list[bytes]:
@@ -220,7 +220,7 @@ class Sent(Generic[Params]):
         return [image for field in self.fields for image in field]
 
     @classmethod
-    def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
+    def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: ParamsT) -> Self:
         """Return the content of a body.
 
         Raises what `parse_images` raises, and InvalidInput if a parameter has different values in the query and in
@@ -239,7 +239,7 @@ class Sent(Generic[Params]):
         return cls(images, validate(model, asked | added, "body", strict=False))
 
 
-def parse_json(body: Body, model: type[Model]) -> Model:
+def parse_json(body: Body, model: type[ModelT]) -> ModelT:
     """Read a JSON body as ``model``, strictly typed. Raises what `parse_images` raises."""
     if body.media_type != JSON_TYPE:
         raise unsupported([JSON_TYPE])
@@ -247,7 +247,7 @@ def parse_json(body: Body, model: type[Model]) -> Model:
     return validate(model, loaded if issubclass(model, RootModel) else _object(loaded), "body", strict=True)
 
 
-def validate(model: type[Model], values: object, where: str, *, strict: bool) -> Model:
+def validate(model: type[ModelT], values: object, where: str, *, strict: bool) -> ModelT:
     try:
         return model.model_validate(values, strict=strict)
     except ValidationError as error:

@@ -11,7 +11,7 @@ from sqlalchemy import Table
 from starlette.types import Scope
 
 from app.access.audit import AuditLog
-from app.access.keys import Guard, Keys
+from app.access.keys import ApiKeys, Guard
 from app.api import schemas
 from app.api.body import BodyLimits
 from app.api.metrics import Metrics
@@ -66,7 +66,7 @@ class Components:
     limits: BodyLimits
     metrics: Metrics
     guard: Guard
-    keys: Keys
+    keys: ApiKeys
     reader: PhotoWorkers | PhotoThreads
     audit: AuditLog
     sealer: Sealer

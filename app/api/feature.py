@@ -23,7 +23,7 @@ from app.search.registry import OpenIndex
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PeriodicTask:
     """A function to call every ``seconds``, unless the server's clock can't be trusted."""
 
     seconds: float
@@ -39,7 +39,7 @@ class Part:
 
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
-    tasks: Sequence[Task] = ()
+    tasks: Sequence[PeriodicTask] = ()
     gallery_changed: Sequence[GalleryChanged] = ()
     session_keys: Sequence[SessionKey] = ()
     erased_too: Sequence[Reached] = ()

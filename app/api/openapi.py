@@ -18,7 +18,7 @@ from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE, File, ImageFields
 from app.api.operation import Operation
 from app.api.schemas.base import PHOTO
 from app.api.wire import WireFormat
-from app.error_codes import BY_CODE, KINDS
+from app.error_codes import BY_CODE, ERROR_CODES
 from app.types import DoubtReason
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -133,7 +133,7 @@ def document(
         for method, operation in methods.items():
             _complete(operation, by_path[method.upper(), path], method, path)
     known |= {name: {"type": "string", "enum": list(words)} for words, name in _NAMED_SETS.items()}
-    known["Problem"]["properties"]["code"] |= {"enum": [kind.code for kind in KINDS]}
+    known["Problem"]["properties"]["code"] |= {"enum": [error.code for error in ERROR_CODES]}
     _tidy(document["paths"])
     for name, schema in known.items():
         if name not in _NAMED_SETS.values():

@@ -24,7 +24,7 @@ from fastapi.staticfiles import StaticFiles
 
 from app.api import openapi
 from app.api.middleware import CSP
-from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, File, digest_of, served_files
+from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, PageFile, digest_of, served_files
 from app.api.route import Router, add_operations, operations_of
 from app.api.wire import given_key
 from app.errors import NotFound
@@ -73,7 +73,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
     server.add_api_route(PAGE_FILES + "{name:path}", show_file, methods=[*PAGE_METHODS], include_in_schema=False)
 
 
-def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
+def _answer(request: Request, file: PageFile, cached: dict[str, str]) -> Response:
     """Return the file, gzipped if the client accepts that; only its headers if the client has it already."""
     headers = file.headers | cached
     given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)

@@ -50,7 +50,7 @@ DIGEST_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class PageFile:
     content: bytes
     packed: bytes
     """The content by gzip."""
@@ -58,7 +58,7 @@ class File:
     """Content type and ETag, besides the headers of every file."""
 
 
-def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
+def read_files(added: Sequence[Path] = ()) -> dict[str, PageFile]:
     """Return the web page's files by their path below its folder, and those of ``added`` by their path below the name
     of their feature; START names these, too."""
     files = _files_of(Path(app.page.__file__).parent)
@@ -70,7 +70,7 @@ def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
     return files
 
 
-def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
+def served_files(added: Sequence[Path] = ()) -> dict[str, PageFile]:
     """Return the files to serve: START, which contains all style sheets and the first view's modules, so that a first
     view needs one file; and the others, which START names below the digest of all files.
 
@@ -96,7 +96,7 @@ def served_files(added: Sequence[Path] = ()) -> dict[str, File]:
     return files
 
 
-def digest_of(files: Mapping[str, File]) -> str:
+def digest_of(files: Mapping[str, PageFile]) -> str:
     """Return a digest of the names and contents of all files except START, which contains it."""
     tags = "".join(f"{name} {file.headers['etag']}\n" for name, file in sorted(files.items()) if name != START)
     return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]
@@ -119,14 +119,14 @@ def _policy(script: str, styles: str) -> str:
     return policy
 
 
-def _files_of(folder: Path) -> dict[str, File]:
+def _files_of(folder: Path) -> dict[str, PageFile]:
     kept = [path for path in folder.rglob("*") if path.suffix.removeprefix(".") in TYPES]
     return {path.relative_to(folder).as_posix(): _file(path.name, path.read_bytes()) for path in kept}
 
 
-def _file(name: str, content: bytes, policy: str = POLICY) -> File:
+def _file(name: str, content: bytes, policy: str = POLICY) -> PageFile:
     suffix = name.rpartition(".")[2]
     headers = HEADERS | {"content-type": TYPES[suffix], "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
     if suffix in DOCUMENT_KINDS:
         headers |= DOCUMENTS | {CSP: policy}
-    return File(content, gzip.compress(content, mtime=0), headers)
+    return PageFile(content, gzip.compress(content, mtime=0), headers)

@@ -43,7 +43,7 @@ from app.api.operation import Operation
 from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, error_answer, expected, not_ready
 from app.db.engine import again_if_overtaken
-from app.error_codes import KINDS
+from app.error_codes import ERROR_CODES
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
 from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
@@ -55,7 +55,7 @@ _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
 """Statuses that the audit log leaves out: such a request did nothing and is repeated, and many of them must not fill
 the log."""
-PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
+PAUSED = frozenset(error.code for error in ERROR_CODES if error.status in (413, 429))
 """Error codes whose answers are delayed for a caller who gets them repeatedly (`Admission.pause`)."""
 
 

@@ -128,7 +128,7 @@ AcceptNonCommercial: TypeAlias = Annotated[
 ]
 
 
-Row = TypeVar("Row", bound=BaseModel)
+RowT = TypeVar("RowT", bound=BaseModel)
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Session:
         """Print what was done to ``what``, for example `staff: deleted`."""
         self.say({"id": what, "done": done}, f"{what}: {done}")
 
-    def say_list(self, columns: Sequence[str], rows: Iterable[Row], cells: Callable[[Row], Sequence[object]]) -> None:
+    def say_list(self, columns: Sequence[str], rows: Iterable[RowT], cells: Callable[[RowT], Sequence[object]]) -> None:
         """Print a line of JSON for each row, or all as a table."""
         if not self.as_json:
             output.say_table(columns, map(cells, rows))

@@ -14,8 +14,8 @@ from app.errors import FileMissing
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 """Matches a URL that was made a path, which keeps only one of its slashes."""
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 def skipped(folder: Path, why: str) -> None:
@@ -65,8 +65,8 @@ def people(folder: Path) -> dict[str, list[Path]]:
 
 
 def in_parallel(
-    work: Callable[[Item], Result], items: Sequence[Item], label: str, *, jobs: int
-) -> Iterator[tuple[Item, Result]]:
+    work: Callable[[ItemT], ResultT], items: Sequence[ItemT], label: str, *, jobs: int
+) -> Iterator[tuple[ItemT, ResultT]]:
     """Yield ``(item, work(item))`` in the items' order; ``jobs`` calls run at the same time."""
     with output.progress(label, len(items)) as update, ThreadPoolExecutor(jobs) as pool:
         for item, result in zip(items, pool.map(work, items), strict=True):

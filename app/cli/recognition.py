@@ -18,7 +18,7 @@ from app.cli.options import Session, command
 from app.cli.output import Exit, Failure
 from app.errors import LikenessError
 
-Answer = TypeVar("Answer", bound=BaseModel)
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 BATCH = 8
 """Photos per enrollment request, few enough for any sensible limit of a request's size."""
 commands = typer.Typer()
@@ -191,7 +191,7 @@ def identify(
     raise typer.Exit(Exit.DONE if "known" in decisions else Exit.NO)
 
 
-def attempt(work: Callable[[], Answer]) -> Answer | Failure:
+def attempt(work: Callable[[], AnswerT]) -> AnswerT | Failure:
     """Return an error if a photo is at fault, so that the other photos are processed; raise any other error."""
     try:
         return work()
@@ -203,11 +203,11 @@ def attempt(work: Callable[[], Answer]) -> Answer | Failure:
 
 def _say_all(
     session: Session,
-    ask: Callable[[Path], Answer],
+    ask: Callable[[Path], AnswerT],
     files: Sequence[Path],
     label: str,
     jobs: int,
-    lines: Callable[[Path, Answer], Iterator[str]],
+    lines: Callable[[Path, AnswerT], Iterator[str]],
 ) -> Exit:
     """Print the answer to each photo, or why it was rejected."""
     code = Exit.DONE

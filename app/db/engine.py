@@ -30,7 +30,7 @@ from app.errors import DatabaseBusy, DatabaseUnavailable, PackageMismatch, Trans
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
-Columns = TypeVarTuple("Columns")
+Ts = TypeVarTuple("Ts")
 
 KEPT = 256
 """Number of entries above which a cache is emptied."""
@@ -148,7 +148,7 @@ class Database:
         except PoolTimeout as error:
             raise DatabaseBusy("All database connections are busy.") from error
 
-    def rows(self, query: sa.Select[*Columns], values: Mapping[str, object] | None = None) -> Sequence[Row[*Columns]]:
+    def rows(self, query: sa.Select[*Ts], values: Mapping[str, object] | None = None) -> Sequence[Row[*Ts]]:
         """Return the rows of one query."""
         with self.connect() as connection:
             return connection.execute(query, values).all()

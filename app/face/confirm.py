@@ -71,14 +71,14 @@ _SCORE = attrgetter("score")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFaces:
     """The faces of a photo, surest first: those with confirmed landmarks, and those without."""
 
     faces: Sequence[Detection]
     unalignable: Sequence[Detection]
 
 
-def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, min_face: float) -> Found:
+def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, min_face: float) -> FoundFaces:
     """Return the faces of (H, W, 3) uint8 RGB ``pixels``, given what the detector sees in them.
 
     Until a face is surely confirmed, fainter places are looked at too, and the photo is searched again in all four
@@ -105,7 +105,7 @@ def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, 
         seen = look(turned, min_face=min_face / scale_of(back))
         found.confirm([mapped(sight, back) for sight in seen], unalignable_from=SURE_SCORE)
     faces = sorted((look.face for look in found.looks), key=_SCORE, reverse=True)
-    return Found(faces, [sight for sight in found.others if not _is_near(sight, faces)])
+    return FoundFaces(faces, [sight for sight in found.others if not _is_near(sight, faces)])
 
 
 class _Look(NamedTuple):

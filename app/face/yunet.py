@@ -30,10 +30,10 @@ WAIT_S: Final = 0.002
 QUEUE_LIMIT: Final = 4096
 """Maximum inputs that wait. Every caller waits for its own, so there are never more than callers."""
 
-Rows = NDArray[np.float32]
+YunetRows = NDArray[np.float32]
 """(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
 Sights = NDArray[np.float64]
-"""(N, 16): as Rows, then the face's width in the input, which stays the same when the rest is mapped to a photo."""
+"""(N, 16): as `YunetRows`, then the face's width in the input, which mapping the rest to a photo doesn't change."""
 SCORE, SEEN_WIDTH = 14, 15
 """Columns of a row."""
 
@@ -77,7 +77,7 @@ class YuNet:
         self._session = session
         self._by_size = {(canvas.height, canvas.width): fixed for canvas, fixed in (by_canvas or {}).items()}
         self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
-        self._batcher: Batcher[Pixels, Rows] | None = None
+        self._batcher: Batcher[Pixels, YunetRows] | None = None
         if by_canvas:
             for canvas, fixed in by_canvas.items():
                 fixed.run(np.zeros((*canvas, 3), np.uint8))
@@ -100,7 +100,7 @@ class YuNet:
         apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
         return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
 
-    def places(self, pixels: Pixels, *, least: float = 0.0) -> Rows:
+    def places(self, pixels: Pixels, *, least: float = 0.0) -> YunetRows:
         """Return the detections at every place of the grid in (H, W, 3) uint8 RGB ``pixels`` that score the threshold
         and ``least`` or more: several rows per face.
 
@@ -124,9 +124,9 @@ class YuNet:
         if self._batcher is not None:
             self._batcher.close()
 
-    def _run_all(self, inputs: Sequence[Pixels]) -> list[Rows]:
+    def _run_all(self, inputs: Sequence[Pixels]) -> list[YunetRows]:
         """Return each input's anchors (K, 15); inputs of one canvas share a run."""
-        anchors: dict[int, Rows] = {}
+        anchors: dict[int, YunetRows] = {}
         for shape in dict.fromkeys(pixels.shape for pixels in inputs):
             places = [place for place, pixels in enumerate(inputs) if pixels.shape == shape]
             session = self._by_size.get((shape[0], shape[1]), self._session)
@@ -135,7 +135,7 @@ class YuNet:
         return [anchors[place] for place in range(len(inputs))]
 
 
-def _decoded(anchors: Rows, height: int, width: int, score_threshold: float) -> Rows:
+def _decoded(anchors: YunetRows, height: int, width: int, score_threshold: float) -> YunetRows:
     """Decode the anchors (K, 15) that score enough, in pixels of a ``height`` × ``width`` input."""
     chosen = (anchors[:, SCORE] >= score_threshold).nonzero()[0]
     rows, grid = anchors[chosen], _grid(height, width)[chosen]
@@ -148,7 +148,7 @@ def _decoded(anchors: Rows, height: int, width: int, score_threshold: float) -> 
 
 
 @lru_cache(maxsize=16)
-def _grid(height: int, width: int) -> Rows:
+def _grid(height: int, width: int) -> YunetRows:
     """Return each anchor's x, y and stride, (K, 3), in the input's pixels."""
     shapes = [(height // stride, width // stride) for stride in STRIDES]
     places = np.concatenate([np.indices(shape).reshape(2, -1)[::-1].T for shape in shapes])

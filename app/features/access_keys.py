@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.access.keys import Keys, token_of
+from app.access.keys import ApiKeys, token_of
 
 PREFIX = "LKIA_"
 KEPT_AS = "signing/{}"
@@ -24,16 +24,16 @@ def key_id_of(access_key: str) -> str | None:
     return access_key.removeprefix(PREFIX).lower().replace("_", "-")
 
 
-def signing_tokens(keys: Keys, access_key: str) -> list[str]:
+def signing_tokens(keys: ApiKeys, access_key: str) -> list[str]:
     """Return the tokens whose secrets may sign requests for an AWS access key id, the newest first.
 
-    Reads the database. `Keys.check` tells whether a token is still valid.
+    Reads the database. `ApiKeys.check` tells whether a token is still valid.
     """
     key_id = key_id_of(access_key)
     return [] if key_id is None else [token_of(key_id, secret) for secret in signing_secrets(keys, key_id)]
 
 
-def signing_secrets(keys: Keys, key_id: str) -> list[str]:
+def signing_secrets(keys: ApiKeys, key_id: str) -> list[str]:
     """Return the secrets that may sign requests for a key, the newest first, valid or not. Reads the database."""
     kept = None if keys.secrets is None else keys.secrets.get(KEPT_AS.format(key_id))
     return kept.decode().split("\n") if kept else []

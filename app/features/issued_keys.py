@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.access.grants import parse_rate
-from app.access.keys import KEY_ID, Key, Keys, KeyTerms, digest_of, find_key, split_token, to_key, token_of
+from app.access.keys import KEY_ID, ApiKeys, Key, KeyTerms, digest_of, find_key, split_token, to_key, token_of
 from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS
 from app.errors import Conflict, InvalidInput
@@ -43,7 +43,7 @@ class NewKey:
         return split_token(self.token)[1]
 
 
-def create_key(keys: Keys, terms: KeyTerms, *, signs: bool = False) -> NewKey:
+def create_key(keys: ApiKeys, terms: KeyTerms, *, signs: bool = False) -> NewKey:
     """Create a key; with `signs`, its holder may sign requests with it.
 
     Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
@@ -65,19 +65,19 @@ def create_key(keys: Keys, terms: KeyTerms, *, signs: bool = False) -> NewKey:
     return NewKey(to_key(row), token_of(terms.id, secret), signs)
 
 
-def read_key(keys: Keys, key_id: str) -> Key:
+def read_key(keys: ApiKeys, key_id: str) -> Key:
     """Return a key. Raises NotFound ``key_not_found``."""
     with keys.database.read() as connection:
         return find_key(connection, key_id)
 
 
-def list_keys(keys: Keys, cursor: str | None = None, limit: int = 100) -> Page[Key]:
+def list_keys(keys: ApiKeys, cursor: str | None = None, limit: int = 100) -> Page[Key]:
     """Return a page of the keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
     query = sa.select(API_KEYS)
     return read_page(keys.database, query, API_KEYS.c.key, to_key, listing="keys", cursor=cursor, limit=limit)
 
 
-def rotate_key(keys: Keys, key_id: str, grace_s: float = 0) -> NewKey:
+def rotate_key(keys: ApiKeys, key_id: str, grace_s: float = 0) -> NewKey:
     """Give a key a new secret. The previous one works for `grace_s` more seconds, older ones stop working.
 
     Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
@@ -98,7 +98,7 @@ def rotate_key(keys: Keys, key_id: str, grace_s: float = 0) -> NewKey:
     return NewKey(key, token_of(key_id, secret), bool(signing))
 
 
-def revoke_key(keys: Keys, key_id: str) -> Key:
+def revoke_key(keys: ApiKeys, key_id: str) -> Key:
     """Revoke a key for good; in this process at once. A second revocation changes nothing.
 
     Raises NotFound ``key_not_found``.
@@ -113,7 +113,7 @@ def revoke_key(keys: Keys, key_id: str) -> Key:
     return key
 
 
-def declare_keys(keys: Keys, declared: Iterable[tuple[KeyTerms, str]]) -> None:
+def declare_keys(keys: ApiKeys, declared: Iterable[tuple[KeyTerms, str]]) -> None:
     """Create or update the keys that a file declares; delete those that it declared before and no longer does.
 
     A secret is taken from the file only if it has changed there since the last start, so that the file does not bring
@@ -152,7 +152,7 @@ def check_terms(terms: KeyTerms) -> KeyTerms:
     return replace(terms, galleries=frozenset(clean_id(gallery, "gallery") for gallery in terms.galleries))
 
 
-def _keep_secrets(keys: Keys, key_id: str, kept: list[str]) -> None:
+def _keep_secrets(keys: ApiKeys, key_id: str, kept: list[str]) -> None:
     if keys.secrets is not None:
         keys.secrets.put(KEPT_AS.format(key_id), "\n".join(kept).encode())
 

@@ -22,8 +22,8 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
     Raises NotLive if the gallery requires liveness and one of the faces is not live.
     """
     gate = operations.open_gate("off", gallery.liveness)
-    with operations.use_in(gallery) as used:
-        photo = operations.embed_all(image, used, gate)
+    with operations.use_in(gallery) as opened:
+        photo = operations.embed_all(image, opened, gate)
     for face in photo.faces:
         gate.check(face)
     return photo
@@ -35,9 +35,9 @@ def examine(operations: Operations, gallery: Gallery, image: bytes, quality: Qua
     Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
     gate = operations.open_gate(None, gallery.liveness)
-    with operations.use_in(gallery) as used:
+    with operations.use_in(gallery) as opened:
         chosen = operations.choose_enrollable(image, quality, gate)
-        (chosen,) = operations.embed_live({"image": chosen}, used, gate)
+        (chosen,) = operations.embed_live({"image": chosen}, opened, gate)
         return chosen
 
 

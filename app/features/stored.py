@@ -32,8 +32,8 @@ def decode_crop(jpeg: bytes) -> Pixels:
 def embed_crops(embedders: Embedders, package: str, jpegs: Sequence[bytes]) -> list[Template | None]:
     """Return the templates of stored crops by a package; None for those that can't be decoded."""
     pixels = [crop_pixels(jpeg) for jpeg in jpegs]
-    with embedders.use(package) as used:
-        made = iter(used.embedder.embed([crop for crop in pixels if crop is not None])[0])
+    with embedders.use(package) as opened:
+        made = iter(opened.embedder.embed([crop for crop in pixels if crop is not None])[0])
     return [None if crop is None else next(made) for crop in pixels]
 
 

@@ -34,7 +34,7 @@ _HEADERS = (
 
 
 @dataclass(slots=True)
-class Entry:
+class TarEntry:
     """One entry, to be read before the next one. ``problem``: the code of the reason to reject it, or None."""
 
     name: str
@@ -66,7 +66,7 @@ class _Tar(tarfile.TarFile):
     shared_bytes = 0
 
 
-class _Header(tarfile.TarInfo):
+class _TarHeader(tarfile.TarInfo):
     """Rejects headers that would fill the memory, the stack, or the processor's time."""
 
     def _proc_member(self, tar: _Tar) -> Any:
@@ -106,7 +106,7 @@ class _Again:
         return self._content
 
 
-def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[Entry]:
+def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[TarEntry]:
     """Yield the entries of a tar or tar.gz stream, except folders; read at most `max_bytes` of it, unpacked.
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large``.
@@ -116,7 +116,7 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
     limited = _Limited(_Unzipped(packed) if zipped else packed, max_bytes)
     open_tar: Any = _Tar.open  # its stubs expect a file; a stream needs only `read`
     with _reading():
-        tar = open_tar(fileobj=limited, mode="r|", bufsize=READ_AT_ONCE, tarinfo=_Header, errors="surrogateescape")
+        tar = open_tar(fileobj=limited, mode="r|", bufsize=READ_AT_ONCE, tarinfo=_TarHeader, errors="surrogateescape")
     while True:
         with _reading():
             member = tar.next()
@@ -129,7 +129,7 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
             regular = member.isreg() and not member.issparse()
             with _reading():
                 file = tar.extractfile(member) if regular else None
-            yield Entry(_plain(member.name), member.size, regular, _problem(member), file)
+            yield TarEntry(_plain(member.name), member.size, regular, _problem(member), file)
     if not limited.ended_well:
         raise truncated()
 

@@ -94,7 +94,7 @@ def _content_of(upload: File, index: int, name: str | None, data: bytes) -> byte
     return data
 
 
-class _Place(Enum):
+class _FormPart(Enum):
     """The part of a form that is read next."""
 
     PREAMBLE = auto()
@@ -114,7 +114,7 @@ class FormReader:
             raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
         self._first = re.compile(rb"(?:\A|\n)--" + re.escape(boundary))
         self._delimiter = b"\r\n--" + boundary
-        self._place = _Place.PREAMBLE
+        self._place = _FormPart.PREAMBLE
         self._held = b""
         """Bytes that were not parsed yet, since the next ones may complete them."""
         self._index = -1
@@ -127,33 +127,33 @@ class FormReader:
         """
         data, at = self._held + data, 0
         pieces: list[tuple[int, str, bytes]] = []
-        while self._place is not _Place.END:
-            if self._place is _Place.CONTENT:
+        while self._place is not _FormPart.END:
+            if self._place is _FormPart.CONTENT:
                 end = data.find(self._delimiter, at)
                 whole = end if end >= 0 else max(at, len(data) - len(self._delimiter) + 1)
                 pieces.append((self._index, self._name, data[at:whole]))
                 at = whole
                 if end < 0:
                     break
-                at, self._place = end + len(self._delimiter), _Place.HEAD
-            elif self._place is _Place.PREAMBLE:
+                at, self._place = end + len(self._delimiter), _FormPart.HEAD
+            elif self._place is _FormPart.PREAMBLE:
                 found = self._first.search(data, 0, MAX_PART_HEADER)
                 if found is None and len(data) > MAX_PART_HEADER:
                     raise malformed()
                 if found is None:
                     break
-                at, self._place = found.end(), _Place.HEAD
+                at, self._place = found.end(), _FormPart.HEAD
             elif data.startswith(b"--", at):
-                self._place = _Place.END
+                self._place = _FormPart.END
             elif (head := read_part_head(data, at)) is None:
                 break
             else:
-                (self._name, at), self._place = head, _Place.CONTENT
+                (self._name, at), self._place = head, _FormPart.CONTENT
                 self._index += 1
-        self._held = data[at:] if self._place is not _Place.END else b""
+        self._held = data[at:] if self._place is not _FormPart.END else b""
         return pieces
 
     def finish(self) -> None:
         """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
-        if self._place is not _Place.END:
+        if self._place is not _FormPart.END:
             raise cut_short()

@@ -70,18 +70,18 @@ from app.package.folders import Package
 from app.search.types import (
     Changes,
     FaceBlock,
+    FaceChange,
     GalleryState,
     IndexSpec,
     LogPosition,
     Match,
     Moved,
     Removed,
-    Step,
 )
 from app.types import Sizes, utc_now
 
 BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
-Entry: TypeAlias = tuple[str, int, int | None]
+LogEntry: TypeAlias = tuple[str, int, int | None]
 """The kind of change, the subject's key (of a MOVE the new one), and the face's key or None for all."""
 STAMP_BITS = 63
 """Bits of a random stamp: as many as fit in a signed integer of 64 bits."""
@@ -109,7 +109,7 @@ class Change:
     now: str = field(default_factory=utc_now)
     overwrites: bool = False
     """Whether something is deleted or replaced, so that SQLite's files must be scrubbed."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     """The entries to write to the change log at the end."""
 
     def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
@@ -507,7 +507,7 @@ class ChangeReader:
             return None
         if rows[-1].number - since.number != len(rows) - 1:
             return None
-        entries, steps, blobs = rows[: limit + 1], list[Step](), self._blobs
+        entries, steps, blobs = rows[: limit + 1], list[FaceChange](), self._blobs
         for kind, group in groupby(entries[1:], key=attrgetter("kind")):  # consecutive additions become one block
             if kind == ADD:
                 there = [

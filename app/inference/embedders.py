@@ -88,7 +88,7 @@ def _read_again(package: Package) -> Package | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class OpenedModel:
     """An open package: its embedder, and its manifest's present operating points."""
 
     id: str
@@ -226,7 +226,7 @@ class Embedders:
             raise
 
     @contextmanager
-    def use(self, package_id: str) -> Iterator[Model]:
+    def use(self, package_id: str) -> Iterator[OpenedModel]:
         """Keep the package open while the block runs; open it first if needed.
 
         Raises Unusable ``package_unavailable`` (``details.reason``: not installed, file missing, changed …) and
@@ -248,7 +248,7 @@ class Embedders:
             except Unusable as error:
                 message = f"The model package {package_id} can't be used: {error.message}"
                 raise PackageUnavailable(message, package=package_id, reason=error.code) from error
-            yield Model(package_id, embedder, self.thresholds(package_id))
+            yield OpenedModel(package_id, embedder, self.thresholds(package_id))
         finally:
             with self._lock:
                 slot.users -= 1

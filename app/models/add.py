@@ -57,7 +57,7 @@ DETECTOR_OUTPUT = Tensor(
     meaning="an anchor's box (centre, logarithms of the sides), five landmarks (x, y), both in strides, score 0-1",
 )
 Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,8 @@ def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Pack
 
 
 def within(
-    seconds: float, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-) -> Result:
+    seconds: float, work: Callable[Arguments, ResultT], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> ResultT:
     """Run ``work`` in a subprocess, since a model's graph may loop for ever, and return its result.
 
     The arguments and the result of ``work`` must be picklable.
@@ -253,7 +253,7 @@ def within(
         receiver.close()
     if isinstance(outcome, LikenessError | OSError):
         raise outcome
-    result: Result = outcome
+    result: ResultT = outcome
     return result
 
 

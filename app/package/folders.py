@@ -103,14 +103,14 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class PackageScan:
     """The packages in a folder, by id, and the folders that were skipped."""
 
     packages: dict[str, Package]
     skipped: tuple[Skipped, ...]
 
 
-def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
+def scan_packages(models_dir: Path, data_dir: Path | None = None) -> PackageScan:
     """Read the manifest of every folder in ``models_dir`` that has one; skip those that can't be used.
 
     With ``data_dir``, the data folder, packages that were added there, and calibrations measured there, are read too.
@@ -135,7 +135,7 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
             skipped.append(Skipped(folder, message))
         else:
             packages[package.id] = package
-    return Scan(packages, tuple(skipped))
+    return PackageScan(packages, tuple(skipped))
 
 
 def find_packages(models_dir: Path, data_dir: Path | None = None) -> dict[str, Package]:

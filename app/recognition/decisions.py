@@ -54,7 +54,7 @@ SCORE_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class DefaultRates:
     """The rates of an identification without requested ones. Both hold: the stricter of the two thresholds decides."""
 
     fmr: float
@@ -150,7 +150,7 @@ def identify_point(
     thresholds: Thresholds,
     fmr: float | None,
     fpir: float | None,
-    default: Defaults,
+    default: DefaultRates,
     sizes: Sizes,
     *,
     length: float = 1.0,

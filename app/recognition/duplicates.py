@@ -19,7 +19,7 @@ from app.gallery.records import Candidate
 from app.gallery.service import GallerySearch
 from app.gallery.text import clean_id, is_unnamed
 from app.package.thresholds import Thresholds, fuse
-from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, AnsweredScores, DefaultRates, identify_point, verify_point
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9
@@ -128,7 +128,7 @@ def check_faces(
     mean, length = fuse(np.stack([template.vector for template in templates])) if track else (None, 1.0)
     conflict_at = None
     if measured.calibration is not None:
-        rates, sizes = Defaults(fmr, CONFLICT_FPIR), searched.sizes
+        rates, sizes = DefaultRates(fmr, CONFLICT_FPIR), searched.sizes
         conflict_at = identify_point(measured, None, None, rates, sizes, length=length).threshold
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [

@@ -24,7 +24,7 @@ from app.face.quality import QualityLevel
 from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
 from app.gallery.service import Enrolled, Galleries, GallerySearch
-from app.inference.embedders import Embedders, Model
+from app.inference.embedders import Embedders, OpenedModel
 from app.package.thresholds import Thresholds, fuse
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
@@ -32,7 +32,7 @@ from app.recognition.decisions import (
     AnsweredScores,
     Assigned,
     Chosen,
-    Defaults,
+    DefaultRates,
     Identification,
     Probes,
     RuledOut,
@@ -113,7 +113,7 @@ class Operations:
         self._embedders = embedders
         self.galleries, self._store = galleries, galleries.store
         self._gates = gates
-        self.defaults = Defaults(fmr, fpir)
+        self.defaults = DefaultRates(fmr, fpir)
         self._own_thresholds = own_thresholds or (lambda _, package: package.without_gallery("not_measured"))
         self._observers = observers or {}
 
@@ -131,14 +131,14 @@ class Operations:
         return package if gallery.calibration == "package" else self._own_thresholds(gallery, package)
 
     @contextmanager
-    def use_in(self, gallery: Gallery, package: str | None = None) -> Iterator[Model]:
+    def use_in(self, gallery: Gallery, package: str | None = None) -> Iterator[OpenedModel]:
         """Keep a package open, by default the one that probes of the gallery are embedded with, with the operating
         points that decide in the gallery."""
-        with self._embedders.use(package or self.galleries.probed_by(gallery)) as used:
+        with self._embedders.use(package or self.galleries.probed_by(gallery)) as opened:
             if gallery.calibration == "package":
-                yield used
+                yield opened
             else:
-                yield replace(used, thresholds=self._own_thresholds(gallery, used.thresholds))
+                yield replace(opened, thresholds=self._own_thresholds(gallery, opened.thresholds))
 
     def open_gate(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
         """Return the gate of a request for what it asks, else the default; a default of `require` always holds.
@@ -165,8 +165,8 @@ class Operations:
         ``model`` is `name` or `name@version`; None means the default package.
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
-        with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self.embed_all(image, used), used.id
+        with self._embedders.use(self._embedders.choose(model).id) as opened:
+            return self.embed_all(image, opened), opened.id
 
     def verify(
         self,
@@ -193,23 +193,23 @@ class Operations:
         `embed` raises for ``model``, and what `open_gate` raises.
         """
         gate = self.open_gate(liveness)
-        with self._embedders.use(self._embedders.choose(model).id) as used:
-            verify_point(used.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
+        with self._embedders.use(self._embedders.choose(model).id) as opened:
+            verify_point(opened.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
             sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
             gates = {name: gate if liveness_of in {"both", name} else OFF for name in sides}
             if track:
-                side1, side2 = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
+                side1, side2 = (self._fused(sides[name][0], name, quality, opened, gates[name]) for name in sides)
             else:
                 calls = {
                     name: partial(self.choose, images[0], name, gates[name], index)
                     for name, (images, index) in sides.items()
                 }
-                side1, side2 = self.embed_live(self._side_by_side(calls), used, gate)
-            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=side1.length, other=side2.length)
+                side1, side2 = self.embed_live(self._side_by_side(calls), opened, gate)
+            point = verify_point(opened.thresholds, fmr, self.defaults.fmr, length=side1.length, other=side2.length)
         score = cosine(template_of(side1.face), template_of(side2.face))
-        warnings = population_warnings(used.thresholds, population, point)
+        warnings = population_warnings(opened.thresholds, population, point)
         worse = min(side1.face.quality.score, side2.face.quality.score)
-        return Verified(*decide(score, point, worse, quality), score, point, side1, side2, used.id, warnings)
+        return Verified(*decide(score, point, worse, quality), score, point, side1, side2, opened.id, warnings)
 
     def verify_subject(
         self,
@@ -233,15 +233,15 @@ class Operations:
         """
         gate = self.open_gate(liveness, gallery.liveness)
         searched = self.galleries.open_search(gallery)
-        with self.use_in(gallery, searched.package) as used:
-            thresholds = used.thresholds
+        with self.use_in(gallery, searched.package) as opened:
+            thresholds = opened.thresholds
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
             if track:
-                chosen = self._fused(images, "image", quality, used, gate)
+                chosen = self._fused(images, "image", quality, opened, gate)
             else:
                 (image,) = images
-                (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, used, gate)
+                (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, opened, gate)
             probe, stages = template_of(chosen.face), dict[str, float]()
             with timed(stages, "search"):
                 found = searched.verify(subject, probe)
@@ -268,17 +268,19 @@ class Operations:
             chosen=chosen,
             nearest_other=nearest[0] if nearest else None,
             stages=stages,
-            model=used.id,
+            model=opened.id,
             warnings=warnings,
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
         )
 
-    def _fused(self, images: Sequence[bytes], name: str, quality: QualityLevel, used: Model, gate: Gate) -> Chosen:
+    def _fused(
+        self, images: Sequence[bytes], name: str, quality: QualityLevel, opened: OpenedModel, gate: Gate
+    ) -> Chosen:
         """Return the face that a track's images show, with their fused template.
 
         Raises NoFace, which has the field's ``name``, NotLive, and what decoding raises.
         """
-        probes = self._fuse_track(images, quality, used, gate)
+        probes = self._fuse_track(images, quality, opened, gate)
         if not probes.templates:
             raise NoFace(f"no image shows a face of at least the quality `{quality.value}`", image=name)
         return Chosen(probes.photo, choose_face(probes.photo), probes.length, probes.track)
@@ -306,16 +308,16 @@ class Operations:
         """
         gate = self.open_gate(liveness, gallery.liveness)
         searched = self.galleries.open_search(gallery)
-        with self.use_in(gallery, searched.package) as used:
-            thresholds, sizes = used.thresholds, searched.sizes
+        with self.use_in(gallery, searched.package) as opened:
+            thresholds, sizes = opened.thresholds, searched.sizes
             rates = fmr, fpir, self.defaults
             point = identify_point(thresholds, *rates, sizes, fused_scores=True)  # fails before any work on the photo
             if track:
-                probes = self._fuse_track(images, quality, used, gate)
+                probes = self._fuse_track(images, quality, opened, gate)
                 point = identify_point(thresholds, *rates, sizes, length=probes.length, fused_scores=True)
             else:
                 (image,) = images
-                photo = self.embed_all(image, used, gate)
+                photo = self.embed_all(image, opened, gate)
                 embedded = {place: face.template for place, face in enumerate(photo.faces) if face.template is not None}
                 probes = Probes(photo, list(embedded), list(embedded.values()))
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
@@ -346,7 +348,7 @@ class Operations:
             for place, face in enumerate(photo.faces)
         )
         fused_by = probes.track, probes.length
-        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings, *fused_by)
+        return Identification(photo, faces, point, sum(sizes.values()), stages, opened.id, warnings, *fused_by)
 
     def enroll(
         self,
@@ -381,8 +383,8 @@ class Operations:
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
-            with self._embedders.use(gallery.embedder) as used:
-                taken = dict(zip(taken, self.embed_chosen(taken.values(), used), strict=True))
+            with self._embedders.use(gallery.embedder) as opened:
+                taken = dict(zip(taken, self.embed_chosen(taken.values(), opened), strict=True))
             if any(chosen.poor for chosen in taken.values()):
                 taken, turned = self._without_unmatched(gallery, subject, taken, tell=tell)
                 rejected += turned
@@ -419,7 +421,7 @@ class Operations:
             rejected=tuple(replace(photo, objections=photo.objections.named(ids)) for photo in rejected),
             chosen=tuple(faces),
             stages=stages,
-            model=used.id,
+            model=opened.id,
             track=tuple(taken) if track else None,
         )
 
@@ -513,8 +515,8 @@ class Operations:
         ``search_unavailable``).
         """
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
-        with self._embedders.use(package.id) as used:
-            return self.galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
+        with self._embedders.use(package.id) as opened:
+            return self.galleries.create_gallery(gallery, opened.id, opened.embedder.dimension, **settings)
 
     def add(
         self,
@@ -542,7 +544,7 @@ class Operations:
 
     # Steps over the photos of a request
 
-    def embed_all(self, image: bytes, used: Model, gate: Gate = OFF) -> Photo:
+    def embed_all(self, image: bytes, opened: OpenedModel, gate: Gate = OFF) -> Photo:
         """Return the photo with all faces judged, and templates of those that the gate accepts and that could be
         aligned."""
         photo = self._reader.detect(image, gate.cuts)
@@ -551,7 +553,7 @@ class Operations:
             (photo,) = gate.judged([photo], [places])
             places = gate.accepted(photo)
         which = [place for place in places if photo.faces[place].crop is not None]
-        (photo,) = embed_faces([photo], used.embedder, [which])
+        (photo,) = embed_faces([photo], opened.embedder, [which])
         self.observe(photo.stages)
         return photo
 
@@ -601,7 +603,7 @@ class Operations:
             raise poor
         return Chosen(photo, choice, poor=poor)
 
-    def _fuse_track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:
+    def _fuse_track(self, images: Sequence[bytes], level: QualityLevel, opened: OpenedModel, gate: Gate) -> Probes:
         """Fuse the most prominent faces of images that show one person into one probe.
 
         Faces below the quality ``level`` and faces that could not be aligned are left out; if all are, there is
@@ -616,10 +618,10 @@ class Operations:
         }
         if not good:
             return Probes(replace(photos[0], faces=()), (), (), track=())
-        faces = self.embed_live(good, used, gate)
+        faces = self.embed_live(good, opened, gate)
         vector, length = fuse(np.stack([template_of(chosen.face).vector for chosen in faces]))
         best = max(faces, key=lambda chosen: chosen.face.quality.score)
-        template = Template(vector, used.id)
+        template = Template(vector, opened.id)
         photo = replace(best.photo, faces=(replace(best.face, template=template),))
         return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
 
@@ -632,22 +634,22 @@ class Operations:
                 self.observe({"liveness": photo.stages["liveness"]})
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
-    def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
+    def embed_chosen(self, chosen: Collection[Chosen], opened: OpenedModel) -> list[Chosen]:
         """Embed only the chosen faces, in one batch."""
         which = [[face.choice.index] for face in chosen]
-        photos = embed_faces([face.photo for face in chosen], used.embedder, which)
+        photos = embed_faces([face.photo for face in chosen], opened.embedder, which)
         for photo in photos:
             self.observe({"embed": photo.stages["embed"]})
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
-    def embed_live(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
+    def embed_live(self, chosen: Mapping[str, Chosen], opened: OpenedModel, gate: Gate) -> list[Chosen]:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is not live."""
         if gate.judge is None:
-            return self.embed_chosen(chosen.values(), used)
+            return self.embed_chosen(chosen.values(), opened)
         judged = self._judge(chosen.values(), gate)
         for name, face in zip(chosen, judged, strict=True):
             gate.check(face.face, image=name)
-        return self.embed_chosen(judged, used)
+        return self.embed_chosen(judged, opened)
 
 
 def ranked(
@@ -698,8 +700,8 @@ def to_store(embedders: Embedders, home: Gallery, faces: Sequence[tuple[str, Fac
             if package not in templates and face.crop is not None
         ]
         if lacking:
-            with embedders.use(package) as used:
-                embedded, _ = used.embedder.embed([crop for _, crop in lacking])
+            with embedders.use(package) as opened:
+                embedded, _ = opened.embedder.embed([crop for _, crop in lacking])
             for (templates, _), template in zip(lacking, embedded, strict=True):
                 templates[package] = template
     stored = []

@@ -4,7 +4,7 @@ It knows only keys and vectors, and keeps one row per face. Rows are only append
 masked and without its vector, until the rest is copied into new rows; a face that moves to another subject is removed
 and appended. So a view can be read without a lock.
 
-`Index.begin` makes one pass over the rows for all probes, and `Index._answer` ends the search for each of them.
+`Index.begin` makes one pass over the rows for all probes, and `Index._finish` ends the search for each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from app.choices import GpuSearch, IndexKind
 from app.memory import room_to_grow
 from app.search.quantised import NO_ROW, ByteScan, Levels, Near, Scan, encode, merged, nothing_near, rounding
-from app.search.types import Answer, Difference, FaceBlock, Keys, Match
+from app.search.types import Difference, FaceBlock, FinishSearch, Keys, Match
 from app.types import Sizes, Vector, Vectors
 
 BLAS_FROM_QUERIES = 4
@@ -454,9 +454,9 @@ class Index:
 
         Fewer are returned only if the index has fewer subjects.
         """
-        return [answer(limit) for answer in self.begin(vectors, limit)]
+        return [finish(limit) for finish in self.begin(vectors, limit)]
 
-    def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
+    def begin(self, vectors: Vectors, limit: int) -> list[FinishSearch]:
         """Make one pass for all probes; return a function for each that scores the found rows on the calling thread."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.sizes:
@@ -472,7 +472,7 @@ class Index:
         else:
             view, there, near = on_gpu
             near = merged([near, self._nearest(view, probes, fetch, start=there)], fetch)
-        return [partial(self._answer, view, probe, near, place) for place, probe in enumerate(probes)]
+        return [partial(self._finish, view, probe, near, place) for place, probe in enumerate(probes)]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Compare each probe, (Q, D) unit float32, with one subject; None if it has no face."""
@@ -513,7 +513,7 @@ class Index:
             seen += len(ours)
         return Difference(tuple(missing), tuple(different), len(keys) - seen)
 
-    def _answer(self, view: View, probe: Vector, near: Near, place: int, limit: int) -> list[Match]:
+    def _finish(self, view: View, probe: Vector, near: Near, place: int, limit: int) -> list[Match]:
         """Return the `limit` best subjects, from the found rows, or from more if others could be among the best."""
         fetch = max(FETCH_MIN, near.rows.shape[1])
         while (best := view.best_near(probe, near, place, limit)) is None:
@@ -524,7 +524,7 @@ class Index:
             return matches
         with self._lock:  # rare: rows have moved meanwhile
             view = self._rows.view()
-            return self._answer(view, probe, self._nearest(view, probe[None], fetch), 0, limit)
+            return self._finish(view, probe, self._nearest(view, probe[None], fetch), 0, limit)
 
     def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
         """Return rows and scores as matches, with the scores of the subjects' mean templates. Weighting the mean by

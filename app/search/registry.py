@@ -27,9 +27,9 @@ from app.db.engine import Database
 from app.errors import Conflict, GalleryNotFound, InvalidInput, LikenessError, NotFound, Overloaded, PackageMismatch
 from app.machine import cores
 from app.search.types import (
-    Answer,
     Difference,
     FaceSource,
+    FinishSearch,
     Followed,
     GalleryState,
     Indexed,
@@ -59,7 +59,7 @@ class Searchable(Protocol):
         """Return for each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first."""
         ...
 
-    def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
+    def begin(self, vectors: Vectors, limit: int) -> list[FinishSearch]:
         """Begin such a search; return a function for each probe that ends it, on the calling thread."""
         ...
 
@@ -458,10 +458,10 @@ class SharedSearches:
     def run(self, index: Searchable, probes: Vectors, limit: int, *, enrolling: bool = False) -> list[list[Match]]:
         """Search as `Searchable.search`; `enrolling`: for an enrollment. Raises Overloaded if too many wait."""
         if index.quick:
-            answers = index.begin(probes, limit)
+            begun = index.begin(probes, limit)
         else:
-            answers = (self._for_enrollments if enrolling else self._searches).run([_Search(index, probes, limit)])[0]
-        return [answer(limit) for answer in answers]  # exact scores on this thread, not in the batch
+            begun = (self._for_enrollments if enrolling else self._searches).run([_Search(index, probes, limit)])[0]
+        return [finish(limit) for finish in begun]  # exact scores on this thread, not in the batch
 
     @contextmanager
     def enrolling(self) -> Iterator[None]:
@@ -489,16 +489,16 @@ class SharedSearches:
         self._for_enrollments.close()
 
 
-def _together(searches: list[_Search]) -> Sequence[list[Answer]]:
+def _together(searches: list[_Search]) -> Sequence[list[FinishSearch]]:
     """Begin searches of the same index in one pass."""
-    results: list[list[Answer]] = [[] for _ in searches]
+    results: list[list[FinishSearch]] = [[] for _ in searches]
     groups: dict[int, list[int]] = {}
     for place, search in enumerate(searches):
         groups.setdefault(id(search.index), []).append(place)
     for places in groups.values():
         group = [searches[place] for place in places]
         probes = np.concatenate([search.probes for search in group])
-        answers = iter(group[0].index.begin(probes, max(search.limit for search in group)))
+        begun = iter(group[0].index.begin(probes, max(search.limit for search in group)))
         for place, search in zip(places, group, strict=True):
-            results[place] = [next(answers) for _ in search.probes]
+            results[place] = [next(begun) for _ in search.probes]
     return results

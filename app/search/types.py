@@ -88,14 +88,14 @@ class Moved:
     subjects: Keys
 
 
-Step: TypeAlias = FaceBlock | Moved | Removed
+FaceChange: TypeAlias = FaceBlock | Moved | Removed
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of a gallery's faces after a position, in order; ``position`` is the place after it."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FaceChange, ...]
     position: LogPosition
     more: bool
     """Whether the log had further entries when it was read."""
@@ -125,7 +125,7 @@ class Match:
     length: float = 1.0
 
 
-Answer: TypeAlias = Callable[[int], list[Match]]
+FinishSearch: TypeAlias = Callable[[int], list[Match]]
 """Ends the search for one probe, on the calling thread. Takes the maximum number of subjects to return, which is not
 above that with which the search began; returns them best first."""
 

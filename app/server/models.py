@@ -18,8 +18,8 @@ from app.face.formats import Limits
 from app.inference.session import EmbedderSession, OnGpu, Session
 from app.models.opening import open_detector, open_prepared
 from app.models.prepare import prepare_apart, prepared
-from app.package.folders import Package, Scan, scan_packages, select
-from app.workers.parent import Stages
+from app.package.folders import Package, PackageScan, scan_packages, select
+from app.workers.parent import PipelineSettings
 from app.workers.start import Parent
 
 FOLDER = "models"
@@ -71,11 +71,7 @@ def open_models(settings: Settings) -> Models:
         session = EmbedderSession(embedder, _open(embedder, settings))
         opened.pop_all()
     return Models(
-        settings=settings,
-        detector_package=detector,
-        detector=finds,
-        embedder_package=embedder,
-        _default=session,
+        settings=settings, detector_package=detector, detector=finds, embedder_package=embedder, _default=session
     )
 
 
@@ -90,7 +86,7 @@ def _open_detector(package: Package, settings: Settings) -> Detector | Parent:
             message = "LIKENESS_PHOTO_WORKERS: workers find faces on the CPU, with one thread each; set it to 0"
             raise InvalidSetting(message, setting="LIKENESS_PHOTO_WORKERS")
         model = prepared(package, _cache(settings), "cpu")
-        return Parent(Stages(model, settings.min_face, image_limits(settings)))
+        return Parent(PipelineSettings(model, settings.min_face, image_limits(settings)))
     return open_detector(
         package,
         _cache(settings),
@@ -101,7 +97,7 @@ def _open_detector(package: Package, settings: Settings) -> Detector | Parent:
     )
 
 
-def _select(scan: Scan, name: str, task: str) -> Package:
+def _select(scan: PackageScan, name: str, task: str) -> Package:
     try:
         package = select(scan.packages, name)
     except Unusable as error:

@@ -26,7 +26,7 @@ from app.errors import LikenessError
 from app.face.detect import Detector
 from app.face.formats import Limits, heif_reader
 from app.pipeline import Pipeline
-from app.workers.worker import Terms, work
+from app.workers.worker import WorkerLimits, work
 
 SAMPLES = "JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"
 """Formats that Pillow can also write; a sample of each is read before the first worker starts."""
@@ -35,7 +35,7 @@ SIDE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class PipelineSettings:
     """The files and settings of a worker's pipeline."""
 
     detector: Path
@@ -48,7 +48,7 @@ class Stages:
 class Start:
     """A request to fork a worker; its end of a socket comes with this message. The answer is its process id."""
 
-    terms: Terms
+    limits: WorkerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def main() -> None:
             return
         request = pickle.loads(message)  # noqa: S301 - from the server
         if isinstance(request, Start):
-            server.send(pickle.dumps(_start(server, descriptors[0], pipeline, request.terms)))
+            server.send(pickle.dumps(_start(server, descriptors[0], pipeline, request.limits)))
         elif isinstance(request, End):
             server.send(pickle.dumps(_end(request.process)))
 
@@ -88,10 +88,10 @@ def _threads() -> int:
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
-def _prepared(stages: Stages) -> Pipeline:
+def _prepared(settings: PipelineSettings) -> Pipeline:
     """Load the detector and every reader, since workers can't open files."""
     cv2.setNumThreads(1)
-    pipeline = Pipeline(Detector(stages.detector, min_face=stages.min_face), stages.limits)
+    pipeline = Pipeline(Detector(settings.detector, min_face=settings.min_face), settings.limits)
     pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
     for name in SAMPLES:
         file = BytesIO()
@@ -103,7 +103,7 @@ def _prepared(stages: Stages) -> Pipeline:
     return pipeline
 
 
-def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, terms: Terms) -> int:
+def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, limits: WorkerLimits) -> int:
     parent = os.getpid()
     try:
         process = os.fork()
@@ -114,7 +114,7 @@ def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, terms: Te
         return process
     try:
         server.close()
-        work(socket.socket(fileno=descriptor), pipeline, terms, parent)
+        work(socket.socket(fileno=descriptor), pipeline, limits, parent)
     except BaseException:  # noqa: BLE001 - it must not continue as a second parent
         sys.excepthook(*sys.exc_info())
     os._exit(1)

@@ -17,8 +17,8 @@ from app.face.align import Cut
 from app.machine import memory_in_use
 from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, keep_crops
 from app.types import Photo
-from app.workers.start import PARENT_ENDED, Ended, Parent, Worker
-from app.workers.worker import Answer, Terms
+from app.workers.start import PARENT_ENDED, Ended, Parent, PhotoWorker
+from app.workers.worker import WorkerAnswer, WorkerLimits
 
 NICENESS = 5
 """Niceness of workers, so that nearly finished work goes first: the server, which makes templates and answers, gets
@@ -46,19 +46,20 @@ _log = logging.getLogger(__name__)
 class Crew:
     """Workers of one kind, at most ``count``. Safe to share between threads."""
 
-    def __init__(self, parent: Parent, count: int, terms: Terms | None, *, patience_s: float, kept_s: float) -> None:
+    def __init__(
+        self, parent: Parent, count: int, limits: WorkerLimits | None, *, patience_s: float, kept_s: float
+    ) -> None:
         """A photo waits at most ``patience_s``, and an idle worker is kept for ``kept_s``."""
         self.turns = Turns(count)
-        self._count = count
-        self.terms = terms
+        self._count, self.limits = count, limits
         self._parent, self._patience_s, self._kept_s = parent, patience_s, kept_s
-        self._idle: list[tuple[Worker, float]] = []
+        self._idle: list[tuple[PhotoWorker, float]] = []
         self._lock, self._filling = Lock(), Lock()
         self._closed = False
-        self.running: set[Worker] = set()
+        self.running: set[PhotoWorker] = set()
         """Every worker that is not known to have ended."""
 
-    def ask(self, image: bytes, cuts: Sequence[Cut]) -> Answer:
+    def ask(self, image: bytes, cuts: Sequence[Cut]) -> WorkerAnswer:
         """Return a worker's answer, in turn.
 
         Raises Ended, LikenessError (``request_timeout``), Overloaded, and Unusable ``workers_unusable``.
@@ -102,7 +103,7 @@ class Crew:
 
     def _checking(self) -> Callable[[], None]:
         """Return a function that raises when the work must end: with its request, or because the worker is stuck."""
-        latest = time.monotonic() + (STUCK * self.terms.seconds if self.terms else 0)
+        latest = time.monotonic() + (STUCK * self.limits.seconds if self.limits else 0)
 
         def check() -> None:
             check_deadline()
@@ -111,7 +112,7 @@ class Crew:
 
         return check
 
-    def _take(self) -> Worker:
+    def _take(self) -> PhotoWorker:
         while True:
             with self._lock:
                 if not self._idle:
@@ -132,14 +133,14 @@ class Crew:
                 with self._lock:
                     self._idle.insert(0, (worker, time.monotonic()))
 
-    def _start(self) -> Worker:
-        if self.terms is None or self._closed:
+    def _start(self) -> PhotoWorker:
+        if self.limits is None or self._closed:
             raise Unusable("Photo workers have not started.", code="workers_unusable")
-        worker = self._parent.start(self.terms)
+        worker = self._parent.start(self.limits)
         self.running.add(worker)
         return worker
 
-    def _end(self, worker: Worker) -> str:
+    def _end(self, worker: PhotoWorker) -> str:
         if worker not in self.running:
             return "ended"
         self.running.discard(worker)
@@ -172,8 +173,8 @@ class PhotoWorkers:
         """
         rest = memory * (1 - SMALL_SHARE)
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
-        small = Terms(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, NICENESS, COSTLY_PIXELS)
-        large = Terms(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, COSTLY_NICENESS, math.inf)
+        small = WorkerLimits(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, NICENESS, COSTLY_PIXELS)
+        large = WorkerLimits(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, COSTLY_NICENESS, math.inf)
         self._small = Crew(self._parent, self._count, small, patience_s=math.inf, kept_s=math.inf)
         self._costly = Crew(self._parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
         self._small.tend()
@@ -238,7 +239,7 @@ class PhotoWorkers:
                 raise InvalidImage(UNREADABLE)
             crew = self._costly
 
-    def _asked(self, crew: Crew, image: bytes, cuts: Sequence[Cut]) -> Answer:
+    def _asked(self, crew: Crew, image: bytes, cuts: Sequence[Cut]) -> WorkerAnswer:
         try:
             return crew.ask(image, cuts)
         except LikenessError as error:

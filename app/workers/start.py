@@ -19,8 +19,8 @@ import app
 from app.errors import Unusable
 from app.face.align import Cut
 from app.workers import wire
-from app.workers.parent import NONE, End, Stages, Start
-from app.workers.worker import Answer, Terms
+from app.workers.parent import NONE, End, PipelineSettings, Start
+from app.workers.worker import WorkerAnswer, WorkerLimits
 
 START_S = 60.0
 """Seconds for the parent to load its libraries, which takes one second on an idle machine."""
@@ -46,9 +46,9 @@ class Ended(Exception):
 class Parent:
     """The process that workers are forked from. Safe to share between threads; it is restarted when it has ended."""
 
-    def __init__(self, stages: Stages) -> None:
+    def __init__(self, settings: PipelineSettings) -> None:
         """Start the parent. Raises Unusable ``workers_unusable`` if it does not start."""
-        self._stages = stages
+        self._settings = settings
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -62,24 +62,24 @@ class Parent:
         """Return its process id."""
         return self._process.pid if self._process else NONE
 
-    def start(self, terms: Terms) -> Worker:
+    def start(self, limits: WorkerLimits) -> PhotoWorker:
         """Return a new worker; one that ends before it is ready is replaced. Raises Unusable ``workers_unusable``."""
         for _ in range(TRIES - 1):
             with suppress(wire.Broken, OSError):
-                return self._start(terms)
+                return self._start(limits)
         try:
-            return self._start(terms)
+            return self._start(limits)
         except (wire.Broken, OSError) as error:
             raise _unusable(f"none becomes ready: {error}") from error
 
-    def _start(self, terms: Terms) -> Worker:
+    def _start(self, limits: WorkerLimits) -> PhotoWorker:
         ours, theirs = socket.socketpair()
         process = NONE
         try:
             with theirs:
-                process = self._ask(Start(terms), theirs)
+                process = self._ask(Start(limits), theirs)
             ours.settimeout(FORK_S)
-            return Worker(process, ours, wire.decode(tuple[str, ...], *wire.receive(ours)))
+            return PhotoWorker(process, ours, wire.decode(tuple[str, ...], *wire.receive(ours)))
         except (wire.Broken, OSError, Unusable):
             ours.close()
             if process != NONE:
@@ -136,7 +136,7 @@ class Parent:
                 pass_fds=[theirs.fileno()],
             )
         try:
-            self._control.send(pickle.dumps(self._stages))
+            self._control.send(pickle.dumps(self._settings))
             self.threads = self._hear()
         except (OSError, EOFError, wire.Broken) as error:
             self._stop()
@@ -161,7 +161,7 @@ def _unusable(reason: str) -> Unusable:
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class PhotoWorker:
     """One process that reads photos, and the socket to it; for one thread at a time."""
 
     process: int
@@ -173,7 +173,7 @@ class Worker:
         """Return whether it waits for a photo; a worker that has ended has closed its socket."""
         return not self._readable(0)
 
-    def ask(self, image: bytes, cuts: Sequence[Cut], check: Callable[[], None]) -> Answer:
+    def ask(self, image: bytes, cuts: Sequence[Cut], check: Callable[[], None]) -> WorkerAnswer:
         """Return the worker's answer. ``check`` is called regularly, and ends the wait by raising.
 
         Raises Ended if the worker ends, or doesn't send an answer; after this, and after an error of ``check``, the
@@ -184,7 +184,7 @@ class Worker:
             wire.send(self._peer, pickle.dumps(tuple(cuts)), [image])
             while not self._readable(LOOK_S):
                 check()
-            return wire.decode(Answer, *wire.receive(self._peer))
+            return wire.decode(WorkerAnswer, *wire.receive(self._peer))
         except (wire.Broken, OSError) as error:
             raise Ended(str(error)) from error
 

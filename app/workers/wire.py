@@ -104,7 +104,7 @@ def decode(kind: type[T], head: bytes, data: bytearray) -> T:
     """Return the value of type ``kind`` that `encode` wrote. Raises Broken if it isn't one."""
     arrays, declared = _Arrays(data), cast(Hashable, kind)
     try:
-        value: T = _reader(declared)(json.loads(head), arrays)
+        value: T = _decoder(declared)(json.loads(head), arrays)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise Broken(f"no {kind.__name__}: {error}") from error
     if arrays.at != len(data):
@@ -130,35 +130,35 @@ class _Arrays:
         return array if dtype.itemsize == 1 else array.copy()  # aligned
 
 
-Reader: TypeAlias = Callable[[Any, _Arrays], Any]
+Decoder: TypeAlias = Callable[[Any, _Arrays], Any]
 
 
 @cache
-def _reader(kind: Any) -> Reader:
+def _decoder(kind: Any) -> Decoder:
     """Return a function that makes a value of type ``kind`` from its JSON; it is made once for each type."""
     if get_origin(kind) is not None:
         return _generic(get_origin(kind), get_args(kind))
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        parts = [(field.name, _reader(hints[field.name])) for field in fields(kind)]
+        parts = [(field.name, _decoder(hints[field.name])) for field in fields(kind)]
         build: Any = kind
         return lambda value, arrays: build(**{name: part(value[name], arrays) for name, part in parts})
     return lambda value, _: _plainly(kind, value)
 
 
-def _generic(origin: Any, given: tuple[Any, ...]) -> Reader:
+def _generic(origin: Any, given: tuple[Any, ...]) -> Decoder:
     if alias := getattr(origin, "__value__", None):  # NDArray, from NumPy 2.5 on
-        return _reader(alias[given])
+        return _decoder(alias[given])
     if origin is np.ndarray:
         dtype = np.dtype(get_args(given[1])[0])
         return lambda value, arrays: arrays.take(dtype, *value)
     if origin is tuple:
-        read_item, read_items = _reader(given[0]), _reader(list)
+        read_item, read_items = _decoder(given[0]), _decoder(list)
         return lambda value, arrays: tuple([read_item(item, arrays) for item in read_items(value, arrays)])
     if origin is dict:
-        read_item, read_items = _reader(given[1]), _reader(dict)
+        read_item, read_items = _decoder(given[1]), _decoder(dict)
         return lambda value, arrays: {name: read_item(item, arrays) for name, item in read_items(value, arrays).items()}
-    (read,) = (_reader(member) for member in given if member is not type(None))  # a union with None
+    (read,) = (_decoder(member) for member in given if member is not type(None))  # a union with None
     return lambda value, arrays: None if value is None else read(value, arrays)
 
 

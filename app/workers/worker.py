@@ -21,7 +21,7 @@ from app.workers import limits, sandbox, wire
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkerLimits:
     """A worker's limits: ``memory`` in bytes besides what it starts with, ``seconds`` of processor time per photo,
     ``niceness`` added to its parent's, and the ``most_pixels`` that it decodes."""
 
@@ -32,7 +32,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer: the faces, or the error."""
 
     outcome: str
@@ -56,20 +56,20 @@ class Answer:
 ERRORS = {kind.__name__: kind for kind in InvalidInput.__subclasses__()}
 
 
-def refused(error: LikenessError) -> Answer:
-    """Return the error as an answer, from which `Answer.error` makes it again."""
+def refused(error: LikenessError) -> WorkerAnswer:
+    """Return the error as an answer, from which `WorkerAnswer.error` makes it again."""
     details = {name: json.dumps(value) for name, value in error.details.items()}
-    return Answer("refused", kind=type(error).__name__, code=error.code, message=error.message, details=details)
+    return WorkerAnswer("refused", kind=type(error).__name__, code=error.code, message=error.message, details=details)
 
 
-def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> None:
+def work(peer: socket.socket, pipeline: Pipeline, worker_limits: WorkerLimits, parent: int) -> None:
     """Answer each message (the cuts, then a photo) with the photo's faces until the server closes the socket; then, and
     after a failure, end this process."""
     limits.end_with_parent(parent)
     with suppress(OSError):  # forbidden
-        os.nice(terms.niceness)
-    limit_memory(terms.memory)
-    pipeline.limits = replace(pipeline.limits, most_pixels=terms.most_pixels)
+        os.nice(worker_limits.niceness)
+    limit_memory(worker_limits.memory)
+    pipeline.limits = replace(pipeline.limits, most_pixels=worker_limits.most_pixels)
     held = sandbox.enter()
     gc.enable()
     wire.send(peer, *wire.encode(held))
@@ -79,7 +79,7 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
             head, data = wire.receive(peer)
         except (wire.Broken, OSError):
             break
-        limits.limit_processor(terms.seconds)
+        limits.limit_processor(worker_limits.seconds)
         answer = _answer(pipeline, pickle.loads(head), data)  # noqa: S301 - from the server
         del data
         try:
@@ -91,15 +91,15 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     os._exit(0)
 
 
-def _answer(pipeline: Pipeline, cuts: Sequence[Cut], data: bytearray) -> Answer:
+def _answer(pipeline: Pipeline, cuts: Sequence[Cut], data: bytearray) -> WorkerAnswer:
     try:
-        return Answer("photo", pipeline.detect(bytes(data), cuts))
+        return WorkerAnswer("photo", pipeline.detect(bytes(data), cuts))
     except TooCostly:
-        return Answer("costly")
+        return WorkerAnswer("costly")
     except (MemoryError, Overloaded):  # what readers raise when memory runs out
-        return Answer("no_memory")
+        return WorkerAnswer("no_memory")
     except InvalidInput as error:
         return refused(error)
     except Exception as error:  # noqa: BLE001 - the worker's edge: the server must be answered
         text = f"{type(error).__name__}: {error}"
-        return Answer("no_memory" if "alloc" in text.lower() else "failed", message=text)
+        return WorkerAnswer("no_memory" if "alloc" in text.lower() else "failed", message=text)

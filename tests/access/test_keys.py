@@ -26,9 +26,9 @@ from app.access.keys import (
     KEY_ID,
     NO_ADDRESS,
     AdminKey,
+    ApiKeys,
     Guard,
     Key,
-    Keys,
     KeyTerms,
     address_group,
     digest_of,
@@ -73,19 +73,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def keys(database: Database, clock: Clock) -> Keys:
-    return Keys(database, clock=clock, monotonic=clock)
+def keys(database: Database, clock: Clock) -> ApiKeys:
+    return ApiKeys(database, clock=clock, monotonic=clock)
 
 
 @pytest.fixture
-def plain(tmp_path: Path, clock: Clock) -> Iterator[Keys]:
+def plain(tmp_path: Path, clock: Clock) -> Iterator[ApiKeys]:
     """Keys in SQLite alone, where the kind of the database does not matter."""
     give_database(tmp_path)
     with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as opened:
-        yield Keys(opened, clock=clock, monotonic=clock)
+        yield ApiKeys(opened, clock=clock, monotonic=clock)
 
 
-def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
+def test_a_key_grants_what_was_asked_for(keys: ApiKeys) -> None:
     terms = KeyTerms("door", frozenset({Scope.READ, Scope.ENROLL}), "The door", frozenset({"staff", "gäste/2"}), "10/s")
     made = create_key(keys, terms)
     assert {name: getattr(made.key, name) for name in asdict(terms)} == asdict(terms)
@@ -97,7 +97,7 @@ def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
     assert read_key(keys, "door") == made.key
 
 
-def test_admin_implies_every_scope_but_templates(keys: Keys) -> None:
+def test_admin_implies_every_scope_but_templates(keys: ApiKeys) -> None:
     grant = keys.check(create_key(keys, KeyTerms("root", frozenset({Scope.ADMIN}))).token)
     assert {scope for scope in Scope if scope not in grant.allowed} == {Scope.TEMPLATES}
     assert all(scope in ADMIN.allowed for scope in Scope)
@@ -106,20 +106,20 @@ def test_admin_implies_every_scope_but_templates(keys: Keys) -> None:
     assert Scope.ENROLL not in keys.check(create_key(keys, KeyTerms("reader", READ)).token).allowed
 
 
-def test_ids_are_taken_once_even_by_a_revoked_key(keys: Keys) -> None:
+def test_ids_are_taken_once_even_by_a_revoked_key(keys: ApiKeys) -> None:
     create_key(keys, KeyTerms("door", READ))
     revoke_key(keys, "door")
     with refused("key_exists", Conflict):
         create_key(keys, KeyTerms("door", READ))
 
 
-def test_an_id_that_could_not_be_told_from_the_secret_is_refused(plain: Keys) -> None:
+def test_an_id_that_could_not_be_told_from_the_secret_is_refused(plain: ApiKeys) -> None:
     for key_id in ("", "-a", "a-", "A", "a_b", "ä", "a" * 64, "a.b", "a\n"):
         with refused("invalid_key_id", InvalidInput):
             create_key(plain, KeyTerms(key_id, READ))
 
 
-def test_a_wrong_key_is_no_key(keys: Keys) -> None:
+def test_a_wrong_key_is_no_key(keys: ApiKeys) -> None:
     create_key(keys, KeyTerms("door", READ))
     wrong = ("", "lk_", "lk_door", "lk_door_", "lk_door_wrong", "lk_other_secret", "xx_door_secret", "lk_DOOR_x", "🗝")
     for token in wrong:
@@ -127,7 +127,7 @@ def test_a_wrong_key_is_no_key(keys: Keys) -> None:
             keys.check(token)
 
 
-def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock: Clock) -> None:
+def test_a_key_expires_even_between_two_looks_at_the_database(keys: ApiKeys, clock: Clock) -> None:
     made = create_key(keys, KeyTerms("door", READ, expires_at=utc_text(NOW + 0.5)))
     keys.check(made.token)
     clock.now += 0.4
@@ -138,12 +138,12 @@ def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock:
         keys.check(made.token)
 
 
-def test_a_key_that_would_have_expired_is_not_made(keys: Keys) -> None:
+def test_a_key_that_would_have_expired_is_not_made(keys: ApiKeys) -> None:
     with refused("invalid_expiry", InvalidInput):
         create_key(keys, KeyTerms("door", READ, expires_at=utc_text(NOW)))
 
 
-def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: Keys, clock: Clock) -> None:
+def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: ApiKeys, clock: Clock) -> None:
     first = create_key(keys, KeyTerms("door", READ))
     keys.check(first.token)
     second = rotate_key(keys, "door", grace_s=100)
@@ -161,10 +161,10 @@ def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: Keys, clock
 
 
 def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
-    keys: Keys, database: Database, clock: Clock
+    keys: ApiKeys, database: Database, clock: Clock
 ) -> None:
     made = create_key(keys, KeyTerms("door", READ))
-    elsewhere = Keys(database, clock=clock, monotonic=clock)
+    elsewhere = ApiKeys(database, clock=clock, monotonic=clock)
     keys.check(made.token)
     elsewhere.check(made.token)
     revoke_key(keys, "door")
@@ -179,20 +179,20 @@ def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
     assert revoke_key(keys, "door").revoked_at == utc_text(NOW), "the first revocation stands"
 
 
-def test_only_who_knows_the_secret_learns_that_a_key_was_revoked(keys: Keys) -> None:
+def test_only_who_knows_the_secret_learns_that_a_key_was_revoked(keys: ApiKeys) -> None:
     create_key(keys, KeyTerms("door", READ))
     revoke_key(keys, "door")
     with refused("wrong_key", InvalidInput):
         keys.check("lk_door_guess")
 
 
-def test_what_is_not_there_can_be_neither_shown_nor_changed(keys: Keys) -> None:
+def test_what_is_not_there_can_be_neither_shown_nor_changed(keys: ApiKeys) -> None:
     for call in (read_key, revoke_key, rotate_key):
         with refused("key_not_found", NotFound):
             call(keys, "door")
 
 
-def test_a_checked_key_costs_no_look_at_the_database_for_a_while(plain: Keys, tmp_path: Path, clock: Clock) -> None:
+def test_a_checked_key_costs_no_look_at_the_database_for_a_while(plain: ApiKeys, tmp_path: Path, clock: Clock) -> None:
     made = create_key(plain, KeyTerms("door", READ))
     plain.check(made.token)
     clock.now += CACHE_S * 0.9
@@ -202,7 +202,7 @@ def test_a_checked_key_costs_no_look_at_the_database_for_a_while(plain: Keys, tm
     assert grant.key_id == "door"
 
 
-def test_keys_are_listed_page_by_page(keys: Keys) -> None:
+def test_keys_are_listed_page_by_page(keys: ApiKeys) -> None:
     made = [create_key(keys, KeyTerms(f"key-{number}", READ)).key for number in range(5)]
     seen: list[Key] = []
     cursor = None
@@ -216,7 +216,7 @@ def test_keys_are_listed_page_by_page(keys: Keys) -> None:
         list_keys(keys, "nonsense")
 
 
-def test_digests_are_compared_in_constant_time(plain: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_are_compared_in_constant_time(plain: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     """A known and an unknown id cost the same comparisons, all of them of whole digests."""
     made = create_key(plain, KeyTerms("door", READ))
     real, compared = hmac.compare_digest, []
@@ -308,7 +308,7 @@ def test_every_address_has_a_group(address: ipaddress.IPv4Address | ipaddress.IP
     assert address_group(address_group(str(address)).split("/")[0]) == address_group(str(address))
 
 
-def guard_of(keys: Keys, clock: Clock, failures: str = "3/m") -> Guard:
+def guard_of(keys: ApiKeys, clock: Clock, failures: str = "3/m") -> Guard:
     rate = parse_rate(failures)
     assert rate
     return Guard(AdminKey("the-admin-key"), keys, rate, Buckets(clock), Buckets(clock))
@@ -321,7 +321,7 @@ def ask(guard: Guard, token: str, address: str = "192.0.2.7") -> object:
     return anyio.run(check)
 
 
-def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(plain: Keys, clock: Clock) -> None:
+def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(plain: ApiKeys, clock: Clock) -> None:
     guard = guard_of(plain, clock)
     used, unused = (create_key(plain, KeyTerms(name, READ)).token for name in ("used", "unused"))
     ask(guard, used)
@@ -346,7 +346,7 @@ def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(plain: Keys, cloc
         ask(guard, "lk_used_guess")
 
 
-def test_simultaneous_guesses_are_no_more_than_the_limit(plain: Keys, clock: Clock) -> None:
+def test_simultaneous_guesses_are_no_more_than_the_limit(plain: ApiKeys, clock: Clock) -> None:
     guard, looked_up = guard_of(plain, clock), []
 
     def look_up() -> None:
@@ -368,7 +368,7 @@ def test_simultaneous_guesses_are_no_more_than_the_limit(plain: Keys, clock: Clo
     assert len(looked_up) == 3
 
 
-def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(plain: Keys, clock: Clock) -> None:
+def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(plain: ApiKeys, clock: Clock) -> None:
     guard = guard_of(plain, clock)
     used, unused = (create_key(plain, KeyTerms(name, READ)).token for name in ("used", "unused"))
     ask(guard, used)
@@ -389,7 +389,7 @@ def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(plain: Ke
         clock.now += CACHE_S * 2
 
 
-def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(plain: Keys, clock: Clock) -> None:
+def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(plain: ApiKeys, clock: Clock) -> None:
     guard = guard_of(plain, clock)
     token = create_key(plain, KeyTerms("door", READ)).token
     ask(guard, token)
@@ -401,7 +401,7 @@ def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(plain: Keys, clock:
         ask(guard, token)
 
 
-def test_each_key_has_its_own_rate_and_the_admin_key_none(plain: Keys, clock: Clock) -> None:
+def test_each_key_has_its_own_rate_and_the_admin_key_none(plain: ApiKeys, clock: Clock) -> None:
     guard = guard_of(plain, clock)
     tokens = [create_key(plain, KeyTerms(name, READ, rate="2/s")).token for name in ("one", "two")]
     for token in tokens:
@@ -418,12 +418,12 @@ def test_each_key_has_its_own_rate_and_the_admin_key_none(plain: Keys, clock: Cl
 
 
 def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clock) -> None:
-    keys = Keys(database, default_rate=RequestRate(1, 2), clock=clock, monotonic=clock)
+    keys = ApiKeys(database, default_rate=RequestRate(1, 2), clock=clock, monotonic=clock)
     assert keys.check(create_key(keys, KeyTerms("plain", READ)).token).rate == RequestRate(1, 2)
     assert keys.check(create_key(keys, KeyTerms("free", READ, rate="unlimited")).token).rate is None
 
 
-def declare(keys: Keys, path: Path, text: str, environ: dict[str, str] | None = None) -> None:
+def declare(keys: ApiKeys, path: Path, text: str, environ: dict[str, str] | None = None) -> None:
     path.write_text(text)
     declare_keys(keys, read_keys(path, environ or {}))
 
@@ -431,7 +431,7 @@ def declare(keys: Keys, path: Path, text: str, environ: dict[str, str] | None = 
 DOOR = "keys: [{id: door, scopes: [recognize], galleries: [staff], rate: 10/s, secret_env: DOOR}]"
 
 
-def test_keys_are_declared_by_a_file_however_often(keys: Keys, clock: Clock, tmp_path: Path) -> None:
+def test_keys_are_declared_by_a_file_however_often(keys: ApiKeys, clock: Clock, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("f" * 40 + "\n")
     text = f"""
 keys:
@@ -450,7 +450,7 @@ keys:
     assert list_keys(keys).items == before
 
 
-def test_a_changed_file_changes_keys_and_one_taken_out_is_gone(keys: Keys, tmp_path: Path) -> None:
+def test_a_changed_file_changes_keys_and_one_taken_out_is_gone(keys: ApiKeys, tmp_path: Path) -> None:
     made = create_key(keys, KeyTerms("mine", READ))
     declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
     declare(keys, tmp_path / "keys.yaml", DOOR.replace("recognize", "read"), {"DOOR": "n" * 40})
@@ -463,7 +463,7 @@ def test_a_changed_file_changes_keys_and_one_taken_out_is_gone(keys: Keys, tmp_p
     assert keys.check(made.token), "keys that no file declares are let alone"
 
 
-def test_a_file_neither_revives_a_revoked_key_nor_an_old_secret(keys: Keys, tmp_path: Path) -> None:
+def test_a_file_neither_revives_a_revoked_key_nor_an_old_secret(keys: ApiKeys, tmp_path: Path) -> None:
     declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
     rotated = rotate_key(keys, "door")
     declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
@@ -506,13 +506,13 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
 
 
 @pytest.fixture
-def signing(database: Database, clock: Clock) -> Keys:
+def signing(database: Database, clock: Clock) -> ApiKeys:
     """Keys that requests may be signed with."""
     secrets = SecretStore(database, Sealer([new_key()]))
-    return Keys(database, secrets=secrets, clock=clock, monotonic=clock)
+    return ApiKeys(database, secrets=secrets, clock=clock, monotonic=clock)
 
 
-def good(keys: Keys, access_key: str) -> list[str]:
+def good(keys: ApiKeys, access_key: str) -> list[str]:
     """The secrets that a request may be signed with now."""
     found = []
     for token in signing_tokens(keys, access_key):
@@ -522,7 +522,7 @@ def good(keys: Keys, access_key: str) -> list[str]:
     return found
 
 
-def test_a_key_to_sign_with_is_kept_sealed(signing: Keys, database: Database) -> None:
+def test_a_key_to_sign_with_is_kept_sealed(signing: ApiKeys, database: Database) -> None:
     made = create_key(signing, KeyTerms("signer", READ), signs=True)
     assert access_key_of("signer") == "LKIA_SIGNER"
     assert good(signing, "LKIA_SIGNER") == [made.secret]
@@ -534,7 +534,7 @@ def test_a_key_to_sign_with_is_kept_sealed(signing: Keys, database: Database) ->
     assert not any(made.secret in row for row in rows)
 
 
-def test_what_signs_ends_with_its_key(signing: Keys, clock: Clock) -> None:
+def test_what_signs_ends_with_its_key(signing: ApiKeys, clock: Clock) -> None:
     first = create_key(signing, KeyTerms("signer", READ), signs=True).secret
     second = rotate_key(signing, "signer", grace_s=60)
     assert second.signs
@@ -547,7 +547,7 @@ def test_what_signs_ends_with_its_key(signing: Keys, clock: Clock) -> None:
     assert signing_tokens(signing, "LKIA_SIGNER") == []
 
 
-def test_other_keys_do_not_sign(signing: Keys) -> None:
+def test_other_keys_do_not_sign(signing: ApiKeys) -> None:
     made = create_key(signing, KeyTerms("plain", READ))
     assert not made.signs
     assert not rotate_key(signing, "plain").signs

@@ -24,7 +24,7 @@ from schemathesis.schemas import APIOperation
 
 from app.api import schemas
 from app.api.routes import galleries
-from app.error_codes import KINDS
+from app.error_codes import ERROR_CODES
 from app.features.calibration import routes as calibration
 from app.features.calibration.routes import GalleryCalibration
 from app.features.challenges import routes as challenges
@@ -168,7 +168,9 @@ def test_operations_have_their_handlers_names_once(document: dict[str, Any]) -> 
 
 
 def test_an_errors_code_is_one_of_the_table(document: dict[str, Any]) -> None:
-    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == [kind.code for kind in KINDS]
+    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == [
+        error.code for error in ERROR_CODES
+    ]
 
 
 def test_closed_sets_have_names_and_nothing_is_named_twice(document: dict[str, Any]) -> None:
@@ -210,7 +212,7 @@ def test_the_committed_document_is_the_servers(document: dict[str, Any]) -> None
 def test_every_operation_lists_its_error_codes_with_examples(
     operations: dict[str, dict[str, Any]], document: dict[str, Any]
 ) -> None:
-    statuses = {kind.code: str(kind.status) for kind in KINDS}
+    statuses = {error.code: str(error.status) for error in ERROR_CODES}
     for name, operation in operations.items():
         codes = []
         for status, response in operation["responses"].items():
@@ -244,7 +246,7 @@ def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dic
         for response in operation["responses"].values()
         for code in response.get("content", {}).get("application/json", {}).get("examples", {})
     }
-    assert {kind.code for kind in KINDS} - answered == {
+    assert {error.code for error in ERROR_CODES} - answered == {
         "not_found",
         "method_not_allowed",
         "invalid_http",

@@ -14,7 +14,7 @@ import pytest
 from app.api.middleware import ANSWER_POLICY, CSP
 from app.api.page_files import POLICY, TYPES, read_files, served_files
 from app.api.page_modules import join_modules
-from app.error_codes import KINDS, javascript
+from app.error_codes import ERROR_CODES, javascript
 from app.types import Reason
 from tests.conftest import PROJECT
 from tests.support.service import error_of
@@ -243,7 +243,7 @@ def test_the_page_has_a_sentence_of_its_own_for_every_code_that_its_user_can_mee
     words = (FOLDER / "words.js").read_text()
     known = set(re.findall(r"^  (\w+):(?= \"|\n)", words.partition("REASONS")[0], re.MULTILINE))
     known.add("invalid_request")  # `explain` says what of the request it is
-    assert {kind.code for kind in KINDS} - known == NEVER_MET
+    assert {error.code for error in ERROR_CODES} - known == NEVER_MET
 
 
 def test_the_photos_of_the_advice_are_what_it_says_of_them(api: httpx.Client, gallery: str) -> None:

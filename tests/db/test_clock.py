@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.access.grants import Scope
-from app.access.keys import Keys, KeyTerms
+from app.access.keys import ApiKeys, KeyTerms
 from app.db.clock import CLOCK, ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore
@@ -117,7 +117,7 @@ def test_a_machine_may_be_off_for_a_week(store: Store, machine: Machine) -> None
 def test_a_key_that_expired_stays_so_when_the_clock_is_set_back(store: Store, machine: Machine) -> None:
     guard = machine.guard(store)
     assert guard.trusted()
-    keys = Keys(store.database, clock=guard.now)
+    keys = ApiKeys(store.database, clock=guard.now)
     made = create_key(keys, KeyTerms("door", frozenset({Scope.READ}), expires_at=utc_text(time.time() + 20 * 3600)))
     assert keys.check(made.token)
     assert machine.run(store, 1), "a day later"
@@ -125,7 +125,7 @@ def test_a_key_that_expired_stays_so_when_the_clock_is_set_back(store: Store, ma
 
     def is_refused(now: Callable[[], float]) -> None:
         with pytest.raises(InvalidInput) as caught:
-            Keys(store.database, clock=now).check(made.token)
+            ApiKeys(store.database, clock=now).check(made.token)
         assert caught.value.code == "expired_key"
 
     is_refused(guard.now)

@@ -16,7 +16,7 @@ from app.errors import ImageTooLarge, UnsupportedImage
 from app.face.align import Cut
 from app.face.detect import Detector
 from app.face.formats import BYTES_A_PIXEL, Limits
-from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, SMALL_MEMORY, UNBOUNDED_MEMORY, PhotoThreads, Pipeline
+from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, SMALL_PHOTO_MEMORY, UNBOUNDED_MEMORY, PhotoThreads, Pipeline
 from app.types import Photo, Pixels
 from tests.support.images import encoded, heic
 from tests.support.tasks import working
@@ -43,7 +43,7 @@ def test_crops_count_for_their_request(yunet: Path, astronaut: Pixels) -> None:
 
 
 def test_a_photo_for_which_there_is_never_enough_memory_is_too_large(yunet: Path) -> None:
-    memory = 2 * SMALL_MEMORY + 5_000_000 * BYTES_A_PIXEL
+    memory = 2 * SMALL_PHOTO_MEMORY + 5_000_000 * BYTES_A_PIXEL
     threads = opened(yunet, memory)
     assert threads.detect(grey(4_900_000)).faces == ()
     with pytest.raises(ImageTooLarge):
@@ -54,7 +54,7 @@ def test_a_photo_for_which_there_is_never_enough_memory_is_too_large(yunet: Path
 def test_a_format_that_says_nothing_of_its_memory_is_read_where_there_is_enough(yunet: Path) -> None:
     photos = heic(Image.new("RGB", (64, 64))), encoded(Image.new("RGB", (64, 64)), "AVIF")
     for photo in photos:
-        assert opened(yunet, 2 * SMALL_MEMORY + UNBOUNDED_MEMORY).detect(photo).faces == ()
+        assert opened(yunet, 2 * SMALL_PHOTO_MEMORY + UNBOUNDED_MEMORY).detect(photo).faces == ()
         with pytest.raises(UnsupportedImage):
             opened(yunet, UNBOUNDED_MEMORY).detect(photo)
 

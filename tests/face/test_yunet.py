@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from app.errors import Unusable
-from app.face.yunet import SEEN_WIDTH, Canvas, Rows, Sights, YuNet
+from app.face.yunet import SEEN_WIDTH, Canvas, Sights, YuNet, YunetRows
 from app.inference import session
 from app.inference.session import Session
 from app.models.packages import locate
@@ -28,7 +28,7 @@ SCORE, OVERLAP = 0.03, 0.3
 PIXELS = 0.02
 """How far a coordinate may be off: a hundred times less than what a face's landmarks tremble by."""
 
-Oracle = Callable[[Pixels], Rows]
+Oracle = Callable[[Pixels], YunetRows]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def source() -> Path:
 def opencv(source: Path) -> Oracle:
     detector = cv2.FaceDetectorYN.create(str(source), "", (32, 32), SCORE, OVERLAP)
 
-    def look(pixels: Pixels) -> Rows:
+    def look(pixels: Pixels) -> YunetRows:
         detector.setInputSize((pixels.shape[1], pixels.shape[0]))
         _, found = detector.detect(np.ascontiguousarray(pixels[:, :, ::-1]))
         rows: object = () if found is None else found  # None, of which OpenCV's type stubs know nothing
@@ -66,7 +66,7 @@ def batching(yunet: Path) -> Iterator[YuNet]:
     assert all(set(fixed.shapes) == {(*canvas, 3)} for canvas, fixed in by_canvas.items())
 
 
-def assert_same(found: Sights, expected: Rows | Sights) -> None:
+def assert_same(found: Sights, expected: YunetRows | Sights) -> None:
     assert len(found) == len(expected)
     assert np.array_equal(found[:, SEEN_WIDTH], found[:, 2])
     assert np.allclose(found[:, :14], expected[:, :14], atol=PIXELS)

@@ -14,7 +14,7 @@ from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
 from app.features.bulk.rows import write_many
-from app.features.calibration.job import KIND, Calibrator, State
+from app.features.calibration.job import KIND, CalibrationState, Calibrator
 from app.features.calibration.store import Calibrations
 from app.features.checks.comparing import check_index
 from app.features.transfers import merge_subjects, rename_subject
@@ -105,7 +105,7 @@ class Server:
         ]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
-    def measured(self) -> State:
+    def measured(self) -> CalibrationState:
         """Measure, and wait for the job."""
         job = self.calibrator.begin("staff").standing.job
         assert job is not None
@@ -218,7 +218,7 @@ def test_two_servers_that_are_asked_at_once_create_one_job(
     with closing(Server(database_url, embedders, runs=False)) as one:
         one.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")
         with closing(Server(database_url, embedders, runs=False)) as other:
-            create, answers = one.jobs.create, list[State]()
+            create, answers = one.jobs.create, list[CalibrationState]()
 
             def create_after_other(*arguments: Any, **named: Any) -> Job:
                 answers.append(other.calibrator.begin("staff"))

@@ -13,7 +13,7 @@ from app.features.rekognition.call import Call
 from app.features.similarity import Similarity, fmr_of, of_fmr, probability_of, score_of
 from app.package.folders import load_package
 from app.package.thresholds import DecidedBy, Thresholds
-from app.recognition.decisions import Defaults, count_comparisons, verify_point
+from app.recognition.decisions import DefaultRates, count_comparisons, verify_point
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, manifest
 
@@ -132,6 +132,6 @@ def test_rekognitions_default_threshold_is_never_laxer_than_the_servers(
     fmr: float, asked: float | None, similarity: float
 ) -> None:
     """What a request asks for is given."""
-    server = SimpleNamespace(operations=SimpleNamespace(defaults=Defaults(fmr, 0.01)))
+    server = SimpleNamespace(operations=SimpleNamespace(defaults=DefaultRates(fmr, 0.01)))
     assert Call.similarity_asked(server, asked) == pytest.approx(similarity)  # type: ignore[arg-type]  # all that it reads
     assert of_fmr(fmr_of(similarity)) == pytest.approx(similarity)

@@ -20,7 +20,7 @@ from app.package.thresholds import DecidedBy, Thresholds, fmr_for
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
-    Defaults,
+    DefaultRates,
     IdentifyPoint,
     VerifyPoint,
     assign,
@@ -42,7 +42,7 @@ counts = st.integers(min_value=1, max_value=1_000_000)
 
 
 THRESHOLDS = packages.thresholds(MEASURED)
-DEFAULTS = Defaults(1e-4, 0.01)
+DEFAULTS = DefaultRates(1e-4, 0.01)
 
 
 def candidate(subject: str, score: float) -> Candidate:
@@ -60,8 +60,8 @@ def test_verification_decides_at_the_rate_asked_for() -> None:
 def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: float) -> None:
     for ask in (
         lambda: verify_point(THRESHOLDS, fmr, 1e-4),
-        lambda: identify_point(THRESHOLDS, fmr, None, Defaults(1.0, 0.01), {1: 10}),
-        lambda: identify_point(THRESHOLDS, None, fmr, Defaults(1.0, 0.01), {1: 1}),
+        lambda: identify_point(THRESHOLDS, fmr, None, DefaultRates(1.0, 0.01), {1: 10}),
+        lambda: identify_point(THRESHOLDS, None, fmr, DefaultRates(1.0, 0.01), {1: 1}),
     ):
         with pytest.raises(OperatingPointUnavailable) as caught:
             ask()
@@ -74,7 +74,7 @@ def test_a_package_without_operating_points_decides_nothing() -> None:
         with pytest.raises(OperatingPointUnavailable):
             verify_point(nothing, fmr, 1e-4)
         with pytest.raises(OperatingPointUnavailable):
-            identify_point(nothing, fmr, None, Defaults(1.0, 0.01), {1: 5})
+            identify_point(nothing, fmr, None, DefaultRates(1.0, 0.01), {1: 5})
 
 
 @given(fpir=rates, subjects=counts)
@@ -98,17 +98,17 @@ def test_fpir_is_corrected_for_the_number_of_subjects() -> None:
 
 
 def test_the_highest_measured_rate_is_reached_exactly_with_one_subject() -> None:
-    assert identify_point(THRESHOLDS, None, 0.01, Defaults(1.0, 0.5), {1: 1}).threshold == pytest.approx(0.2)
-    assert identify_point(THRESHOLDS, None, None, Defaults(1.0, 0.01), {1: 0}).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, 0.01, DefaultRates(1.0, 0.5), {1: 1}).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, None, DefaultRates(1.0, 0.01), {1: 0}).threshold == pytest.approx(0.2)
 
 
 def test_the_default_falls_back_to_the_strictest_measured_point_and_says_what_to_expect() -> None:
-    point = identify_point(THRESHOLDS, None, None, Defaults(1.0, 0.01), {1: 100_000})
+    point = identify_point(THRESHOLDS, None, None, DefaultRates(1.0, 0.01), {1: 100_000})
     assert point.threshold == pytest.approx(0.6)
     assert point.fmr == 1e-6
     assert point.fpir == pytest.approx(1 - (1 - 1e-6) ** 100_000)
     with pytest.raises(OperatingPointUnavailable):
-        identify_point(THRESHOLDS, None, 0.01, Defaults(1.0, 0.01), {1: 100_000})
+        identify_point(THRESHOLDS, None, 0.01, DefaultRates(1.0, 0.01), {1: 100_000})
 
 
 @given(
@@ -121,7 +121,7 @@ def test_by_default_identification_is_never_laxer_than_verification(
 ) -> None:
     """However small the gallery. A subject of several faces is looked at for itself in verification, and counts as the
     mean of all subjects here."""
-    point = identify_point(THRESHOLDS, None, None, Defaults(fmr, fpir), sizes)
+    point = identify_point(THRESHOLDS, None, None, DefaultRates(fmr, fpir), sizes)
     strictest = verify_point(THRESHOLDS, None, fmr, min(sizes)).threshold
     assert point.threshold >= strictest - 1e-9 or point.limited
     assert point.fpir <= fpir + 1e-12 or point.limited
@@ -159,7 +159,7 @@ def test_an_fpir_that_no_measured_rate_gives_is_refused_with_the_one_that_is_the
 
 @given(fmr=st.floats(min_value=1e-6, max_value=1e-2), subjects=counts)
 def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) -> None:
-    point = identify_point(THRESHOLDS, fmr, None, Defaults(1.0, 0.01), {1: subjects})
+    point = identify_point(THRESHOLDS, fmr, None, DefaultRates(1.0, 0.01), {1: subjects})
     assert point.uncertain <= point.threshold
     if fmr <= 1e-3:
         assert point.uncertain == pytest.approx(THRESHOLDS.threshold(fmr * 10))

@@ -9,7 +9,7 @@ from app.gallery.records import Candidate
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.package.thresholds import Thresholds, fuse
-from app.recognition.decisions import Defaults, count_comparisons, fused, identify_point, verify_point
+from app.recognition.decisions import DefaultRates, count_comparisons, fused, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed
 
@@ -44,7 +44,7 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     best = np.array([ranking[0].score for ranking in ranked])
     sizes = {len(photos_of): sum(len(other) == len(photos_of) for other in faces) for photos_of in faces}
     for asked in (0.01, 0.1):
-        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes, fused_scores=True)
+        point = identify_point(measured, None, asked, DefaultRates(1.0, 0.5), sizes, fused_scores=True)
         assert 0.5 < np.mean(best >= point.threshold) / asked < 1.5
         assert point.comparisons == 60
     threshold = verify_point(measured, 1e-3, 0.5).threshold

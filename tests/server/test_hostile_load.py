@@ -99,7 +99,7 @@ class Honest:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ApiKeys:
     """What hostile callers hold: a key of the REST interface, and one that signs."""
 
     key: str
@@ -164,7 +164,7 @@ def _kinds(client: httpx.AsyncClient, signed: tuple[bytes, dict[str, str]]) -> d
     }
 
 
-async def _attack(server: LiveServer, hostile: Keys, begins: threading.Event, over: threading.Event) -> Answers:
+async def _attack(server: LiveServer, hostile: ApiKeys, begins: threading.Event, over: threading.Event) -> Answers:
     """Send everything until it is over, at the lowest priority: on other machines the clients would take no core of
     the server's, here they take the half of two."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
@@ -185,7 +185,7 @@ async def _attack(server: LiveServer, hostile: Keys, begins: threading.Event, ov
     return answers
 
 
-async def _beside_hostile(server: LiveServer, honest: Honest, hostile: Keys, seconds: float) -> float:
+async def _beside_hostile(server: LiveServer, honest: Honest, hostile: ApiKeys, seconds: float) -> float:
     slow = ("POST /v1/detect HTTP/1.1", "content-type: image/jpeg", f"x-api-key: {hostile.key}")
     begins, over = threading.Event(), threading.Event()
     with ExitStack() as stack:
@@ -255,7 +255,7 @@ def _played(server: LiveServer) -> tuple[float, float, Honest]:
             files = {"images": photo}
             admin.post(f"/v1/galleries/people/subjects/{number}/faces", files=files).raise_for_status()
     honest = Honest(server.url, made["honest"]["secret"])
-    hostile = Keys(made["hostile"]["secret"], made["camera"])
+    hostile = ApiKeys(made["hostile"]["secret"], made["camera"])
 
     async def play() -> tuple[float, float]:
         await honest.run(2)

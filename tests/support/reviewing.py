@@ -13,7 +13,7 @@ from app.concurrency.scheduler import Scheduler
 from app.features.corrected import add_correction
 from app.features.milvus.indexes import MilvusBackend
 from app.features.review.job import KIND, Reviewer
-from app.features.review.records import Summary
+from app.features.review.records import ReviewSummary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery, StoredFace
@@ -23,7 +23,7 @@ from app.jobs.records import Job
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
 from app.package.thresholds import Thresholds
-from app.recognition.decisions import Defaults
+from app.recognition.decisions import DefaultRates
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector, utc_now
 from tests.support.changing import changed
@@ -77,7 +77,7 @@ class Reviewing:
             self.reviews,
             self.jobs,
             lambda _: self.thresholds,
-            defaults=Defaults(FMR, FPIR),
+            defaults=DefaultRates(FMR, FPIR),
         )
         self.scheduler = Scheduler()
         self.galleries.create_gallery("staff", PACKAGE, DIMENSION, store="none")
@@ -122,7 +122,7 @@ class Reviewing:
         assert job.state == "done", job
         return job
 
-    def review_summary(self) -> Summary:
+    def review_summary(self) -> ReviewSummary:
         self.review()
         summary = self.reviews.find(self.gallery).summary
         assert summary is not None

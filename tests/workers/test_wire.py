@@ -19,7 +19,7 @@ from typing_extensions import TypeAliasType
 from app.errors import ImageTooLarge, ImageTooSmall
 from app.types import Box, Face, Photo, Quality, Reason
 from app.workers.wire import Broken, decode, encode, receive, send
-from app.workers.worker import Answer, refused
+from app.workers.worker import WorkerAnswer, refused
 
 CROP = np.arange(112 * 112 * 3, dtype=np.uint8).reshape(112, 112, 3)
 FACE = Face(
@@ -34,9 +34,9 @@ UNALIGNABLE = replace(FACE, landmarks=None, crop=None, quality=Quality(0.0, (Rea
 PHOTO = Photo(640, 480, (FACE, replace(FACE, score=0.1, cuts=()), UNALIGNABLE), 90, {"decode": 1.25, "detect": 7.0})
 
 
-def passed(answer: Answer) -> Answer:
+def passed(answer: WorkerAnswer) -> WorkerAnswer:
     head, arrays = encode(answer)
-    return decode(Answer, head, bytearray(b"".join(array.tobytes() for array in arrays)))
+    return decode(WorkerAnswer, head, bytearray(b"".join(array.tobytes() for array in arrays)))
 
 
 def shown(face: Face) -> tuple[object, ...]:
@@ -48,7 +48,7 @@ def shown(face: Face) -> tuple[object, ...]:
 
 
 def test_a_photo_arrives_as_it_was() -> None:
-    photo = passed(Answer("photo", PHOTO)).photo
+    photo = passed(WorkerAnswer("photo", PHOTO)).photo
     assert photo is not None
     assert replace(photo, faces=()) == replace(PHOTO, faces=())
     assert [shown(face) for face in photo.faces] == [shown(face) for face in PHOTO.faces]
@@ -91,7 +91,7 @@ VALUES = st.recursive(
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
     max_leaves=10,
 )
-GOOD, ARRAYS = encode(Answer("photo", PHOTO))
+GOOD, ARRAYS = encode(WorkerAnswer("photo", PHOTO))
 
 
 @given(st.data())
@@ -106,7 +106,7 @@ def test_whatever_else_arrives_is_no_answer(data: st.DataObject) -> None:
         at = at[key]
     at[key] = data.draw(VALUES)
     try:
-        made = decode(Answer, json.dumps(answer).encode(), bytes_[: data.draw(st.integers(0, len(bytes_)))])
+        made = decode(WorkerAnswer, json.dumps(answer).encode(), bytes_[: data.draw(st.integers(0, len(bytes_)))])
     except Broken:
         return
     assert encode(made)[0]

@@ -29,10 +29,10 @@ from app.face.formats import Limits
 from app.package.manifest import LivenessCut
 from app.pipeline import Pipeline
 from app.types import Photo, Pixels
-from app.workers.parent import Stages
+from app.workers.parent import PipelineSettings
 from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
-from app.workers.worker import Terms
+from app.workers.worker import WorkerLimits
 from tests.conftest import PROJECT
 from tests.face.test_image import avif_bomb
 from tests.support.images import encoded, every_kind
@@ -49,7 +49,7 @@ BOTH = (PROJECT / "docs" / "samples" / "both.jpg").read_bytes()
 
 @pytest.fixture(scope="module")
 def parent(yunet: Path) -> Iterator[Parent]:
-    opened = Parent(Stages(yunet, 20, LIMITS))
+    opened = Parent(PipelineSettings(yunet, 20, LIMITS))
     yield opened
     opened.close()
 
@@ -258,7 +258,7 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
     with opened(parent, memory=400 * 2**20) as workers:
         workers.detect(image)
         assert not workers.ended
-        workers._small.terms = Terms(8 * 2**20, 60, 0, math.inf)
+        workers._small.limits = WorkerLimits(8 * 2**20, 60, 0, math.inf)
         os.kill(small_ones(workers)[0], signal.SIGKILL)
         until(lambda: not workers._small._idle[0][0].is_alive())
         workers.detect(image)
@@ -309,7 +309,7 @@ def test_the_parent_has_one_thread_and_none_of_the_servers_secrets(
     yunet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIKENESS_ENCRYPTION_KEY", "secret")
-    parent = Parent(Stages(yunet, 20, LIMITS))
+    parent = Parent(PipelineSettings(yunet, 20, LIMITS))
     try:
         assert parent.threads == 1
         assert b"secret" not in Path(f"/proc/{parent.process}/environ").read_bytes()
@@ -327,11 +327,11 @@ SERVER = """
 import os, sys, time
 from pathlib import Path
 from app.face.formats import Limits
-from app.workers.parent import Stages
+from app.workers.parent import PipelineSettings
 from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
-from app.workers.worker import Terms
-parent = Parent(Stages(Path(sys.argv[1]), 20, Limits()))
+from app.workers.worker import WorkerLimits
+parent = Parent(PipelineSettings(Path(sys.argv[1]), 20, Limits()))
 workers = PhotoWorkers(parent, 2, 60, keep=lambda size: None)
 workers.start(2**30)
 print(parent.process, *(worker.process for worker in workers._small.running), flush=True)

@@ -32,7 +32,7 @@ from app.types import DoubtReason, Verdict
 
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
 FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
-Point: TypeAlias = tuple[float, float]
+XY: TypeAlias = tuple[float, float]
 
 
 class DetectParams(Params):
@@ -184,7 +184,7 @@ class ImageSize(Wire):
     )
 
 
-FivePoints: TypeAlias = Annotated[list[Point], Field(min_length=5, max_length=5)]
+FivePoints: TypeAlias = Annotated[list[XY], Field(min_length=5, max_length=5)]
 
 
 class DetectedFace(Wire):
@@ -330,7 +330,7 @@ class DecidedBy(Wire):
     )
 
 
-Reason: TypeAlias = Annotated[
+UncertainReason: TypeAlias = Annotated[
     Doubt | None, Field(description="Why a face whose score reaches `threshold` is only `uncertain`; null otherwise.")
 ]
 
@@ -341,7 +341,7 @@ class Verified(Wire):
         description="`known`: the score reaches `threshold`, and the faces have the quality asked for; `uncertain`: "
         "it reaches only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither."
     )
-    reason: Reason
+    reason: UncertainReason
     score: float | None = Field(
         description="The score that the decision is based on (of a subject: see `Candidate`); unless the key has the "
         "scope `templates`, rounded down, and null below the most lenient operating point."
@@ -395,7 +395,7 @@ class IdentifiedFace(DetectedFace):
         "for; `uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: "
         "neither, or the face could not be compared."
     )
-    reason: Reason
+    reason: UncertainReason
     candidates: list[Candidate] = Field(
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )

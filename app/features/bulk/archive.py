@@ -27,14 +27,14 @@ from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.features import dismissals, signatures
 from app.features.bulk import json_lines, npy
-from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
+from app.features.bulk.imports import FACES, TEMPLATES, Batch, FaceRow, Import, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.features.bulk.rows import BulkSubject, everything
 from app.features.corrected import Correction, read_corrections, restore_corrections
 from app.features.sealed_files import SealedWriter, read_sealed
 from app.features.signatures import Signer
 from app.features.stored import decode_crop, is_unit
-from app.features.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
+from app.features.tar_stream import TAR_END, PieceReader, TarEntry, header, padding, truncated
 from app.gallery.records import Consent, Gallery, StoredFace, brief_subjects, to_bytes
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
@@ -61,13 +61,13 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Member(_Document):
+class ArchiveMember(_Document):
     name: str
     size: int = Field(ge=0)
     sha256: str
 
 
-class Manifest(_Document):
+class ArchiveManifest(_Document):
     format: str
     version: int
     created_at: str
@@ -82,10 +82,10 @@ class Manifest(_Document):
     """Left out if it is `off`, so that servers that don't know the field can read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
-    members: list[Member]
+    members: list[ArchiveMember]
 
 
-class Signature(_Document):
+class ArchiveSignature(_Document):
     algorithm: str
     public_key: str
     signature: str
@@ -110,7 +110,7 @@ def export_gallery(core: Components, job: Running) -> None:
         gallery, parts = written
         manifest = _json(_manifest(core, gallery, job, parts))
         signer = Signer.of(core.secrets)
-        signature = Signature(
+        signature = ArchiveSignature(
             algorithm=signatures.ALGORITHM,
             public_key=signatures.encode(signer.public_key),
             signature=signatures.encode(signer.sign(manifest, PURPOSE)),
@@ -185,8 +185,8 @@ def _face_line(face: StoredFace) -> dict[str, Any]:
     }
 
 
-def _manifest(core: Components, gallery: Gallery, job: Running, parts: Mapping[str, SealedWriter]) -> Manifest:
-    return Manifest(
+def _manifest(core: Components, gallery: Gallery, job: Running, parts: Mapping[str, SealedWriter]) -> ArchiveManifest:
+    return ArchiveManifest(
         format=FORMAT,
         version=VERSION,
         created_at=utc_now(precision="seconds"),
@@ -200,7 +200,7 @@ def _manifest(core: Components, gallery: Gallery, job: Running, parts: Mapping[s
         liveness=gallery.liveness,
         subjects=job.counts["subjects"],
         faces=job.counts["faces"],
-        members=[Member(name=name, size=part.size, sha256=part.sha256) for name, part in parts.items()],
+        members=[ArchiveMember(name=name, size=part.size, sha256=part.sha256) for name, part in parts.items()],
     )
 
 
@@ -301,7 +301,7 @@ def _import_faces(run: Import) -> None:
             except InvalidInput as error:
                 run.refuse(item, name, error)
                 continue
-            batch.rows.append(Row(item, name, face_of(face, Template(vector, run.gallery.embedder), kept)))
+            batch.rows.append(FaceRow(item, name, face_of(face, Template(vector, run.gallery.embedder), kept)))
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         run.write(batch, {**job.saved, "faces": at})
@@ -368,11 +368,11 @@ def _check_crop(data: bytes) -> None:
         raise InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image") from None
 
 
-def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:
+def read_manifest(entries: Iterator[TarEntry]) -> tuple[ArchiveManifest, bytes, ArchiveSignature]:
     """Read the first two entries, without checking the signature. Raises InvalidInput ``invalid_archive``."""
     raw, signature = (_document(entries, name) for name in (MANIFEST, SIGNATURE))
     try:
-        manifest, signed = Manifest.model_validate_json(raw), Signature.model_validate_json(signature)
+        manifest, signed = ArchiveManifest.model_validate_json(raw), ArchiveSignature.model_validate_json(signature)
     except ValidationError:
         raise InvalidInput("The archive's manifest or signature can't be read.", code="invalid_archive") from None
     if manifest.format != FORMAT or manifest.version != VERSION or signed.algorithm != signatures.ALGORITHM:
@@ -381,7 +381,7 @@ def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]
     return manifest, raw, signed
 
 
-def _verify(run: Import, trust: str) -> Manifest:
+def _verify(run: Import, trust: str) -> ArchiveManifest:
     """Check the whole archive. Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
     entries = run.entries()
     manifest, raw, signed = read_manifest(entries)
@@ -412,7 +412,7 @@ def _verify(run: Import, trust: str) -> Manifest:
     return manifest
 
 
-def _check_fit(manifest: Manifest, run: Import) -> None:
+def _check_fit(manifest: ArchiveManifest, run: Import) -> None:
     """Raise PackageMismatch or InvalidInput ``invalid_archive`` if the templates don't fit the gallery."""
     gallery, here = run.gallery, _package_sha256(run.core, run.gallery.embedder)
     other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256
@@ -427,7 +427,7 @@ def _check_fit(manifest: Manifest, run: Import) -> None:
         raise InvalidInput("The archive's templates have another length.", code="invalid_archive")
 
 
-def _document(entries: Iterator[Entry], name: str) -> bytes:
+def _document(entries: Iterator[TarEntry], name: str) -> bytes:
     entry = next(entries, None)
     if entry is None or entry.name != name or entry.problem is not None or entry.size > MAX_MANIFEST:
         raise InvalidInput(f"The archive does not begin with {MANIFEST} and {SIGNATURE}.", code="invalid_archive")

@@ -57,7 +57,7 @@ LEFT_OUT = "DELETE FROM sign_ins", "UPDATE jobs SET secret = NULL"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class BackupSummary:
     """The row counts by table, and the SHA-256 of the signer's public key, None if the backup is unsigned."""
 
     created_at: str
@@ -80,7 +80,7 @@ def sqlite_only(url: str) -> Path:
 # ---------------------------------------------------------------- backup
 
 
-def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Signer | None = None) -> Summary:
+def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Signer | None = None) -> BackupSummary:
     """Write a new file that only its owner can read; it appears at `path` when it is complete.
 
     The schema must be up to date. Raises Unusable ``backup_by_pg_dump``, ``backup_not_written``.
@@ -109,7 +109,7 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise Unusable(f"{path}: {why}", code="backup_not_written") from None
-    return Summary(created_at, rows, signatures.fingerprint(signer.public_key) if signer else None)
+    return BackupSummary(created_at, rows, signatures.fingerprint(signer.public_key) if signer else None)
 
 
 def _copy(source: Path, copy: Path) -> dict[str, int]:
@@ -145,7 +145,7 @@ def restore(
     find_rings: Callable[[], FoundRings],
     replace: bool = False,
     trust: bool = False,
-) -> Summary:
+) -> BackupSummary:
     """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
 
     Secrets that the data folder lacks are put there, and so are packages and calibrations; with `replace` they replace
@@ -168,7 +168,7 @@ def restore(
         _check(draft, find_rings(), signer, trust=trust)
         stack.enter_context(_put_own(data_dir, unpacked, replace=replace))
     rows = {str(name): int(number) for name, number in head["rows"].items()}
-    return Summary(str(head["created_at"]), rows, signatures.fingerprint(signer) if signer else None)
+    return BackupSummary(str(head["created_at"]), rows, signatures.fingerprint(signer) if signer else None)
 
 
 def unpack(path: Path, draft: Path, unpacked: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

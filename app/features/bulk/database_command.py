@@ -105,7 +105,7 @@ def _stopped() -> Settings:
     return settings
 
 
-def _say(summary: archive.Summary, done: str, *, as_json: bool) -> None:
+def _say(summary: archive.BackupSummary, done: str, *, as_json: bool) -> None:
     output.answer(
         {"created_at": summary.created_at, "rows": dict(summary.rows), "signer": summary.signer},
         f"{done}: {', '.join(f'{number} {name}' for name, number in summary.rows.items())}",

@@ -16,7 +16,7 @@ import numpy as np
 from app.errors import InvalidInput
 from app.features.bulk import json_lines
 from app.features.bulk.imports import Import
-from app.features.bulk.photo_import import PHOTOS_AT_ONCE, THREADS, Photo, photos_of
+from app.features.bulk.photo_import import PHOTOS_AT_ONCE, THREADS, UploadedPhoto, photos_of
 from app.features.grouping import MOST, USABLE, people_of
 from app.features.photos import embed_for
 from app.features.sealed_files import SealedWriter
@@ -31,10 +31,10 @@ MEDIA_TYPE: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class UsableFace:
     """A usable face of a photo, and its index among the photo's faces."""
 
-    photo: Photo
+    photo: UploadedPhoto
     index: int
     face: Face
 
@@ -55,7 +55,7 @@ def group_photos(core: Components, job: Running) -> None:
     # While a gallery is re-embedded it has two packages: use one of them for all photos.
     run.gallery = run.gallery.view(core.galleries.probed_by(run.gallery))
     job.counts.clear()
-    seen: list[Seen] = []
+    seen: list[UsableFace] = []
     photos = list[int]()
     look = partial(_faces_of, run)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="group") as pool:
@@ -79,7 +79,7 @@ def group_photos(core: Components, job: Running) -> None:
     _write(core, job, {"groups": groups, "without": job.counts["without"]})
 
 
-def _faces_of(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
+def _faces_of(run: Import, photo: UploadedPhoto) -> list[UsableFace] | InvalidInput:
     """Return the usable faces of a photo, or why it can't be read."""
     if isinstance(photo.content, InvalidInput):
         return photo.content
@@ -88,13 +88,13 @@ def _faces_of(run: Import, photo: Photo) -> list[Seen] | InvalidInput:
     except InvalidInput as error:
         return error
     return [
-        Seen(photo, index, face)
+        UsableFace(photo, index, face)
         for index, face in enumerate(faces)
         if face.template is not None and face.quality.score >= USABLE
     ]
 
 
-def _grouped(core: Components, run: Import, seen: list[Seen]) -> list[list[dict[str, Any]]]:
+def _grouped(core: Components, run: Import, seen: list[UsableFace]) -> list[list[dict[str, Any]]]:
     if not seen:
         return []
     vectors = np.stack([photo.face.template.vector for photo in seen if photo.face.template is not None])

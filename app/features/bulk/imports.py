@@ -31,7 +31,7 @@ TEMPLATES, FACES = "templates.npy", "faces.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FaceRow:
     """A face to write, with its number and its name within the job."""
 
     item: int
@@ -44,7 +44,7 @@ class Batch:
     """The content of one transaction."""
 
     subjects: list[BulkSubject] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FaceRow] = field(default_factory=list)
 
 
 class Import:
@@ -60,10 +60,10 @@ class Import:
         self._path = core.files.upload(job.job.id)
         self._sealer = Sealer([job.secret])
 
-    def entries(self) -> Iterator[tar_stream.Entry]:
+    def entries(self) -> Iterator[tar_stream.TarEntry]:
         return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self.core.limits.upload_bytes)
 
-    def member(self, *names: str) -> tar_stream.Entry:
+    def member(self, *names: str) -> tar_stream.TarEntry:
         """Return the first file that has one of these names. Raises InvalidInput ``invalid_archive``."""
         for entry in self.entries():
             if entry.name.removeprefix("./") in names and entry.problem is None:
@@ -109,7 +109,7 @@ class Import:
             self._report(checked)
             job.checkpoint(saved, change.connection)
 
-    def _check(self, gallery: Gallery, batch: Batch) -> list[tuple[Row, Objections]]:
+    def _check(self, gallery: Gallery, batch: Batch) -> list[tuple[FaceRow, Objections]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
         faces = [(row.face.subject, row.face.template) for row in batch.rows]
         # Templates come in thousands; a review finds duplicates among them later.
@@ -118,7 +118,7 @@ class Import:
             zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
         )
 
-    def _report(self, checked: list[tuple[Row, Objections]]) -> None:
+    def _report(self, checked: list[tuple[FaceRow, Objections]]) -> None:
         """Report the faces that resemble other subjects, with these subjects and the scores."""
         for row, objections in checked:
             alike = objections.conflict or objections.duplicate

@@ -18,11 +18,11 @@ from app.db.engine import again_if_overtaken
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
 from app.features.bulk import json_lines
-from app.features.bulk.imports import Batch, Import, Row
+from app.features.bulk.imports import Batch, FaceRow, Import
 from app.features.bulk.json_lines import PhotoLine
 from app.features.bulk.rows import BulkSubject
 from app.features.photos import examine
-from app.features.tar_stream import Entry
+from app.features.tar_stream import TarEntry
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import to_nfc
 from app.jobs.runner import Running
@@ -49,7 +49,7 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Photo:
+class UploadedPhoto:
     item: int
     name: str
     content: bytes | InvalidInput
@@ -59,7 +59,7 @@ class Photo:
 class Examined:
     """The face of a photo, and the subject to enroll it for."""
 
-    photo: Photo
+    photo: UploadedPhoto
     subject: BulkSubject
     face: Face
     origin: Origin
@@ -105,7 +105,7 @@ def _write(run: Import, good: Sequence[Examined], last: int) -> None:
                 continue
             package = face.template.package
             batch.subjects.append(examined.subject)
-            batch.rows.append(Row(examined.photo.item, examined.photo.name, face))
+            batch.rows.append(FaceRow(examined.photo.item, examined.photo.name, face))
         run.write(batch, {"next": last}, package)
 
 
@@ -121,7 +121,9 @@ def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined,
     return alone
 
 
-def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Examined | InvalidInput:
+def _examine(
+    run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: UploadedPhoto
+) -> Examined | InvalidInput:
     """Return the face to enroll, or why there is none."""
     if isinstance(photo.content, InvalidInput):
         return photo.content
@@ -160,7 +162,7 @@ def _people(run: Import) -> dict[str, bytes]:
     return people
 
 
-def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]:
+def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, TarEntry]]:
     """Yield the entries with their numbers, without `people.jsonl` and the files that `is_skipped` names, except those
     in ``people``. Count the files left out as ``skipped``."""
     item = skipped = 0
@@ -177,7 +179,7 @@ def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, Entry]]
         run.job.counts["skipped"] = skipped
 
 
-def photos_of(run: Import, people: Collection[str] = (), begin: int = 0) -> Iterator[tuple[Photo, int]]:
+def photos_of(run: Import, people: Collection[str] = (), begin: int = 0) -> Iterator[tuple[UploadedPhoto, int]]:
     """Yield the photos from number ``begin`` on, with their sizes in bytes. ``people``: as in `_photos`."""
     most = run.core.limits.image_bytes
     for item, entry in _photos(run, people):
@@ -185,14 +187,14 @@ def photos_of(run: Import, people: Collection[str] = (), begin: int = 0) -> Iter
             continue
         name = _plain(entry.name).encode("utf-8", "replace").decode()
         if entry.problem is not None:
-            yield Photo(item, name, InvalidInput(PROBLEMS[entry.problem], code=entry.problem)), 0
+            yield UploadedPhoto(item, name, InvalidInput(PROBLEMS[entry.problem], code=entry.problem)), 0
         elif entry.size > most:
-            yield Photo(item, name, ImageTooLarge(f"The photo is larger than {most} bytes.")), 0
+            yield UploadedPhoto(item, name, ImageTooLarge(f"The photo is larger than {most} bytes.")), 0
         else:
-            yield Photo(item, name, entry.read()), entry.size
+            yield UploadedPhoto(item, name, entry.read()), entry.size
 
 
-def _are_of_one_folder(photo: Photo, other: Photo) -> bool:
+def _are_of_one_folder(photo: UploadedPhoto, other: UploadedPhoto) -> bool:
     return photo.name.partition("/")[0] == other.name.partition("/")[0]
 
 

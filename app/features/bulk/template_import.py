@@ -10,7 +10,7 @@ import numpy as np
 
 from app.errors import InvalidInput
 from app.features.bulk import json_lines
-from app.features.bulk.imports import FACES, Batch, Import, Row, face_of
+from app.features.bulk.imports import FACES, Batch, FaceRow, Import, face_of
 from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.rows import BulkSubject
 from app.features.stored import is_unit
@@ -70,7 +70,7 @@ def _add(
         return InvalidInput("The template is not a vector of length 1.", code="invalid_template")
     if line.name is not None or line.metadata is not None:
         batch.subjects.append(subject)
-    batch.rows.append(Row(item, line.subject, face_of(line, Template(vector, run.gallery.embedder))))
+    batch.rows.append(FaceRow(item, line.subject, face_of(line, Template(vector, run.gallery.embedder))))
     return None
 
 

@@ -39,7 +39,7 @@ class Cancelled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CalibrationState:
     gallery: Gallery
     package: Thresholds
     thresholds: Thresholds
@@ -67,7 +67,7 @@ class Calibrator:
         self._jobs = jobs
         self._recorded = recorded
 
-    def begin(self, gallery_id: str, *, who: str | None = None) -> State:
+    def begin(self, gallery_id: str, *, who: str | None = None) -> CalibrationState:
         """Start to measure, unless a measurement is running.
 
         Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
@@ -85,12 +85,12 @@ class Calibrator:
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery.id, who=who)
 
-    def find(self, gallery_id: str) -> State:
+    def find(self, gallery_id: str) -> CalibrationState:
         """Return the state of the gallery's calibration. Raises NotFound ``gallery_not_found``; Unusable
         ``package_unavailable``."""
         gallery = self._store.gallery(gallery_id)
         package = self._embedders.thresholds(gallery.embedder)
-        return State(
+        return CalibrationState(
             gallery,
             package,
             self._calibrations.thresholds(gallery, package),

@@ -77,7 +77,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class MeasuredPopulation:
     """The points that the pairs of one population support."""
 
     figures: Figures
@@ -121,7 +121,7 @@ def measure_population(
     *,
     measured_on: str,
     progress: Callable[[int], None] = lambda _rows: None,
-) -> Population:
+) -> MeasuredPopulation:
     """Measure the operating points of (N, D) unit ``vectors`` of ``subjects`` (N,), their keys.
 
     ``progress`` is called between short steps with the rows compared in each.
@@ -129,7 +129,7 @@ def measure_population(
     who = np.unique(subjects, return_inverse=True)[1].astype(np.int64)
     people = int(who.max(initial=-1)) + 1
     if people < LEAST_SUBJECTS:
-        return Population(Figures(people, len(who), people, len(who)))
+        return MeasuredPopulation(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
     # Without operating points, use a score that only photos of the same moment reach.
     above = points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
@@ -159,7 +159,7 @@ def measure_population(
             for point, rate in zip(package_points, rates_here, strict=True)
         ),
     )
-    return Population(figures, calibration, _suspicions(vectors, suspicious))
+    return MeasuredPopulation(figures, calibration, _suspicions(vectors, suspicious))
 
 
 def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:

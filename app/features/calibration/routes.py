@@ -11,13 +11,13 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.components import Components, GalleryId
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.choices import CalibrationSource
 from app.errors import OperatingPointUnavailable
-from app.features.calibration.job import KIND, Calibrator, State
+from app.features.calibration.job import KIND, CalibrationState, Calibrator
 from app.features.calibration.population import deciding
 from app.features.calibration.store import Calibrations
 from app.features.own_jobs import last_job
@@ -124,7 +124,7 @@ def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) 
     return _answer(jobs, calibrator.find(gallery))
 
 
-def _answer(jobs: JobStore, state: State) -> GalleryCalibration:
+def _answer(jobs: JobStore, state: CalibrationState) -> GalleryCalibration:
     highest = state.thresholds.highest
     return GalleryCalibration.of(
         state.gallery,
@@ -137,7 +137,7 @@ def _answer(jobs: JobStore, state: State) -> GalleryCalibration:
     )
 
 
-def _measured(state: State) -> GalleryMeasured | None:
+def _measured(state: CalibrationState) -> GalleryMeasured | None:
     measured = state.standing.measured
     if measured is None:
         return None
@@ -154,7 +154,7 @@ def _measured(state: State) -> GalleryMeasured | None:
     )
 
 
-def _points(state: State) -> list[GalleryPoint]:
+def _points(state: CalibrationState) -> list[GalleryPoint]:
     measured = state.standing.measured
     calibration = measured.calibration if measured else None
     gallery_points = {point.fmr: point for point in calibration.points} if calibration else {}
@@ -192,7 +192,7 @@ def _start(core: Components) -> Part:
     recorded = partial(core.audit.recorded, "calibrate_gallery")
     calibrations = Calibrations(core.store)
     calibrator = Calibrator(core.galleries, core.embedders, core.jobs, calibrations, recorded=recorded)
-    tasks = [Task(LOOK_S, "calibrations", calibrator.begin_due)]
+    tasks = [PeriodicTask(LOOK_S, "calibrations", calibrator.begin_due)]
     return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=[calibrator.keep])
 
 

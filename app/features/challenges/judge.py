@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.choices import Step
+from app.choices import ChallengeStep
 from app.errors import InvalidInput
 from app.features.pose import pose_of
 from app.gallery.records import Gallery
@@ -22,8 +22,8 @@ from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Pixels
 
-FIRST: Step = "ahead"
-MOVES: tuple[Step, ...] = ("left", "right", "nearer")
+FIRST: ChallengeStep = "ahead"
+MOVES: tuple[ChallengeStep, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0
 """Maximum yaw, in degrees, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
 TURN_LEAST = 18.0
@@ -47,13 +47,13 @@ REASONS = {
 """The reasons why a step failed, in words."""
 
 
-def draw_steps() -> tuple[Step, ...]:
+def draw_steps() -> tuple[ChallengeStep, ...]:
     """Return the steps of a new challenge: the first, then the others in a random order."""
     return FIRST, *secrets.SystemRandom().sample(MOVES, len(MOVES))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FrameFace:
     """The face of a frame.
 
     ``yaw``: degrees, positive to the person's right; ``size``: the eyes' distance as a share of the frame's width.
@@ -74,25 +74,25 @@ class ChallengeJudge:
         self._galleries = galleries
         self._fmr = fmr
 
-    def check(self, gallery: Gallery, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
+    def check(self, gallery: Gallery, steps: Sequence[ChallengeStep], frames: Sequence[bytes]) -> None:
         """Check that each frame shows its step, and all of them the same person, by the gallery's package.
 
         Raises InvalidInput: ``challenge_failed`` with the first step that failed and why, and the errors of
         `Pipeline.detect`; Overloaded.
         """
-        seen: list[Seen] = []
+        seen: list[FrameFace] = []
         for place, frame in enumerate(frames):
             seen.append(self._only_face(frame, place, steps[place]))
             if reason := why_not(steps[place], seen[place], seen[0]):
                 raise _failed(place, steps[place], reason)
-        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
-            (first, *others), _ = used.embedder.embed([face.crop for face in seen])
-            threshold = verify_point(used.thresholds, None, self._fmr).threshold
+        with self._embedders.use(self._galleries.probed_by(gallery)) as opened:
+            (first, *others), _ = opened.embedder.embed([face.crop for face in seen])
+            threshold = verify_point(opened.thresholds, None, self._fmr).threshold
         for place, other in enumerate(others, 1):
             if cosine(first, other) < threshold:
                 raise _failed(place, steps[place], "other_person")
 
-    def _only_face(self, frame: bytes, place: int, step: Step) -> Seen:
+    def _only_face(self, frame: bytes, place: int, step: ChallengeStep) -> FrameFace:
         """Return the only prominent face of the frame, which must be upright."""
         try:
             photo = self._reader.detect(frame)
@@ -108,10 +108,10 @@ class ChallengeJudge:
         if face.landmarks is None or face.crop is None or pose is None or abs(pose.roll) > TILT_MOST:
             raise _failed(place, step, "tilted")
         eyes = float(np.linalg.norm(face.landmarks[1] - face.landmarks[0]))
-        return Seen(pose.yaw, eyes / photo.width, face.crop)
+        return FrameFace(pose.yaw, eyes / photo.width, face.crop)
 
 
-def why_not(step: Step, face: Seen, first: Seen) -> str | None:
+def why_not(step: ChallengeStep, face: FrameFace, first: FrameFace) -> str | None:
     """Return why a face does not show the step, a key of `REASONS`, or None. ``first``: the face in the first frame."""
     turned = face.yaw - first.yaw
     if step in {"left", "right"}:
@@ -121,6 +121,6 @@ def why_not(step: Step, face: Seen, first: Seen) -> str | None:
     return "not_nearer" if step == "nearer" and face.size < NEARER_LEAST * first.size else None
 
 
-def _failed(place: int, step: Step, reason: str) -> InvalidInput:
+def _failed(place: int, step: ChallengeStep, reason: str) -> InvalidInput:
     message = f"Step {place + 1} ({step}): {REASONS[reason]}."
     return InvalidInput(message, code="challenge_failed", index=place, step=step, reason=reason)

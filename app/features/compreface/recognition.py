@@ -31,7 +31,15 @@ from app.features.compreface.requests import (
     face_id_of,
     given_template,
 )
-from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, MANY, PREFIX, VALIDATION, CompreFaceRoute, Refused
+from app.features.compreface.wire import (
+    COMPREFACE,
+    EMPTY_FIELD,
+    MANY,
+    PREFIX,
+    VALIDATION,
+    CompreFaceError,
+    CompreFaceRoute,
+)
 from app.features.photos import embed_for, rank
 from app.features.pose import pose_of
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
@@ -87,7 +95,7 @@ def verify(components: Components, sent: Photos[FaceParams]) -> Json:
 def verify_embeddings(operations: Operations, embedders: Embedders, asked: VerifyEmbeddingsRequest) -> Json:
     """Compare an embedding with others."""
     if not asked.source or not asked.targets:
-        raise Refused(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
+        raise CompreFaceError(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
     package = embedders.default
     first = given_template(asked.source, package.id, package.manifest.dimension or 0)
     similarity = Similarity.of(operations.thresholds(package.id))
@@ -102,7 +110,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     operations, params = home.operations, sent.params
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
-        raise Refused(VALIDATION, message)
+        raise CompreFaceError(VALIDATION, message)
     gallery = home.open()
     if is_stored(gallery):
         photo, sizes = embed_for(operations, gallery, sent.images[0]), home.galleries.open_search(gallery).sizes
@@ -202,7 +210,7 @@ def verify_face_embeddings(
 def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list[float]]:
     """Return the request's embeddings, after counting them against the key's rate of vectors."""
     if not asked.embeddings:
-        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
+        raise CompreFaceError(EMPTY_FIELD, "Field embeddings cannot be empty")
     _admit_vectors(guard, grant, len(asked.embeddings))
     return asked.embeddings
 

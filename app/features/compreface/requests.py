@@ -13,7 +13,7 @@ from app.api import body
 from app.api.body import Body, BodyLimits, ImageFields, Sent
 from app.api.schemas import Base64
 from app.errors import MissingImage
-from app.features.compreface.wire import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
+from app.features.compreface.wire import EMPTY_FIELD, INCORRECT_ARGUMENT, CompreFaceError
 from app.types import Template, Vector
 
 FILE = ImageFields(("file",))
@@ -110,7 +110,7 @@ class Photos(Sent[Given]):
         except MissingImage as error:
             missing = error.message.partition(":")[0]
             if raw.media_type == body.JSON_TYPE:
-                raise Refused(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
+                raise CompreFaceError(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
             message = f"Required part {missing} is missing"
             raise MissingImage(message) from None
         params = query
@@ -121,11 +121,11 @@ class Photos(Sent[Given]):
 
 
 def face_id_of(image_id: str) -> str:
-    """Return the face id, 32 hexadecimal digits, of CompreFace's UUID. Raises Refused."""
+    """Return the face id, 32 hexadecimal digits, of CompreFace's UUID. Raises CompreFaceError."""
     try:
         return uuid.UUID(image_id).hex
     except ValueError:
-        raise Refused(INCORRECT_ARGUMENT, "image_id should be a UUID") from None
+        raise CompreFaceError(INCORRECT_ARGUMENT, "image_id should be a UUID") from None
 
 
 def image_id_of(face_id: str) -> str:
@@ -134,13 +134,15 @@ def image_id_of(face_id: str) -> str:
 
 
 def given_template(embedding: Sequence[float], package: str, dimension: int) -> Template:
-    """Return a client's embedding, of any norm but 0, as a template of ``package``. Raises Refused."""
+    """Return a client's embedding, of any norm but 0, as a template of ``package``. Raises CompreFaceError."""
     if len(embedding) != dimension:
-        raise Refused(INCORRECT_ARGUMENT, f"An embedding of {package} has {dimension} numbers, not {len(embedding)}")
+        raise CompreFaceError(
+            INCORRECT_ARGUMENT, f"An embedding of {package} has {dimension} numbers, not {len(embedding)}"
+        )
     vector = np.array(embedding, np.float64)
     largest = float(np.abs(vector).max())
     if not largest:
-        raise Refused(INCORRECT_ARGUMENT, "An embedding of zeros has no direction")
+        raise CompreFaceError(INCORRECT_ARGUMENT, "An embedding of zeros has no direction")
     vector /= largest  # so that squaring neither overflows nor vanishes
     unit: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     return Template(unit, package)

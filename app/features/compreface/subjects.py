@@ -41,8 +41,8 @@ from app.features.compreface.wire import (
     MISSING_PARAMETER,
     PREFIX,
     VALIDATION,
+    CompreFaceError,
     CompreFaceRoute,
-    Refused,
 )
 from app.features.listing import face_ids, find_faces, subject_ids
 from app.features.photos import embed_for, enroll_face
@@ -65,14 +65,14 @@ _NAME = re.compile(r"[^;/\\]+", re.DOTALL)
 
 
 def checked_name(name: str | None) -> str:
-    """Return the name if CompreFace would accept it for a new subject. Raises Refused."""
+    """Return the name if CompreFace would accept it for a new subject. Raises CompreFaceError."""
     if name is None or not name.strip():
-        raise Refused(VALIDATION, "Subject name cannot be empty")
+        raise CompreFaceError(VALIDATION, "Subject name cannot be empty")
     if len(to_nfc(name)) > MAX_NAME:  # a Mac's file names have each accent as a letter of its own
-        raise Refused(VALIDATION, f"Subject name size must be between 1 and {MAX_NAME}")
+        raise CompreFaceError(VALIDATION, f"Subject name size must be between 1 and {MAX_NAME}")
     if not _NAME.fullmatch(name):
         message = "The name cannot contain the following special characters: ';', '/', '\\'"
-        raise Refused(INCORRECT_ARGUMENT, message)
+        raise CompreFaceError(INCORRECT_ARGUMENT, message)
     return name
 
 
@@ -161,9 +161,9 @@ def add_face(
     """
     subject = sent.params.subject
     if subject is None:
-        raise Refused(MISSING_PARAMETER, "Required parameter subject is missing")
+        raise CompreFaceError(MISSING_PARAMETER, "Required parameter subject is missing")
     if not subject.strip():
-        raise Refused(VALIDATION, "Subject name is empty")
+        raise CompreFaceError(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
     gallery = home.open_or_create()
     photo = embed_for(home.operations, gallery, sent.images[0])
@@ -183,7 +183,7 @@ def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query(
     """
     subject = query.subject
     if subject is not None and not subject.strip():
-        raise Refused(VALIDATION, "Subject name is empty")
+        raise CompreFaceError(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
     gallery = home.open()
     if not is_stored(gallery):

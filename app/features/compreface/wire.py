@@ -40,7 +40,7 @@ SUBJECT_EXISTS = 43
 IMAGE_NOT_FOUND = 44
 
 
-class Refused(InvalidInput):
+class CompreFaceError(InvalidInput):
     """An error with a number and message of CompreFace's own, and status 400."""
 
     def __init__(self, number: int, message: str) -> None:
@@ -92,7 +92,7 @@ RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
 def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
     """Return CompreFace's answer to an error of ours: its kind, its message, and further headers."""
     ours = answer_problem(error, "")
-    if isinstance(error, Refused):
+    if isinstance(error, CompreFaceError):
         return Kind(400, error.number), error.message, {}
     if isinstance(error, SubjectNotFound):
         return Kind(404, SUBJECT_NOT_FOUND), f"Subject {error.details.get('subject', '')} not found", {}

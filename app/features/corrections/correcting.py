@@ -38,8 +38,8 @@ class Correcting:
         """
         operations = self._core.operations
         chosen = operations.choose(image, "image", index=face)
-        with operations.use_in(gallery) as used:
-            (embedded,) = operations.embed_chosen([chosen], used)
+        with operations.use_in(gallery) as opened:
+            (embedded,) = operations.embed_chosen([chosen], opened)
         (probe,) = to_store(self._core.embedders, gallery, [(subject, embedded.face, None)])
         if not confirm:
             self._check_doubt(gallery, subject, probe)

@@ -11,7 +11,7 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api.body import ONE_IMAGE, Sent
 from app.api.components import Components, SubjectId, path_id
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
 from app.api.schemas.base import Params, Time, Wire
@@ -119,7 +119,9 @@ def delete_correction(
 
 def _start(core: Components, *, correction_days: float, expiry_seconds: float) -> Part:
     prune = partial(corrected.prune_corrections, core.store)
-    return Part({"correcting": Correcting(core, correction_days)}, tasks=[Task(expiry_seconds, "corrections", prune)])
+    return Part(
+        {"correcting": Correcting(core, correction_days)}, tasks=[PeriodicTask(expiry_seconds, "corrections", prune)]
+    )
 
 
 FEATURE = Feature([router], _start, ["correction_days", "expiry_seconds"])

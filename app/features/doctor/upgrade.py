@@ -40,7 +40,7 @@ class Kept:
     """Why the database can't be read."""
 
 
-Step = Callable[[Settings, Kept], Iterator[CheckResult]]
+UpgradeStep = Callable[[Settings, Kept], Iterator[CheckResult]]
 
 
 def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
@@ -161,7 +161,7 @@ def _files(settings: Settings, _: Kept) -> Iterator[CheckResult]:
         )
 
 
-def _by_hand(*lines: tuple[str, str]) -> Step:
+def _by_hand(*lines: tuple[str, str]) -> UpgradeStep:
     """Return a step that the program can't check: what changed, and what to do."""
 
     def step(_: Settings, __: Kept) -> Iterator[CheckResult]:
@@ -175,7 +175,7 @@ def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
 
 
-CHECKLISTS: Mapping[str, tuple[Step, ...]] = {
+CHECKLISTS: Mapping[str, tuple[UpgradeStep, ...]] = {
     "0.2.0": (
         _database,
         _models,

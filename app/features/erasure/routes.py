@@ -12,7 +12,7 @@ from pydantic import Field
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.components import Components, GalleryId, SubjectId, path_id
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import NextCursor, Params, Wire
@@ -142,7 +142,7 @@ def _start(core: Components, *, expiry_seconds: float) -> Part:
         recorded=partial(core.audit.recorded, "expire_subject"),
         reached=core.erased_too,
     )
-    return Part({"erasures": erasures}, tasks=[Task(expiry_seconds, "expiry", erasures.sweep)])
+    return Part({"erasures": erasures}, tasks=[PeriodicTask(expiry_seconds, "expiry", erasures.sweep)])
 
 
 FEATURE = Feature([subjects, receipts], _start, ["expiry_seconds"])

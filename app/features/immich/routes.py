@@ -47,7 +47,7 @@ class Options(BaseModel):
     minScore: Annotated[float, Field(ge=0, le=1)] = LEAST_SCORE  # noqa: N815 (Immich's name)
 
 
-class Entry(BaseModel):
+class TaskModel(BaseModel):
     """A model of a task. The model's name is ignored: faces are embedded with the server's default package."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -77,7 +77,7 @@ class Immich:
         wanted, image = self.core.parsing.run(lambda: self._parse(body), costly=len(body.data) >= COSTLY_BYTES)
         if image is None:
             return wanted, None
-        detection = _validated(Entry, wanted[FACES].get("detection", {}))
+        detection = _validated(TaskModel, wanted[FACES].get("detection", {}))
         least = score_of(detection.options.minScore)
         answer = json.dumps(faces_of(self.core.operations, image, least))
         return wanted, Response(answer, media_type=JSON_TYPE)

@@ -10,7 +10,7 @@ from fastapi import Query
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.access.keys import Key, Keys, KeyTerms
+from app.access.keys import ApiKeys, Key, KeyTerms
 from app.api.components import path_id
 from app.api.feature import Feature
 from app.api.operation import CURSOR
@@ -34,7 +34,7 @@ KEY_ID_BYTES = 6
 
 
 @router.operation("GET", KEYS, scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
-def list_keys(keys: Keys, query: Annotated[PageParams, Query()]) -> schemas.KeyPage:
+def list_keys(keys: ApiKeys, query: Annotated[PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
     Lists all keys, revoked ones too, in the order of their creation, page by page; never their secrets.
@@ -52,7 +52,7 @@ def list_keys(keys: Keys, query: Annotated[PageParams, Query()]) -> schemas.KeyP
     status=201,
     codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
 )
-def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCreate) -> schemas.NewKey:
+def create_key(grant: Grant, keys: ApiKeys, entry: AuditEntry, asked: schemas.KeyCreate) -> schemas.NewKey:
     """Create a key.
 
     The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
@@ -74,7 +74,7 @@ def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCr
 
 
 @router.operation("GET", KEY, scope=Scope.ADMIN, name="show_key", unrestricted=True, codes=NO_KEY)
-def get_key(keys: Keys, key: KeyId) -> schemas.Key:
+def get_key(keys: ApiKeys, key: KeyId) -> schemas.Key:
     """Show a key.
 
     Answers what the key allows and whether it was revoked; never its secret.
@@ -85,7 +85,7 @@ def get_key(keys: Keys, key: KeyId) -> schemas.Key:
 @router.operation(
     "POST", f"{KEY}/rotate", scope=Scope.ADMIN, changes=True, unrestricted=True, codes=(*NO_KEY, "key_revoked")
 )
-def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -> schemas.NewKey:
+def rotate_key(grant: Grant, keys: ApiKeys, key: KeyId, asked: schemas.KeyRotate) -> schemas.NewKey:
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
@@ -96,7 +96,7 @@ def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -
 
 
 @router.operation("DELETE", KEY, scope=Scope.ADMIN, changes=True, unrestricted=True, codes=NO_KEY)
-def revoke_key(keys: Keys, key: KeyId) -> None:
+def revoke_key(keys: ApiKeys, key: KeyId) -> None:
     """Revoke a key.
 
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.

@@ -50,7 +50,7 @@ class _Declared(BaseModel):
         return self
 
 
-class _File(BaseModel):
+class _KeysFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     keys: list[_Declared]
@@ -67,7 +67,7 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
     """Return the keys that the file declares, each with its secret. Raises Unusable (``keys_file_invalid``)."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        declared = _File.model_validate(raw).keys
+        declared = _KeysFile.model_validate(raw).keys
         return [(check_terms(_terms(key)), _secret(key, environ)) for key in declared]
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 commands = typer.Typer()
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 INSTRUCTIONS = """\
 Face recognition of people who are enrolled in galleries. `decision` is the answer: `known`, `uncertain` or `unknown`; a
 score alone is none. A match is a reason to look, not a proof: say so, and name nobody whom the answer does not know.
@@ -56,11 +56,11 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - an extra
     from mcp_types import ToolAnnotations  # noqa: PLC0415 - an extra
 
-    def told(tool: Callable[..., Answer]) -> Callable[..., Answer]:
+    def told(tool: Callable[..., AnswerT]) -> Callable[..., AnswerT]:
         """Return the tool with errors that say what to do; the SDK would hide them."""
 
         @wraps(tool)
-        def call(*given: Any, **named: Any) -> Answer:
+        def call(*given: Any, **named: Any) -> AnswerT:
             try:
                 return tool(*given, **named)
             except (ClientError, LikenessError, OSError) as error:

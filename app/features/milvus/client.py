@@ -56,7 +56,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRow:
     """A row that a search found; `score` is Milvus's float32."""
 
     face: int
@@ -229,7 +229,7 @@ class Milvus:
         finally:
             rows.close()
 
-    def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[Found]]:
+    def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[FoundRow]]:
         """For each probe, (Q, D) float32, return the `fetch` faces with the highest scores, or one more, best first.
 
         `fetch` is less than FETCH_MAX. Subjects in `without` are left out. Fewer are returned only if no others exist.
@@ -248,7 +248,11 @@ class Milvus:
             timeout=self._timeout_s,
         )
         return [
-            [Found(int(hit.id), int(hit["entity"]["subject"]), float(hit.distance)) for hit in hits if hit.id != MARK]
+            [
+                FoundRow(int(hit.id), int(hit["entity"]["subject"]), float(hit.distance))
+                for hit in hits
+                if hit.id != MARK
+            ]
             for hits in results
         ]
 

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from app.features.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
+from app.features.milvus.client import FETCH_MAX, CollectionLost, FoundRow, Milvus
 from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, WIDEN, Index
 from app.search.quantised import rounding
-from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match, joined
+from app.search.types import FaceBlock, FaceSource, FinishSearch, IndexSpec, LogPosition, Match, joined
 from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
@@ -61,7 +61,7 @@ class Searcher:
             renewed = self._renew(self)
             return [[] for _ in probes] if renewed.name is None else renewed._search(renewed.name, probes, limit)
 
-    def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
+    def begin(self, vectors: Vectors, limit: int) -> list[FinishSearch]:
         return [partial(_first, matches) for matches in self.search(vectors, limit)]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
@@ -79,7 +79,7 @@ class Searcher:
                 matches[place] = self._search_on(name, probes[place], limit, rows, fetch)
         return matches
 
-    def _search_on(self, name: str, probe: Vector, limit: int, rows: list[Found], fetch: int) -> list[Match]:
+    def _search_on(self, name: str, probe: Vector, limit: int, rows: list[FoundRow], fetch: int) -> list[Match]:
         """Compare more and more subjects until no other face can be among the best."""
         seen: set[int] = set()
         candidates = self._with_faces_of(seen)
@@ -130,7 +130,7 @@ class Count:
         return self.known
 
 
-def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float) -> tuple[set[int], float]:
+def _promising(rows: Sequence[FoundRow], limit: int, fetched: int, rounding: float) -> tuple[set[int], float]:
     """Return the `limit` best subjects by Milvus's scores, with those that rounding may have ranked too low, and the
     highest score that a face of any other subject can have."""
     subjects: set[int] = set()

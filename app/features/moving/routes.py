@@ -11,7 +11,7 @@ from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.components import Components, FaceId, SubjectId
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import FACES, NO_FACE, NO_SUBJECT, SUBJECT
 from app.api.route import Router
 from app.api.routes.faces import FACE, stored_face
@@ -119,7 +119,7 @@ def move_faces(
 
 def _start(core: Components) -> Part:
     prune = partial(transfers.prune_answers, core.store.database)
-    return Part(tasks=[Task(transfers.PRUNE_ANSWERS_S, "answers to merges", prune)])
+    return Part(tasks=[PeriodicTask(transfers.PRUNE_ANSWERS_S, "answers to merges", prune)])
 
 
 FEATURE = Feature([subjects_router, faces_router], _start)

@@ -65,9 +65,9 @@ class Reembedder:
         """
         gallery = self._store.gallery(gallery_id)
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
-        with self._embedders.use(package.id) as used:
+        with self._embedders.use(package.id) as opened:
             move = self._reembeddings.begin(
-                gallery, used.id, used.embedder.dimension, without_crop=without_crop, keep_days=keep_days
+                gallery, opened.id, opened.embedder.dimension, without_crop=without_crop, keep_days=keep_days
             )
         return self._work_on(gallery, move, EMBED, who)
 
@@ -162,8 +162,8 @@ class Reembedder:
                     running.counts["unreadable"] += 1
             running.counts["without_crop"] += sum(face.jpeg is None for face in faces)
             running.counts["embedded"] += len(crops)
-            with self._embedders.use(move.target) as used:
-                templates, _ = used.embedder.embed(list(crops.values()))
+            with self._embedders.use(move.target) as opened:
+                templates, _ = opened.embedder.embed(list(crops.values()))
             after = faces[-1].key
             running.progress(running.done + len(faces))
             note = partial(running.checkpoint, {"after": after})

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from app.access.grants import Grant, Scope
 from app.api.components import Components, GalleryId
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import GALLERY, GALLERY_PACKAGE
 from app.api.route import Router
 from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
@@ -149,7 +149,9 @@ def _start(core: Components) -> Part:
     store = steps.Reembeddings(core.store)
     reembedder = Reembedder(core.galleries, store, core.embedders, core.jobs)
     return Part(
-        {"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.finish_due)]
+        {"reembedder": reembedder},
+        {KIND: reembedder.work},
+        [PeriodicTask(LOOK_S, "reembeddings", reembedder.finish_due)],
     )
 
 

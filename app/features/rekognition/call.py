@@ -13,7 +13,7 @@ from app.errors import FaceNotFound, GalleryNotFound
 from app.face.quality import QualityLevel
 from app.features.rekognition import errors
 from app.features.rekognition.answers import largest_first
-from app.features.rekognition.errors import Refused
+from app.features.rekognition.errors import RekognitionError
 from app.features.rekognition.requests import ImageSource
 from app.features.similarity import AnsweredSimilarity, of_fmr
 from app.gallery.records import Gallery, StoredFace
@@ -69,23 +69,23 @@ class Call:
     def image(self, source: ImageSource) -> bytes:
         """Return an image's bytes.
 
-        Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
+        Raises RekognitionError: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
         SerializationException.
         """
         if (source.Bytes is None) == (source.S3Object is None):
-            raise Refused(errors.INVALID_PARAMETER, "An image is either Bytes or S3Object.")
+            raise RekognitionError(errors.INVALID_PARAMETER, "An image is either Bytes or S3Object.")
         if source.Bytes is None:
             message = "Unable to get object metadata from S3: this server reads no S3 objects. Send the image as Bytes."
-            raise Refused(errors.INVALID_S3, message)
+            raise RekognitionError(errors.INVALID_S3, message)
         limit = min(MAX_IMAGE_BYTES, self.components.limits.image_bytes)
         if len(source.Bytes) // 4 * 3 > limit + 2:
             raise _too_large(limit)
         try:
             data = decode_base64(source.Bytes.encode("ascii"))
         except (binascii.Error, UnicodeEncodeError):
-            raise Refused(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
+            raise RekognitionError(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
         if not data:
-            raise Refused(errors.INVALID_PARAMETER, "Value at 'image.bytes': must have at least 1 byte.")
+            raise RekognitionError(errors.INVALID_PARAMETER, "Value at 'image.bytes': must have at least 1 byte.")
         if len(data) > limit:
             raise _too_large(limit)
         return data
@@ -112,11 +112,14 @@ class Call:
         self.components.guard.count_faces(self.grant, count)
 
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
-        """Return the enrolled face to search with. Raises Refused (InvalidParameterException) if it is unknown."""
+        """Return the enrolled face to search with.
+
+        Raises RekognitionError (InvalidParameterException) if it is unknown.
+        """
         try:
             return self.store.face(gallery, face_id)
         except FaceNotFound:
-            raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
+            raise RekognitionError(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 
 
 def good_enough(photo: Photo, quality: str) -> list[Face]:
@@ -125,9 +128,11 @@ def good_enough(photo: Photo, quality: str) -> list[Face]:
     return [face for face in largest_first(photo.faces) if face.template is not None and face.quality.score >= minimum]
 
 
-def no_faces() -> Refused:
-    return Refused(errors.INVALID_PARAMETER, "There are no faces in the image. Should be at least 1.", code="no_face")
+def no_faces() -> RekognitionError:
+    return RekognitionError(
+        errors.INVALID_PARAMETER, "There are no faces in the image. Should be at least 1.", code="no_face"
+    )
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(errors.IMAGE_TOO_LARGE, f"An image may have at most {limit} bytes.", code="image_too_large")
+def _too_large(limit: int) -> RekognitionError:
+    return RekognitionError(errors.IMAGE_TOO_LARGE, f"An image may have at most {limit} bytes.", code="image_too_large")

@@ -40,7 +40,7 @@ FAULTS = frozenset({THROTTLING, INTERNAL})
 """Errors of the server, with status 500; clients retry them."""
 
 
-class Refused(InvalidInput):
+class RekognitionError(InvalidInput):
     """An error with Rekognition's name and message; ``code`` is this service's."""
 
     def __init__(self, name: str, message: str, *, code: str = "invalid_request", **details: object) -> None:
@@ -49,7 +49,7 @@ class Refused(InvalidInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WireError:
     status: int
     name: str
     message: str
@@ -85,12 +85,12 @@ status."""
 BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 
 
-def answer_of(error: LikenessError) -> Answer:
-    if isinstance(error, Refused):
-        return Answer(500 if error.name in FAULTS else 400, error.name, error.message)
+def answer_of(error: LikenessError) -> WireError:
+    if isinstance(error, RekognitionError):
+        return WireError(500 if error.name in FAULTS else 400, error.name, error.message)
     ours = answer_problem(error, "")
     kind = BY_CODE.get(error.code)
     by_status = INVALID_PARAMETER if ours.status < 500 else INTERNAL
     name = NAMES.get(error.code) or (BY_ABOUT.get(kind.about, by_status) if kind else by_status)
     # `answer_problem` replaces messages that only the log should have.
-    return Answer(500 if name in FAULTS else 400, name, ours.body.error.message)
+    return WireError(500 if name in FAULTS else 400, name, ours.body.error.message)

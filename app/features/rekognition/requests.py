@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from app.features.rekognition import errors
-from app.features.rekognition.errors import Refused
+from app.features.rekognition.errors import RekognitionError
 from app.wording import found_wrong
 
 CollectionText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-]+$")]
@@ -43,7 +43,7 @@ MAX_MATCHES = 80
 ASSOCIATION_THRESHOLD = 75.0
 SERIALIZATION_KINDS = ("_type", "_parsing", "model_attributes_type")
 """Suffixes of pydantic's error types for a value of another JSON type."""
-Model = TypeVar("Model", bound="RekognitionModel")
+ModelT = TypeVar("ModelT", bound="RekognitionModel")
 
 
 class RekognitionModel(BaseModel):
@@ -155,13 +155,13 @@ class SearchUsersByImage(CollectionRequest):
     QualityFilter: Filter = "NONE"
 
 
-def read(model: type[Model], value: object) -> Model:
+def read(model: type[ModelT], value: object) -> ModelT:
     """Read a request.
 
-    Raises Refused: SerializationException for a value of another type, InvalidParameterException for any other error.
+    Raises RekognitionError: SerializationException for a value of another type, else InvalidParameterException.
     """
     if not isinstance(value, dict):
-        raise Refused(errors.SERIALIZATION, "The request is not a JSON object.", code="invalid_json")
+        raise RekognitionError(errors.SERIALIZATION, "The request is not a JSON object.", code="invalid_json")
     try:
         return model.model_validate({name: field for name, field in value.items() if field is not None})
     except ValidationError as error:
@@ -172,4 +172,4 @@ def read(model: type[Model], value: object) -> Model:
         ]
         message = f"{len(problems)} validation error{'s' * (len(problems) > 1)} detected: {'; '.join(listed)}"
         is_type = any(problem["type"].endswith(SERIALIZATION_KINDS) for problem in problems)
-        raise Refused(errors.SERIALIZATION if is_type else errors.INVALID_PARAMETER, message) from None
+        raise RekognitionError(errors.SERIALIZATION if is_type else errors.INVALID_PARAMETER, message) from None

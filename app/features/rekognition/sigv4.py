@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
 from app.features.rekognition import errors
-from app.features.rekognition.errors import Refused
+from app.features.rekognition.errors import RekognitionError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 TERMINATOR = "aws4_request"
@@ -79,8 +79,9 @@ class Claim:
 def read_claim(request: SignedRequest, now: float) -> Claim:
     """Read a request's claim, and compare its time with ``now``, in seconds since 1970.
 
-    Raises Refused: MissingAuthenticationTokenException, IncompleteSignatureException, InvalidSignatureException,
-    RequestExpired, UnrecognizedClientException (for a session token, which our keys don't have).
+    Raises RekognitionError: MissingAuthenticationTokenException, IncompleteSignatureException,
+    InvalidSignatureException, RequestExpired, UnrecognizedClientException (for a session token, which our keys don't
+    have).
     """
     fields = _authorization(request.header("authorization"))
     access_key, date, region = _credential(fields["Credential"])
@@ -116,7 +117,7 @@ def is_signed_with(key: bytes, claim: Claim, request: SignedRequest, body_hash: 
 def check_body(request: SignedRequest, body_hash: str) -> None:
     """Check the body against the hash that the request states; `UNSIGNED-PAYLOAD` is not accepted.
 
-    Raises Refused (InvalidSignatureException).
+    Raises RekognitionError (InvalidSignatureException).
     """
     stated = request.header("x-amz-content-sha256")
     if stated and not hmac.compare_digest(stated.encode("latin-1"), body_hash.encode()):
@@ -157,7 +158,7 @@ def _trimmed(value: bytes) -> bytes:
 
 def _authorization(text: str) -> dict[str, str]:
     if not text:
-        raise Refused(errors.MISSING_TOKEN, "Missing Authentication Token", code="missing_key")
+        raise RekognitionError(errors.MISSING_TOKEN, "Missing Authentication Token", code="missing_key")
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"Unsupported AWS 'algorithm': send {ALGORITHM}.")
@@ -215,18 +216,20 @@ def _check_clock(timestamp: str, at: float, now: float) -> None:
     server = time.strftime(_TIME_FORMAT, time.gmtime(now))
     if abs(apart) > EXPIRED_S:
         message = f"The request was signed at {timestamp}, more than 15 minutes from the server's clock: {server}"
-        raise Refused(errors.EXPIRED, message, code="wrong_key")
+        raise RekognitionError(errors.EXPIRED, message, code="wrong_key")
     word = "expired" if apart > 0 else "not yet current"
     raise _invalid(f"Signature {word}: {timestamp} is more than 5 minutes from the server's clock: {server}")
 
 
-def unknown_client() -> Refused:
-    return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
+def unknown_client() -> RekognitionError:
+    return RekognitionError(
+        errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key"
+    )
 
 
-def _incomplete(message: str) -> Refused:
-    return Refused(errors.INCOMPLETE, message, code="missing_key")
+def _incomplete(message: str) -> RekognitionError:
+    return RekognitionError(errors.INCOMPLETE, message, code="missing_key")
 
 
-def _invalid(message: str) -> Refused:
-    return Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+def _invalid(message: str) -> RekognitionError:
+    return RekognitionError(errors.INVALID_SIGNATURE, message, code="wrong_key")

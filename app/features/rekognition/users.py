@@ -27,7 +27,7 @@ from app.features.rekognition.answers import (
     user_of,
 )
 from app.features.rekognition.call import Call, good_enough
-from app.features.rekognition.errors import Refused
+from app.features.rekognition.errors import RekognitionError
 from app.features.rekognition.recognition import match_users
 from app.features.transfers import AlreadyAnswered, Move, keep_answer
 from app.gallery import subjects
@@ -41,14 +41,14 @@ MOST_FACES = 100
 PAGE = 500
 StoreAnswer: TypeAlias = Callable[[Change, Shape], None]
 """Stores the answer with the change, unless the request has no token."""
-Work: TypeAlias = Callable[[Call, Gallery, Any, StoreAnswer], Shape]
+UserWork: TypeAlias = Callable[[Call, Gallery, Any, StoreAnswer], Shape]
 
 
-def once(work: Work) -> Callable[[Call, Any], Shape]:
+def once(work: UserWork) -> Callable[[Call, Any], Shape]:
     """Let ``work`` run once per token: a repeated request gets the stored answer.
 
     ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
-    Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.
+    Raises RekognitionError (IdempotentParameterMismatchException) if the token was used with other parameters.
     """
 
     @wraps(work)
@@ -81,7 +81,9 @@ def _stored_answer(call: Call, gallery: Gallery, token: str, digest: bytes) -> S
     if before is None:
         return None
     if before[0] != digest:
-        raise Refused(errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict")
+        raise RekognitionError(
+            errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict"
+        )
     answer: Shape = json.loads(before[1])
     return answer
 
@@ -114,7 +116,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
     """Search for users with one face, or with all faces of a user."""
     gallery = call.gallery(wanted.CollectionId)
     if (wanted.UserId is None) == (wanted.FaceId is None):
-        raise Refused(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
+        raise RekognitionError(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
     searched: Shape
     if wanted.FaceId is not None:
         probes = [call.stored(gallery, face_id_from(wanted.FaceId)).template]
@@ -168,7 +170,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
             accepted.append(face)
     call.count_faces(compared)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
-        raise Refused(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
+        raise RekognitionError(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
     answer: Shape = {
         "AssociatedFaces": [{"FaceId": face_id_to(face)} for face in accepted],
         "UnsuccessfulFaceAssociations": refused,
@@ -218,11 +220,11 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
 
 
 def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_answer: StoreAnswer) -> Shape:
-    """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
+    """Move faces and store the answer. If one was moved or deleted meanwhile, move none and raise RekognitionError."""
     try:
         with call.galleries.change(gallery) as change:
             store_answer(change, answer)
             transfers.move_faces(change, moves)
     except FaceNotFound:
-        raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
+        raise RekognitionError(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
     return answer

@@ -1,7 +1,7 @@
 """Rekognition's wire format: requests are signed, no signature is used twice, and errors have a type.
 
 Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access. Each time,
-the secret is checked to be still valid (`Keys.recall`, `Keys.check`).
+the secret is checked to be still valid (`ApiKeys.recall`, `ApiKeys.check`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
-from app.access.keys import Guard, Keys, digest_of
+from app.access.keys import ApiKeys, Guard, digest_of
 from app.api.body import read_body
 from app.api.components import Components
 from app.api.operation import Operation
@@ -32,7 +32,7 @@ from app.features.access_keys import signing_tokens
 from app.features.forms import read_again
 from app.features.one_time import SeenSignatures
 from app.features.rekognition import errors
-from app.features.rekognition.errors import Refused, answer_of
+from app.features.rekognition.errors import RekognitionError, answer_of
 from app.features.rekognition.sigv4 import (
     Claim,
     SignedRequest,
@@ -55,22 +55,22 @@ HASHED_HERE = 64 * 1024
 """Maximum bytes of a body to hash in the event loop; larger ones are hashed in a thread."""
 CLAIM = "rekognition_claim"
 MAX_CACHED = 10_000
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class _Cache(Generic[Key, Value]):
+class _Cache(Generic[K, V]):
     """Keeps the MAX_CACHED values that were put in last. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._values: OrderedDict[K, V] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> Value | None:
+    def get(self, key: K) -> V | None:
         with self._lock:
             return self._values.get(key)
 
-    def put(self, key: Key, value: Value) -> None:
+    def put(self, key: K, value: V) -> None:
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -81,7 +81,7 @@ class _Cache(Generic[Key, Value]):
 class SignatureChecker:
     """Checks signatures. Safe to share between threads."""
 
-    def __init__(self, keys: Keys, guard: Guard) -> None:
+    def __init__(self, keys: ApiKeys, guard: Guard) -> None:
         self._keys, self._guard = keys, guard
         self._derived: _Cache[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = _Cache()
         self._proven: _Cache[tuple[str, str], str] = _Cache()
@@ -95,7 +95,7 @@ class SignatureChecker:
         self._proven.put((claim.access_key, address), key_id)
 
     async def require_key(self, claim: Claim, address: str) -> None:
-        """Check that the claim's key exists, unless it has signed before. Raises Refused
+        """Check that the claim's key exists, unless it has signed before. Raises RekognitionError
         (UnrecognizedClientException)."""
         if self._derived.get(_name(claim)) is None:
             await self._guard.attempt(lambda: self._tokens(claim), address)
@@ -103,7 +103,7 @@ class SignatureChecker:
     async def grant(self, claim: Claim, request: SignedRequest, body_hash: str, address: str) -> Grant:
         """Return what the key that signed the request allows. Reads the database unless the signing key is cached.
 
-        Raises Refused: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
+        Raises RekognitionError: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
         ``revoked_key``; Overloaded.
         """
         token = _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
@@ -123,7 +123,7 @@ class SignatureChecker:
                 "The request signature we calculated does not match the signature you provided. "
                 "Check your AWS Secret Access Key and signing method."
             )
-            raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+            raise RekognitionError(errors.INVALID_SIGNATURE, message, code="wrong_key")
         self._derived.put(_name(claim), derived)
         return self._keys.check(token)
 
@@ -159,7 +159,7 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
     request that only reads may be repeated for REPEAT_S after the first use, with other ATTEMPT_HEADERS or none: an
     eavesdropper who repeats it has the answer already.
 
-    Raises Refused (InvalidSignatureException, ThrottlingException).
+    Raises RekognitionError (InvalidSignatureException, ThrottlingException).
     """
     named = [name for name in ATTEMPT_HEADERS if request_headers.get(name)]
     attempt = ""
@@ -169,8 +169,8 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
         return
     message = "This signature was used already: sign the request again."
     if changes and not (named and set(named) <= set(claim.signed_headers)):
-        raise Refused(errors.THROTTLING, message, code="overloaded")
-    raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+        raise RekognitionError(errors.THROTTLING, message, code="overloaded")
+    raise RekognitionError(errors.INVALID_SIGNATURE, message, code="wrong_key")
 
 
 class Rekognition(WireFormat):
@@ -204,8 +204,8 @@ class Rekognition(WireFormat):
         return (scope["method"], scope["path"]) == ("POST", PATH)
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Check the signature. Raises Refused or InvalidInput if it is invalid, Overloaded if the key sends too many
-        requests."""
+        """Check the signature. Raises RekognitionError or InvalidInput if it is invalid, Overloaded if the key
+        sends too many requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
         signatures: SignatureChecker = components.parts["signature_checker"]

@@ -10,8 +10,8 @@ import numpy as np
 from app.choices import FindingKind
 from app.features.review import rules
 from app.features.review.records import Draft, Evidence
-from app.features.review.rules import Mask, Points, Scores, Within
-from app.features.review.separation import Counts, count
+from app.features.review.rules import Cosines, Mask, Points, Within
+from app.features.review.separation import ErrorCounts, count
 from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
@@ -29,7 +29,7 @@ class Nearest:
     Arrays are (N, K), padded with -inf and -1.
     """
 
-    scores: Scores
+    scores: Cosines
     faces: Keys
     subjects: Keys
 
@@ -65,7 +65,9 @@ class Examiner:
         """Return the lowest score with another subject that can lead to a finding."""
         return self._points.identify.uncertain
 
-    def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> tuple[list[Draft], Counts]:
+    def examine(
+        self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]
+    ) -> tuple[list[Draft], ErrorCounts]:
         """Examine a subject by its faces, ``block``, and the other subjects that resemble each face most, ``nearest``.
 
         `wrong`: the recorded wrong probes of all these subjects, by the subject's key. Return the findings about the

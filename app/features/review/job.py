@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 from app.features.corrected import wrong_by_key
 from app.features.own_jobs import UnderWay
 from app.features.review.examine import Examiner, Nearest, nearest_of
-from app.features.review.records import Draft, Summary
+from app.features.review.records import Draft, ReviewSummary
 from app.features.review.rules import STRANGERS_FMR, Points
-from app.features.review.separation import Counts, Separation
+from app.features.review.separation import ErrorCounts, Separation
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -22,7 +22,7 @@ from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
-from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, DefaultRates, identify_point, verify_point
 from app.search.index import widened
 from app.search.registry import Searchable
 from app.search.types import FaceBlock, Match
@@ -48,7 +48,7 @@ class Reviewer:
         jobs: JobStore,
         thresholds: Callable[[Gallery], Thresholds],
         *,
-        defaults: Defaults,
+        defaults: DefaultRates,
     ) -> None:
         """``thresholds`` returns a gallery's operating points; ``defaults`` names the points that decide."""
         self.reviews = reviews
@@ -99,7 +99,7 @@ class Reviewer:
         self._publish(running, gallery, points, separation)
 
     def _publish(self, running: Running, gallery: Gallery, points: Points, separation: Separation) -> None:
-        summary = Summary(
+        summary = ReviewSummary(
             package=gallery.embedder,
             subjects=running.counts["subjects"],
             faces=separation.faces,
@@ -127,7 +127,7 @@ class Reviewer:
 
     def _examine(
         self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
-    ) -> list[tuple[list[Draft], Counts]]:
+    ) -> list[tuple[list[Draft], ErrorCounts]]:
         """Examine these subjects, by key; stop if the job is cancelled."""
         blocks = list(self._read(gallery, subjects).values())
         if not blocks:

@@ -44,7 +44,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ReviewSummary:
     """The extent of a finished review, and how well the gallery tells people apart; rates are None if there are too
     few subjects."""
 
@@ -61,12 +61,12 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class ReviewState:
     """A gallery's reviews: the job of the last one, and the summary of the one whose findings are shown."""
 
     job: str
     published: str | None
-    summary: Summary | None
+    summary: ReviewSummary | None
     counts: Mapping[FindingKind, int]
     """The findings to look at, by kind."""
     dismissed: int

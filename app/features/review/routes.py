@@ -17,7 +17,7 @@ from app.choices import FindingKind
 from app.features.own_jobs import last_job
 from app.features.review import schemas
 from app.features.review.job import KIND, Reviewer
-from app.features.review.records import Review as Reviewed
+from app.features.review.records import ReviewState
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
 from app.gallery.store import Store
@@ -100,7 +100,7 @@ def reopen_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> 
     reviewer.reviews.dismiss(gallery, finding, dismissed=False)
 
 
-def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:
+def _summary(reviewed: ReviewState) -> schemas.ReviewSummary | None:
     done = reviewed.summary
     if done is None:
         return None

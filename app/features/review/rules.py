@@ -24,7 +24,7 @@ GOOD = QualityLevel.MEDIUM.minimum
 """Quality that a face should have, enrollment's default. If a poorer face matches no other, that is not a finding."""
 STRANGERS_FMR = 1e-2
 """A score below the threshold at this FMR means that a face doesn't look like its subject's other faces."""
-Scores = NDArray[np.float64]
+Cosines = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -44,8 +44,8 @@ class Points:
 class Within:
     """Each face's best scores with the subject's other faces, (N,) each; -inf if there are too few."""
 
-    best: Scores
-    second: Scores
+    best: Cosines
+    second: Cosines
     at: NDArray[np.int64]
     """The row of the face with the best score; -1 if there is none."""
 
@@ -81,14 +81,14 @@ def compare_within(vectors: Vectors, among: Mask) -> Within:
     return Within(best, second, at)
 
 
-def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
+def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Cosines:
     """Return each face's best score, (N,), with a subject's recorded wrong probes, (M, D); -inf if there are none."""
     if wrong is None:
         return np.full(len(vectors), -np.inf)
     return np.asarray((vectors @ wrong.T).max(axis=1), np.float64)
 
 
-def find_corrected(within: Within, wrong: Scores, points: Points) -> Mask:
+def find_corrected(within: Within, wrong: Cosines, points: Points) -> Mask:
     """Return which faces match a recorded wrong probe of their subject better than its other faces.
 
     `wrong` is (N,), from `nearest_wrong`; the result is (N,) bool.
@@ -96,7 +96,7 @@ def find_corrected(within: Within, wrong: Scores, points: Points) -> Mask:
     return np.asarray((wrong >= points.verify.threshold) & (wrong > within.best))
 
 
-def find_misplaced(within: Within, other: Scores, points: Points) -> Mask:
+def find_misplaced(within: Within, other: Cosines, points: Points) -> Mask:
     """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
     subject. A subject's only face is never misplaced: more likely the two subjects are one person."""
     compared = np.isfinite(within.best)
@@ -129,7 +129,7 @@ def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
     return sorted(groups, key=len, reverse=True)
 
 
-def find_harmful(within: Within, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
+def find_harmful(within: Within, other: Cosines, qualities: NDArray[np.float32], points: Points) -> Mask:
     """Return which poor faces, (N,) bool, could be confused with another subject while none of their subject's other
     faces needs them to be recognised. `other` is (N,) the best score with another subject, `qualities` (N,) 0-100."""
     needed = np.zeros(len(other), bool)

@@ -22,7 +22,7 @@ ROUNDS = 400
 LEAST_SUBJECTS = 30
 """Minimum subjects: with fewer, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
 COLUMNS = 4
-Counts = NDArray[np.int64]
+ErrorCounts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MeasuredRate:
     subjects: int
 
 
-def count(misses: NDArray[np.bool_], false_positives: NDArray[np.bool_], *, mated: NDArray[np.bool_]) -> Counts:
+def count(misses: NDArray[np.bool_], false_positives: NDArray[np.bool_], *, mated: NDArray[np.bool_]) -> ErrorCounts:
     """Return the row of counts of one subject's faces, (N,) each; `mated` faces have another face of their subject."""
     return np.array([mated.sum(), (misses & mated).sum(), len(false_positives), false_positives.sum()], np.int64)
 
@@ -61,7 +61,7 @@ class Separation:
             "subjects": self._subjects.tolist(),
         }
 
-    def add(self, counts: Counts, seed: int) -> None:
+    def add(self, counts: ErrorCounts, seed: int) -> None:
         """Add the (S, COLUMNS) counts of some subjects. Each call needs another `seed`."""
         weights = np.random.default_rng(seed).poisson(1, (ROUNDS, len(counts)))
         self._resampled += weights @ counts

@@ -20,13 +20,13 @@ from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.features.dismissals import Dismissal, forget, remember
 from app.features.own_jobs import check_free
-from app.features.review.records import Draft, Evidence, Review, Summary
+from app.features.review.records import Draft, Evidence, ReviewState, ReviewSummary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.gallery.records import Gallery, is_current, lock_gallery
 from app.gallery.text import is_unnamed
 from app.types import utc_now
 
-_EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
+_EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(ReviewSummary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
 """Number of characters that the id suggested for a new subject takes from the old subject's id."""
@@ -56,7 +56,7 @@ class Reviews:
         stale = FINDINGS.c.review != last.published if last.published else sa.true()
         connection.execute(sa.delete(FINDINGS).where(_of(gallery), stale))
 
-    def find(self, gallery: Gallery) -> Review:
+    def find(self, gallery: Gallery) -> ReviewState:
         """Return the gallery's reviews. Raises NotFound ``review_not_found``."""
         query = sa.select(FINDINGS.c.kind, FINDINGS.c.dismissed, sa.func.count().label("found"))
         with self._database.read() as connection:
@@ -65,7 +65,9 @@ class Reviews:
             counted = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
         summary = None if row.summary is None else _SUMMARY.validate_json(row.summary)
         counts = {group.kind: group.found for group in counted if not group.dismissed}
-        return Review(row.job, row.published, summary, counts, sum(group.found for group in counted if group.dismissed))
+        return ReviewState(
+            row.job, row.published, summary, counts, sum(group.found for group in counted if group.dismissed)
+        )
 
     def findings(
         self,
@@ -155,7 +157,9 @@ class Reviews:
                 connection.execute(self._database.insert(FINDINGS).on_conflict_do_nothing(), values)
             note(connection)
 
-    def publish(self, gallery: Gallery, review: str, summary: Summary, note: Callable[[Connection, int], None]) -> None:
+    def publish(
+        self, gallery: Gallery, review: str, summary: ReviewSummary, note: Callable[[Connection, int], None]
+    ) -> None:
         """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
 
         `note` takes the number of findings, and writes in the same transaction.

@@ -15,7 +15,7 @@ from starlette.types import Scope as RequestScope
 from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api.components import Components
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.route import Router, respond
 from app.api.routes.access import own_key
 from app.api.routes.galleries import GalleryPage, list_galleries
@@ -202,7 +202,7 @@ def _start(core: Components, session_days: float) -> Part:
     prunes = {"sign-in codes": codes.prune, "invitations": invitations.prune, "sessions": sessions.prune}
     return Part(
         {"codes": codes, "invitations": invitations, "sessions": sessions, "sign_in_link": link},
-        tasks=[Task(PRUNE_S, name, prune, at_once=True) for name, prune in prunes.items()],
+        tasks=[PeriodicTask(PRUNE_S, name, prune, at_once=True) for name, prune in prunes.items()],
         session_keys=[session_key],
     )
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from app.api.components import Components, Reached
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.db.schema import CAMERAS, EVENTS, SIGHTINGS, STRANGERS, WEBHOOK_SUBJECTS
 from app.gallery.store import Change
 
@@ -39,7 +39,7 @@ def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
         watching().cameras.prune()
 
     left = sa.exists(sa.select(SIGHTINGS.c.key)) | sa.exists(sa.select(CAMERAS.c.name))
-    tasks = [Task(expiry_seconds, "sightings of before", prune)] if database.column(sa.select(left))[0] else []
+    tasks = [PeriodicTask(expiry_seconds, "sightings of before", prune)] if database.column(sa.select(left))[0] else []
     return Part(tasks=tasks, erased_too=[Reached("sightings", erase_like, TABLES)])
 
 

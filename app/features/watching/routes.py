@@ -17,7 +17,7 @@ from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
 from app.api.components import HEXADECIMAL, Components, Reached, path_id
-from app.api.feature import Feature, Part, Task
+from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
 from app.errors import GalleryNotFound, NotFound
@@ -359,12 +359,12 @@ def _start(
         running.callback(Publisher(mqtt.get_secret_value(), core.store).close)
     running.callback(Sender(webhooks).close)
     tasks = (
-        Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),
-        Task(expiry_seconds, "sightings", watching.sightings.prune),
-        Task(expiry_seconds, "cameras", watching.cameras.prune),
-        Task(expiry_seconds, "corrections of sightings", partial(prune_corrections, core.store)),
-        Task(REEMBED_S, "templates of sightings", partial(watching.sightings.reembed, core.embedders)),
-        Task(REGROUP_S, "strangers", watching.strangers.regroup),
+        PeriodicTask(CLOSE_S, "silent tracks", watching.sightings.close_silent),
+        PeriodicTask(expiry_seconds, "sightings", watching.sightings.prune),
+        PeriodicTask(expiry_seconds, "cameras", watching.cameras.prune),
+        PeriodicTask(expiry_seconds, "corrections of sightings", partial(prune_corrections, core.store)),
+        PeriodicTask(REEMBED_S, "templates of sightings", partial(watching.sightings.reembed, core.embedders)),
+        PeriodicTask(REGROUP_S, "strangers", watching.strangers.regroup),
     )
     handed = {"watching": watching, "webhooks": webhooks, "listeners": Listeners(database)}
     reached = Reached("sightings", watching.erase_like, TABLES)

@@ -19,16 +19,16 @@ def _shown(text: str) -> str:
     return text
 
 
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_shown)]
-Camera: TypeAlias = Annotated[Name, Field(description="The camera's name.", examples=["door"])]
+PlaceName: TypeAlias = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_shown)]
+CameraName: TypeAlias = Annotated[PlaceName, Field(description="The camera's name.", examples=["door"])]
 Zone: TypeAlias = Annotated[
-    Name | None,
+    PlaceName | None,
     Field(description="The named part of the camera's picture that the face was in last.", examples=["gate"]),
 ]
 
 
 class SightingParams(Params):
-    camera: Camera = "camera"
+    camera: CameraName = "camera"
     zone: Zone = None
     first_at: Time | None = Field(default=None, description="When the track began; by default `last_at`.")
     last_at: Time | None = Field(default=None, description="When the face was last seen; by default now.")
@@ -43,7 +43,7 @@ class SightingHeard(Params):
 
 
 class FilterParams(Params):
-    camera: Name | None = Field(default=None, description="Of this camera alone.")
+    camera: PlaceName | None = Field(default=None, description="Of this camera alone.")
     decision: Decision | None = Field(default=None, description="Only with this decision.")
     subject: AskedId | None = Field(default=None, description="Only of this subject, by id.")
     stranger: str | None = Field(default=None, max_length=32, description="Only of this stranger, by id.")
@@ -183,7 +183,7 @@ class CameraReport(BaseModel):
 
 
 class CameraTold(Params, CameraReport):
-    name: Camera
+    name: CameraName
 
 
 class CamerasTold(Params):
@@ -216,7 +216,7 @@ class EventsParams(Params):
         description="The number of the last event that is known; by default the latest one.",
     )
     gallery: AskedId | None = Field(default=None, description="Of this gallery alone.")
-    camera: Name | None = Field(default=None, description="Of this camera alone.")
+    camera: PlaceName | None = Field(default=None, description="Of this camera alone.")
     event: EventKind | None = Field(default=None, description="Of this kind alone.")
     seconds: float | None = Field(
         default=None, ge=0, le=86_400, description="When to end; by default it goes on as long as the client listens."
@@ -252,7 +252,7 @@ class WebhookCreate(Params):
     galleries: list[Annotated[Id, AfterValidator(partial(clean_id, what="gallery"))]] | None = Field(
         default=None, max_length=100, description="Of these galleries alone."
     )
-    cameras: list[Name] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
+    cameras: list[PlaceName] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
     subjects: list[WebhookSubject] | None = Field(
         default=None,
         min_length=1,

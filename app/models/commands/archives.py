@@ -55,7 +55,7 @@ def read_package(file: Path) -> tuple[Manifest, bytes]:
     return manifest.model_copy(update={"source": FileSource()}), model.read()
 
 
-def _find(file: Path, name: str) -> tar_stream.Entry:
+def _find(file: Path, name: str) -> tar_stream.TarEntry:
     """Return the first entry with this name; MANIFEST_NAME may also be in a folder at the top."""
     most = DEFAULT_MAX_BYTES + 2 * MANIFEST_BYTES
     for entry in tar_stream.entries(partial(_pieces, file), most):

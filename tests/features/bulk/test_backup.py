@@ -27,7 +27,7 @@ from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
 from app.db.secrets import FoundRings
 from app.errors import Conflict, InvalidInput, LikenessError
-from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
+from app.features.bulk.backup import OWN, PURPOSE, BackupSummary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
 from app.features.checks.comparing import check_index
@@ -63,7 +63,7 @@ def sqlite_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'likeness.db'}"
 
 
-def trusted(path: Path, folder: Path, *, replace: bool = False) -> Summary:
+def trusted(path: Path, folder: Path, *, replace: bool = False) -> BackupSummary:
     """Restore a backup that nobody signed."""
     return restore(path, sqlite_in(folder), folder, find_rings=lambda: NO_RINGS, replace=replace, trust=True)
 
@@ -93,7 +93,7 @@ def galleries(here: Path) -> Iterator[Galleries]:
         yield made
 
 
-def backed_up(folder: Path, to: Path) -> Summary:
+def backed_up(folder: Path, to: Path) -> BackupSummary:
     return write_backup(sqlite_in(folder), folder, to, "1")
 
 

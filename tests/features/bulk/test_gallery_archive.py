@@ -335,7 +335,7 @@ def test_who_is_erased_while_an_export_runs_is_not_in_its_file(
     write_manifest, left = archive._manifest, ["eileen", "grace"]
     with running(tmp_path / "data", database_url=database_url) as api:
 
-        def meanwhile(*given: Any) -> archive.Manifest:
+        def meanwhile(*given: Any) -> archive.ArchiveManifest:
             if left:
                 api.post(f"/v1/galleries/crew/subjects/{left.pop()}/erase").raise_for_status()
             return write_manifest(*given)

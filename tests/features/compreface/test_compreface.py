@@ -24,7 +24,7 @@ from PIL import Image
 from app.api.operation import Operation
 from app.db.encryption import encode_key
 from app.db.schema import FACES as FACES_TABLE
-from app.error_codes import KINDS, About
+from app.error_codes import ERROR_CODES, About
 from app.errors import LikenessError
 from app.features.compreface import wire
 from app.features.compreface.routes import ROUTERS
@@ -477,17 +477,17 @@ def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Cl
 
 
 def test_every_code_of_the_one_table_has_its_answer_here() -> None:
-    assert set(wire.NAMED) <= {kind.code for kind in KINDS} | {"invalid_template"}
-    for kind in KINDS:
-        found, _, _ = wire.answer_of(LikenessError("Why.", code=kind.code))
-        if kind.code in wire.NAMED:
+    assert set(wire.NAMED) <= {error.code for error in ERROR_CODES} | {"invalid_template"}
+    for error in ERROR_CODES:
+        found, _, _ = wire.answer_of(LikenessError("Why.", code=error.code))
+        if error.code in wire.NAMED:
             continue
-        if kind.about is About.REQUEST and kind.status in {400, 422}:
-            assert found.status == 400, kind.code  # CompreFace knows no 422
-        elif kind.about is About.KEY:
-            assert (found.status, found.number) in {(404, 10), (403, 1)}, kind.code
+        if error.about is About.REQUEST and error.status in {400, 422}:
+            assert found.status == 400, error.code  # CompreFace knows no 422
+        elif error.about is About.KEY:
+            assert (found.status, found.number) in {(404, 10), (403, 1)}, error.code
         else:
-            assert (found.status, found.number) == (kind.status, 0), kind.code
+            assert (found.status, found.number) == (error.status, 0), error.code
 
 
 @pytest.fixture(scope="module")

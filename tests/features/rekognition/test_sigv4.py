@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.features.one_time import KEPT_S, SeenSignatures
 from app.features.rekognition import errors, sigv4
-from app.features.rekognition.errors import Refused
+from app.features.rekognition.errors import RekognitionError
 from app.features.rekognition.sigv4 import Claim, SignedRequest, signing_key
 from app.features.rekognition.wire import REPEAT_S, use_once
 from app.gallery.store import Store
@@ -77,7 +77,7 @@ def refusal(request: SignedRequest, **given: Any) -> str:
     """The name it is refused under; empty where it isn't."""
     try:
         return "" if holds(request, **given) else errors.INVALID_SIGNATURE
-    except Refused as error:
+    except RekognitionError as error:
         return error.name
 
 
@@ -212,24 +212,24 @@ def use(seen: SeenSignatures, signature: str, attempt: str = "", *, changes: boo
 
 def test_a_signature_is_good_once_for_what_changes_something(seen: SeenSignatures, now: list[float]) -> None:
     use(seen, "a")
-    with pytest.raises(Refused, match="used already") as caught:
+    with pytest.raises(RekognitionError, match="used already") as caught:
         use(seen, "a")
     assert caught.value.name == errors.THROTTLING, "two requests of one second, maybe: sign anew"
     use(seen, "b")
     seen.release("a")
     use(seen, "a")
     now[0] += KEPT_S - 1
-    with pytest.raises(Refused):
+    with pytest.raises(RekognitionError):
         use(seen, "a")
 
 
 def test_other_questions_of_the_same_second_are_told_apart_for_a_moment(seen: SeenSignatures, now: list[float]) -> None:
     for attempt in ("attempt=1", "attempt=2"):
         use(seen, "a", attempt, changes=False)
-        with pytest.raises(Refused):
+        with pytest.raises(RekognitionError):
             use(seen, "a", attempt, changes=False)
     now[0] += REPEAT_S + 0.1
-    with pytest.raises(Refused):
+    with pytest.raises(RekognitionError):
         use(seen, "a", "attempt=3", changes=False)
 
 
@@ -237,7 +237,7 @@ def test_what_changes_nothing_may_be_asked_again_for_a_moment(seen: SeenSignatur
     for _ in range(3):
         use(seen, "a", changes=False)
     now[0] += REPEAT_S + 0.1
-    with pytest.raises(Refused):
+    with pytest.raises(RekognitionError):
         use(seen, "a", changes=False)
 
 

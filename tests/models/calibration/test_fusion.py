@@ -11,7 +11,7 @@ from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import LEAST_PEOPLE, measure_fusion
 from app.models.calibration.operating_points import SamePeople
 from app.package.thresholds import Thresholds, fuse
-from app.recognition.decisions import Defaults, identify_point, verify_point
+from app.recognition.decisions import DefaultRates, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import DIMENSION, photographed
 
@@ -78,7 +78,7 @@ def test_the_more_alike_the_photos_the_less_changes() -> None:
 
 @given(length=st.floats(0.05, 1), fpir=st.floats(1e-4, 0.01), fusion=st.floats(0, 1))
 def test_a_track_is_never_decided_laxer_than_a_photo(length: float, fpir: float, fusion: float) -> None:
-    thresholds, defaults = with_fusion(fusion), Defaults(1e-4, 0.01)
+    thresholds, defaults = with_fusion(fusion), DefaultRates(1e-4, 0.01)
     track, photo = (identify_point(thresholds, None, fpir, defaults, {2: 50}, length=each) for each in (length, 1.0))
     assert photo.threshold <= track.threshold <= 1
     assert track.uncertain <= track.threshold

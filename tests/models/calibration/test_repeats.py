@@ -12,7 +12,7 @@ from app.models.calibration import operating_points as points
 from app.models.calibration.pairs import LEAST_MATCHES, Pairs, measure_independence
 from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
-from app.recognition.decisions import Defaults, count_comparisons, fpir_of, identify_point, verify_point
+from app.recognition.decisions import DefaultRates, count_comparisons, fpir_of, identify_point, verify_point
 from app.types import Vectors
 from tests.support import packages
 from tests.support.calibrating import NOISE, photographed
@@ -47,7 +47,7 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     best = best_scores(gallery, who, strangers)
     sizes = Counter(Counter(who.tolist()).values())
     for asked in (0.01, 0.1):
-        point = identify_point(measured, None, asked, Defaults(1.0, 0.5), sizes)
+        point = identify_point(measured, None, asked, DefaultRates(1.0, 0.5), sizes)
         assert 0.5 < np.mean(best.max(axis=1) >= point.threshold) / asked < 1.5
         assert point.fpir == pytest.approx(asked)
     thresholds = [verify_point(measured, 1e-3, 0.5, faces).threshold for faces in np.bincount(who).tolist()]
@@ -84,7 +84,7 @@ def test_subjects_count_by_their_faces_and_all_of_them_where_nobody_measured() -
     assert count_comparisons({1: 100, 9: 10}, by_root) == pytest.approx(100 + 10 * 3)
     assert count_comparisons({}, by_root) == 1
     unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
-    point = identify_point(unmeasured, None, 0.01, Defaults(1.0, 0.5), {10: 20})
+    point = identify_point(unmeasured, None, 0.01, DefaultRates(1.0, 0.5), {10: 20})
     assert point.comparisons == 200
     assert point.fmr == pytest.approx(1 - 0.99 ** (1 / 200))
     verified = verify_point(unmeasured, None, 1e-6, 10)

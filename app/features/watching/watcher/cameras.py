@@ -37,7 +37,7 @@ def _ordered(area: Area) -> Area:
     return area
 
 
-Part: TypeAlias = Annotated[Area, AfterValidator(_ordered)]
+Region: TypeAlias = Annotated[Area, AfterValidator(_ordered)]
 
 
 class CameraConfig(BaseModel):
@@ -48,8 +48,8 @@ class CameraConfig(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     fps: Annotated[float, Field(gt=0, le=60)] = FPS
     min_face: Annotated[int, Field(ge=10, le=1000)] = MIN_FACE
-    roi: Part = WHOLE
-    zones: dict[Annotated[str, Field(min_length=1, max_length=100)], Part] = {}
+    roi: Region = WHOLE
+    zones: dict[Annotated[str, Field(min_length=1, max_length=100)], Region] = {}
     rotate: Literal[0, 90, 180, 270] = 0
 
     @property
@@ -57,7 +57,7 @@ class CameraConfig(BaseModel):
         return self.name or (Path(self.source).name if is_film(self.source) else shown(self.source))
 
 
-class _File(BaseModel):
+class _CamerasFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     cameras: Annotated[list[CameraConfig], Field(min_length=1, max_length=64)]
 
@@ -87,7 +87,7 @@ def read_cameras(path: Path) -> list[CameraConfig]:
 
 def _checked(given: object, whose: str) -> list[CameraConfig]:
     try:
-        return _File.model_validate(given).cameras
+        return _CamerasFile.model_validate(given).cameras
     except ValidationError as error:
         raise InvalidInput(f"{whose}: {first_wrong(error)}", code="invalid_source") from None
 
