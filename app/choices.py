@@ -31,7 +31,7 @@ Doubt: TypeAlias = Literal["low_quality"]
 """Why a face whose score reaches the threshold is only `uncertain`."""
 PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
 """Why a stated false match rate may not hold for a group of people."""
-ChallengeStep: TypeAlias = Literal["ahead", "left", "right", "nearer"]
+Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
 """What a challenge asks the person in front of the camera to do."""
 JobStateName: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 """The states of a job."""

@@ -22,7 +22,7 @@ from app.errors import InvalidInput
 from app.package.manifest import CROP_SIDE
 from app.wording import found_wrong
 
-Value: TypeAlias = bool | int | float | str
+OptionValue: TypeAlias = bool | int | float | str
 
 
 class Section(BaseModel):
@@ -125,7 +125,7 @@ class Model(Section):
     """Length of the embedding."""
     input_size: int = Field(default=CROP_SIDE, ge=16, le=CROP_SIDE)
     """Side in pixels that crops are area-averaged to inside the model; a smaller one is faster but loses detail."""
-    options: dict[str, Value | tuple[int, ...]] = {}
+    options: dict[str, OptionValue | tuple[int, ...]] = {}
     """Passed unchanged to the backbone's builder."""
     start: str | None = None
     """Weights to start from: a run's folder or checkpoint, a `.pt` file of weights, or a network with its weights: a
@@ -170,7 +170,7 @@ class Loss(Section):
     """Factor of this loss in the sum of the losses."""
     miner: str | None = None
     """Pair-level losses: random, hard, semihard, distance_weighted…; none = the loss's own choice of pairs."""
-    miner_options: dict[str, Value] = {}
+    miner_options: dict[str, OptionValue] = {}
     image_beta: bool = False
     """The margin loss's third β, one for each crop of the training set."""
 
@@ -213,7 +213,7 @@ class Optimizer(Section):
     name: Annotated[str, AfterValidator(partial(_known, OPTIMIZERS))] = "sgd"
     """`sgd`, `adamw`, or an optimiser of yours as `module:Class`, called with parameter groups, `lr` and `options`. One
     that isn't fused waits for the device at each step."""
-    options: dict[str, Value | tuple[float, ...]] = {}
+    options: dict[str, OptionValue | tuple[float, ...]] = {}
     """Passed unchanged to an optimiser of yours."""
     lr: float = Field(default=0.1, gt=0)
     """Peak learning rate of the backbone."""

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from app.choices import ChallengeStep
+from app.choices import Step
 from tests.support.service import COLLINS, HOPPER, encoded
 from training.data.drawn import ProceduralFaces, View, draw
 
@@ -43,7 +43,7 @@ _STILL = replace(
 
 
 @cache
-def frame(step: ChallengeStep, person: int = SOMEBODY) -> bytes:
+def frame(step: Step, person: int = SOMEBODY) -> bytes:
     """Return a PNG of the person as the step of a challenge requires."""
     yaw = {"right": -TURN, "left": TURN}.get(step, 0.0)
     side = int(112 * (NEAR if step == "nearer" else FAR))
@@ -59,7 +59,7 @@ def blank() -> bytes:
     return encoded(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
 
 
-def rolled(step: ChallengeStep) -> bytes:
+def rolled(step: Step) -> bytes:
     """Return a PNG of a real photo, turned in its plane so that its made-up landmarks are those of a turned head."""
     with Image.open(io.BytesIO(HOPPER)) as photo:
         print_ = np.array(photo.convert("RGB").resize((320, 320)))
@@ -71,7 +71,7 @@ def rolled(step: ChallengeStep) -> bytes:
     return encoded(np.asarray(seen, np.uint8))
 
 
-def held_up(step: ChallengeStep) -> bytes:
+def held_up(step: Step) -> bytes:
     """Return a PNG of a real photo tilted and moved as the step requires, from a camera two of its widths away."""
     with Image.open(io.BytesIO(COLLINS)) as photo:
         print_ = np.array(photo.convert("RGB").resize((320, 320)))

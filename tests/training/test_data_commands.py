@@ -33,10 +33,17 @@ from training.commands.data import app
 from training.data import open_dataset, read_drop_list, rows_left
 from training.data.dataset import decode_crop
 from training.data.drawn import ProceduralFaces
-from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
+from training.data.preparation.aligning import (
+    AlignerSettings,
+    Outcome,
+    align_folder,
+    detector_file,
+    list_jobs,
+    read_failed,
+)
 from training.data.preparation.checking import NEAR, doubts, near_duplicates, thumbnail
 from training.data.preparation.overlap import best_means, find_overlap
-from training.data.preparation.templates import Templates, choose_threshold
+from training.data.preparation.templates import CropTemplates, choose_threshold
 from training.run.inputs import prepare_material
 
 SAMPLES = PROJECT / "docs" / "samples"
@@ -114,10 +121,10 @@ def test_photos_become_crops_once_and_what_failed_is_tried_again_when_asked(
 
 def test_several_processes_make_the_same_crops_as_one(photos: Path, tmp_path: Path, cache: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    stages = Stages(photos, one, detector_file(MODELS, cache))
+    settings = AlignerSettings(photos, one, detector_file(MODELS, cache))
     steps: list[tuple[int, int | None]] = []
-    first = align_folder(stages, 1, progress=lambda more, total=None: steps.append((more, total)))
-    second = align_folder(replace(stages, target=two), 2)
+    first = align_folder(settings, 1, progress=lambda more, total=None: steps.append((more, total)))
+    second = align_folder(replace(settings, target=two), 2)
     assert first == second
     assert steps == [(0, 6)] + [(1, None)] * 6
     crops = sorted(path.relative_to(one) for path in one.rglob("*.jpg"))
@@ -164,14 +171,14 @@ def test_a_folder_that_is_not_there_is_one_line_and_status_one(tmp_path: Path, c
 # --- templates and thresholds --------------------------------------------------------------------------------------
 
 
-def templates(vectors: Vectors, labels: list[int], broken: tuple[int, ...] = ()) -> Templates:
+def templates(vectors: Vectors, labels: list[int], broken: tuple[int, ...] = ()) -> CropTemplates:
     rows = unit(np.asarray(vectors, np.float32))
     rows[list(broken)] = 0
     people = [f"p{label}" for label in range(max(labels) + 1)]
-    return Templates(rows, np.array(labels, np.int64), people, {index: LikenessError("broken") for index in broken})
+    return CropTemplates(rows, np.array(labels, np.int64), people, {index: LikenessError("broken") for index in broken})
 
 
-def random_templates(seed: int, people: int, images: int, dimension: int = 8) -> Templates:
+def random_templates(seed: int, people: int, images: int, dimension: int = 8) -> CropTemplates:
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(people), rng.integers(1, images + 1, people)).tolist()
     centres = rng.normal(size=(people, dimension))

@@ -18,7 +18,7 @@ from app.types import CANONICAL_LANDMARKS
 from tests.conftest import PROJECT
 from training.commands.evaluate import app
 from training.data import open_dataset
-from training.evaluation.ijb import FPIRS, Protocol, measure, pool, read_protocol
+from training.evaluation.ijb import FPIRS, IjbProtocol, measure, pool, read_protocol
 from training.evaluation.photos import Templates
 
 PEOPLE, FACES, SHIFT = 10, 8, 20
@@ -81,7 +81,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def slow_template(made: Templates, protocol: Protocol, template: int, *, by_score: bool) -> NDArray[np.float64] | None:
+def slow_template(
+    made: Templates, protocol: IjbProtocol, template: int, *, by_score: bool
+) -> NDArray[np.float64] | None:
     """A template as the definition says it, face by face; None without a face."""
     media: dict[int, list[NDArray[np.float64]]] = {}
     faces = protocol.faces
@@ -106,14 +108,14 @@ def slow_threshold(scores: list[float], share: float) -> float:
     return float(np.nextafter(sorted(scores, reverse=True)[allowed], np.inf))
 
 
-def slow_fnmr(vectors: dict[int, NDArray[np.float64] | None], protocol: Protocol, fmr: float) -> float:
+def slow_fnmr(vectors: dict[int, NDArray[np.float64] | None], protocol: IjbProtocol, fmr: float) -> float:
     scored = [(slow_score(vectors[a], vectors[b]), bool(same)) for a, b, same in protocol.pairs.tolist()]
     threshold = slow_threshold([score for score, same in scored if not same], fmr)
     mated = [score for score, same in scored if same]
     return sum(score < threshold for score in mated) / len(mated)
 
 
-def slow_fnir(vectors: dict[int, NDArray[np.float64] | None], protocol: Protocol, half: int, fpir: float) -> float:
+def slow_fnir(vectors: dict[int, NDArray[np.float64] | None], protocol: IjbProtocol, half: int, fpir: float) -> float:
     gallery = {protocol.subject_of[t]: vectors[t] for t in protocol.galleries[half].tolist()}
     strangers, missed, mates = [], 0, []
     for probe in protocol.probes.tolist():
@@ -130,7 +132,7 @@ def slow_fnir(vectors: dict[int, NDArray[np.float64] | None], protocol: Protocol
     return missed / len(mates)
 
 
-def random_templates(protocol: Protocol) -> Templates:
+def random_templates(protocol: IjbProtocol) -> Templates:
     """Vectors that scatter widely around each person's own; two faces were not found."""
     rng = np.random.default_rng(5)
     own = rng.normal(size=(PEOPLE, 6))

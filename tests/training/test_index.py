@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 from app.errors import InvalidInput
 from tests.support.crops import png
 from training.data import open_dataset
-from training.data.formats import Block, Listing
+from training.data.formats import ImageBlock, Listing
 from training.data.index import open_indexed
 from training.data.mapped import Strings, StringWriter, append_numbers, open_array
 
 
 def listed(people: list[str], at_once: int = 3) -> Listing:
-    def blocks(_folder: Path) -> Iterator[Block]:
+    def blocks(_folder: Path) -> Iterator[ImageBlock]:
         for start in range(0, len(people), at_once):
             some = people[start : start + at_once]
-            yield Block.of_paths(some, [f"{start + place}.png" for place in range(len(some))])
+            yield ImageBlock.of_paths(some, [f"{start + place}.png" for place in range(len(some))])
 
     return Listing("path", (Path("nowhere"),), lambda: (), blocks)
 

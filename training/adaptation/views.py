@@ -50,7 +50,7 @@ CHROMA_TABLE = (
 """The quantisation tables of JPEG's Annex K (ITU-T T.81), which libjpeg scales by quality."""
 BLOCK = 8
 """Pixels of JPEG's blocks."""
-Draw: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
+DrawCover: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def conditions_for(names: Sequence[str]) -> ConditionConfig:
     return PLAIN.model_copy(update={key: value for name in names for key, value in FOR[name].items()})
 
 
-def covers(draw: Draw, side: int) -> Tensor:
+def covers(draw: DrawCover, side: int) -> Tensor:
     """Return (VARIANTS, 4, S, S) float32: masks or glasses that `draw` makes with different seeds.
 
     A crop is multiplied by the fourth channel (0-1); the other three (0-255) are added to it.
@@ -169,7 +169,7 @@ class Views:
         self._half_dct = block_dct(side // 2).to(device)
         self._tables = torch.tensor([LUMA_TABLE, CHROMA_TABLE], dtype=torch.float32, device=device)
         self._ycc = torch.tensor(YCC, device=device)
-        self._covers: dict[Draw, Tensor] = {}
+        self._covers: dict[DrawCover, Tensor] = {}
 
     # ------------------------------------------------------------------------------------------- shared views
 
@@ -245,7 +245,7 @@ class Views:
         y = self.small_file(y.clamp(0, 255).round(), sides, quality, pressed, generator)
         return torch.where(happens(generator, config.clean, count), x, y).clamp(0, 255).round()
 
-    def _worn(self, x: Tensor, share: float, draw: Draw, generator: torch.Generator) -> Tensor:
+    def _worn(self, x: Tensor, share: float, draw: DrawCover, generator: torch.Generator) -> Tensor:
         if not share:
             return x
         if draw not in self._covers:

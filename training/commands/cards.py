@@ -24,7 +24,7 @@ from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail
 from training.evaluation import groups as measuring
 from training.evaluation import plots
-from training.evaluation.groups import EVERYBODY, Labels, read_labels
+from training.evaluation.groups import EVERYBODY, GroupLabels, read_labels
 from training.evaluation.pairs import Photos, person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
 from training.evaluation.results import show_conditions, show_groups, show_spread, show_turned, write_found
@@ -160,7 +160,7 @@ def conditions(
         with way.open_stages() as stages, counted("drawing", len(names) * len(drawing.CONDITIONS)) as advance:
             for name, draw in drawing.CONDITIONS.items():
 
-                def embed(photo: str, draw: drawing.Draw = draw) -> tuple[Vector, float]:
+                def embed(photo: str, draw: drawing.DrawCondition = draw) -> tuple[Vector, float]:
                     return stages.embed_photo(drawing.drawn(photos.read(photo), stages.pipeline, draw, photo, seed))
 
                 probes = make_templates(
@@ -281,7 +281,7 @@ def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
     return measuring.near_copies(small, above)
 
 
-def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) -> dict[str, Ints]:
+def _rows(labels: GroupLabels, made: Templates, used: NDArray[np.bool_], least: int) -> dict[str, Ints]:
     """Return the rows of each group's used photos; groups with fewer than ``least`` are left out."""
     rows = {name: made.rows(photos) for name, photos in labels.groups.items()}
     kept = {name: members[used[members]] for name, members in rows.items()}

@@ -17,7 +17,7 @@ from app.models.opening import open_embedder
 from training.commands import options
 from training.data import open_dataset, rows_left
 from training.data.crops import all_crops, open_pixels
-from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
+from training.data.preparation.aligning import FAILED, AlignerSettings, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
 from training.data.preparation.checking import Report, check_set
 from training.data.preparation.overlap import Overlap, best_means, find_overlap, write_overlap
@@ -61,9 +61,9 @@ def align(
     Continues where an earlier run stopped. TARGET/failed.jsonl lists the failures with their reasons.
     """
     with told():
-        stages = Stages(source, target, detector_file(models, cache), min_quality)
+        settings = AlignerSettings(source, target, detector_file(models, cache), min_quality)
         with counted("aligning") as step:
-            summary = align_folder(stages, workers, retry=retry, progress=step)
+            summary = align_folder(settings, workers, retry=retry, progress=step)
     Console().print(
         f"{summary.aligned} aligned, {summary.kept} were there, {summary.failed} failed, "
         f"{summary.gave_up} had failed before"

@@ -70,7 +70,7 @@ def pairs(
     pack: Annotated[
         Path | None, typer.Option(help="Verification pack (lfw.bin …) of aligned crops, in place of --images, --pairs.")
     ] = None,
-    protocol: Annotated[options.Protocol, typer.Option(help="auto: lfw where the list has folds.")] = "auto",
+    protocol: Annotated[options.PairProtocol, typer.Option(help="auto: lfw where the list has folds.")] = "auto",
     folds: Annotated[
         int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
     ] = 10,

@@ -29,7 +29,7 @@ Arguments = ParamSpec("Arguments")
 CACHE = Path("data/cache")
 
 
-Protocol: TypeAlias = Literal["auto", "lfw", "plain"]
+PairProtocol: TypeAlias = Literal["auto", "lfw", "plain"]
 """How accuracy is computed: over the list's folds (or folds made here), or without folds."""
 
 
@@ -203,7 +203,7 @@ def _joined(lists: Sequence[PairList]) -> PairList:
     return PairList(tuple(together), start)
 
 
-def fold_of_each_pair(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
+def fold_of_each_pair(listed: PairList, protocol: PairProtocol, folds: int) -> Ints | None:
     """Return each pair's fold, None without folds; pairs of a list without folds are assigned in turn."""
     if protocol == "plain" or (protocol == "auto" and listed.folds == 1):
         return None

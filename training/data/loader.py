@@ -27,7 +27,7 @@ AHEAD = 4
 """Number of batches that each worker prepares ahead."""
 MOST_WORKERS = 8
 """Maximum default number of a rank's worker processes: more don't decode crops faster."""
-Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
+Augmenter: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 """Takes a (112, 112, 3) uint8 RGB crop and its own generator, and returns the crop to train on, of the same shape."""
 
 
@@ -66,7 +66,7 @@ class BatchKey:
 class BatchSource(Dataset[Batch]):
     """Returns the batch of a key; safe in worker processes because it has no state."""
 
-    def __init__(self, crops: Crops, seed: int, augment: Augment | None) -> None:
+    def __init__(self, crops: Crops, seed: int, augment: Augmenter | None) -> None:
         self.crops = crops
         self.seed = seed
         self.augment = augment

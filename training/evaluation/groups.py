@@ -48,7 +48,7 @@ Reader: TypeAlias = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class GroupLabels:
     """The photos of each group by name, and the person on each photo; an unknown person counts as a new one."""
 
     groups: Mapping[str, tuple[str, ...]]
@@ -84,7 +84,7 @@ def folder(photo: str) -> Sequence[str]:
 LAYOUTS: Mapping[str, Reader] = {"utkface": utkface, "folder": folder}
 
 
-def read_labels(rule: str, photos: Sequence[str]) -> Labels:
+def read_labels(rule: str, photos: Sequence[str]) -> GroupLabels:
     """Label the photos by a layout of LAYOUTS, or by a CSV file with the columns file, group and, optional, person.
 
     Raises ValueError if the rule labels no photo, or a group has no proper name.
@@ -104,7 +104,7 @@ def read_labels(rule: str, photos: Sequence[str]) -> Labels:
     if wrong is not None:
         raise ValueError(f"{wrong!r} is no group: a name has a-z, 0-9 and . _ - with one / before the name of a part")
     unlabelled = sum(not groups for groups in groups_of.values())
-    return Labels({name: tuple(by_group[name]) for name in sorted(by_group)}, people, unlabelled)
+    return GroupLabels({name: tuple(by_group[name]) for name in sorted(by_group)}, people, unlabelled)
 
 
 def _read_csv(path: Path, photos: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:

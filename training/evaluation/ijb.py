@@ -46,7 +46,7 @@ class Faces:
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class IjbProtocol:
     """A folder's lists."""
 
     faces: Faces
@@ -74,7 +74,7 @@ class Figures:
     """One draw for each gallery."""
 
 
-def read_protocol(folder: Path) -> Protocol:
+def read_protocol(folder: Path) -> IjbProtocol:
     """Read the lists in ``folder/meta``. Raises ValueError if they are missing, broken or contradict each other."""
     meta = folder / "meta"
     kind = next((name for name in ("ijbb", "ijbc") if (meta / f"{name}_face_tid_mid.txt").is_file()), None)
@@ -95,7 +95,7 @@ def read_protocol(folder: Path) -> Protocol:
         problem = f"no person for template {min(unknown)}" if unknown else f"no face of template {min(empty)}"
         raise ValueError(f"{meta}: the lists name {problem}")
     first, second = (np.array(sorted(names), np.int64) for names in lists)
-    return Protocol(faces, pairs, subject_of, (first, second), np.array(sorted(probes), np.int64))
+    return IjbProtocol(faces, pairs, subject_of, (first, second), np.array(sorted(probes), np.int64))
 
 
 def _numbers(path: Path, columns: int) -> Ints:
@@ -128,7 +128,7 @@ def _faces(members: Path, points: Path) -> Faces:
         raise ValueError(f"{members} and {points} can't be read together: {error!r}") from error
 
 
-def pool(made: Templates, protocol: Protocol, *, by_score: bool = False) -> Templates:
+def pool(made: Templates, protocol: IjbProtocol, *, by_score: bool = False) -> Templates:
     """Return a template for each set of faces, named ``person/template``: the mean over each medium's faces, summed
     over the media and normalised. So a video counts as one still image.
 
@@ -171,7 +171,7 @@ def _sums(vectors: NDArray[np.float32], group: Ints, groups: int) -> NDArray[np.
     return sums
 
 
-def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
+def pair_scores(pooled: Templates, protocol: IjbProtocol) -> Floats:
     """Return the cosine of each listed pair, (P,); `NO_MATCH` if a template has no face."""
     templates = np.array(sorted(protocol.subject_of), np.int64)
     first, second = (np.searchsorted(templates, protocol.pairs[:, side]) for side in (0, 1))
@@ -183,7 +183,7 @@ def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
     return np.where(both_shown, np.clip(scores, -1, 1), NO_MATCH)
 
 
-def draws(protocol: Protocol) -> list[Draw]:
+def draws(protocol: IjbProtocol) -> list[Draw]:
     """Return each gallery with the probes of its people and, as strangers, all other probes."""
 
     def name(template: int) -> str:
@@ -207,7 +207,7 @@ def draws(protocol: Protocol) -> list[Draw]:
 
 def measure(
     pooled: Templates,
-    protocol: Protocol,
+    protocol: IjbProtocol,
     *,
     fmrs: Sequence[float] = FMRS,
     fpirs: Sequence[float] = FPIRS,

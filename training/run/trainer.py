@@ -24,7 +24,7 @@ from app.errors import InvalidInput, Unusable
 from training import checkpoint, collectives
 from training.data.crops import Crops
 from training.data.formats.bins import VerificationPack, read_pack
-from training.data.loader import Augment, Batch, BatchKey, BatchSource, batch_keys, batches, worker_count
+from training.data.loader import Augmenter, Batch, BatchKey, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
 from training.model import Averaged, Tower, TwoTowers, add_lora, build_model, embed, recompute_blocks, tower
@@ -67,7 +67,7 @@ class Material:
     sampler: BatchSampler
     held_out: Crops | None = None
     teacher: Teacher | None = None
-    augment: Augment | None = None
+    augment: Augmenter | None = None
     online: Online | None = None
 
 

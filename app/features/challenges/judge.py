@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.choices import ChallengeStep
+from app.choices import Step
 from app.errors import InvalidInput
 from app.features.pose import pose_of
 from app.gallery.records import Gallery
@@ -22,8 +22,8 @@ from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Pixels
 
-FIRST: ChallengeStep = "ahead"
-MOVES: tuple[ChallengeStep, ...] = ("left", "right", "nearer")
+FIRST: Step = "ahead"
+MOVES: tuple[Step, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0
 """Maximum yaw, in degrees, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
 TURN_LEAST = 18.0
@@ -47,7 +47,7 @@ REASONS = {
 """The reasons why a step failed, in words."""
 
 
-def draw_steps() -> tuple[ChallengeStep, ...]:
+def draw_steps() -> tuple[Step, ...]:
     """Return the steps of a new challenge: the first, then the others in a random order."""
     return FIRST, *secrets.SystemRandom().sample(MOVES, len(MOVES))
 
@@ -74,7 +74,7 @@ class ChallengeJudge:
         self._galleries = galleries
         self._fmr = fmr
 
-    def check(self, gallery: Gallery, steps: Sequence[ChallengeStep], frames: Sequence[bytes]) -> None:
+    def check(self, gallery: Gallery, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
         """Check that each frame shows its step, and all of them the same person, by the gallery's package.
 
         Raises InvalidInput: ``challenge_failed`` with the first step that failed and why, and the errors of
@@ -92,7 +92,7 @@ class ChallengeJudge:
             if cosine(first, other) < threshold:
                 raise _failed(place, steps[place], "other_person")
 
-    def _only_face(self, frame: bytes, place: int, step: ChallengeStep) -> FrameFace:
+    def _only_face(self, frame: bytes, place: int, step: Step) -> FrameFace:
         """Return the only prominent face of the frame, which must be upright."""
         try:
             photo = self._reader.detect(frame)
@@ -111,7 +111,7 @@ class ChallengeJudge:
         return FrameFace(pose.yaw, eyes / photo.width, face.crop)
 
 
-def why_not(step: ChallengeStep, face: FrameFace, first: FrameFace) -> str | None:
+def why_not(step: Step, face: FrameFace, first: FrameFace) -> str | None:
     """Return why a face does not show the step, a key of `REASONS`, or None. ``first``: the face in the first frame."""
     turned = face.yaw - first.yaw
     if step in {"left", "right"}:
@@ -121,6 +121,6 @@ def why_not(step: ChallengeStep, face: FrameFace, first: FrameFace) -> str | Non
     return "not_nearer" if step == "nearer" and face.size < NEARER_LEAST * first.size else None
 
 
-def _failed(place: int, step: ChallengeStep, reason: str) -> InvalidInput:
+def _failed(place: int, step: Step, reason: str) -> InvalidInput:
     message = f"Step {place + 1} ({step}): {REASONS[reason]}."
     return InvalidInput(message, code="challenge_failed", index=place, step=step, reason=reason)

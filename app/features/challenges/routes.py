@@ -23,7 +23,7 @@ from app.api.routes.recognition import (
     subject_verify_answer,
 )
 from app.api.schemas.base import Example, Id, Params, Wire
-from app.choices import ChallengeStep
+from app.choices import Step
 from app.db.engine import again_if_overtaken
 from app.errors import InvalidInput, Overloaded
 from app.features.challenges.judge import ChallengeJudge
@@ -40,7 +40,7 @@ CHALLENGES = f"{GALLERY}/challenges"
 
 ChallengedOperation: TypeAlias = Literal["verify", "identify", "enroll"]
 Steps: TypeAlias = Annotated[
-    list[ChallengeStep],
+    list[Step],
     Field(
         description="In this order: look `ahead`; turn the head to the person's own `left` or `right`, by some 30 "
         "degrees; come `nearer`, looking ahead, until the face is a quarter larger."

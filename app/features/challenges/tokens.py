@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
-from app.choices import ChallengeStep
+from app.choices import Step
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, SealedUnreadable
 from app.features.challenges.judge import draw_steps
@@ -37,7 +37,7 @@ class Challenge:
     """A new challenge: its token, and what the token seals."""
 
     token: str
-    steps: tuple[ChallengeStep, ...]
+    steps: tuple[Step, ...]
     expires_at: str
 
 
@@ -57,7 +57,7 @@ class Challenges:
         sealed = self._sealer.seal(json.dumps([*astuple(bound), steps, now]).encode(), PURPOSE)
         return Challenge(base64.urlsafe_b64encode(sealed).decode(), steps, utc_text(now + CHALLENGE_VALID_S))
 
-    def read(self, token: str, key: str, gallery: str) -> tuple[Bound, tuple[ChallengeStep, ...]]:
+    def read(self, token: str, key: str, gallery: str) -> tuple[Bound, tuple[Step, ...]]:
         """Return what a challenge of this key and gallery is for, and its steps.
 
         Raises InvalidInput ``wrong_challenge``.

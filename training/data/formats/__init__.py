@@ -19,7 +19,7 @@ IMAGES = "images.bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ImageBlock:
     """Some images of a set: for each the person, its name in the set, and its offset and length in bytes in the set's
     file number ``file``; (n,) int64 each, 0 if ``Kind`` doesn't need them."""
 
@@ -30,7 +30,7 @@ class Block:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def of_paths(cls, people: Sequence[str], paths: Sequence[str]) -> Block:
+    def of_paths(cls, people: Sequence[str], paths: Sequence[str]) -> ImageBlock:
         """Return the block of images that are separate files."""
         nowhere = np.zeros(len(paths), np.int64)
         return cls(people, paths, 0, nowhere, nowhere)
@@ -48,4 +48,4 @@ class Listing:
     kind: Kind
     files: tuple[Path | str | None, ...]
     watched: Callable[[], Iterable[Path | str]]
-    blocks: Callable[[Path], Iterator[Block]]
+    blocks: Callable[[Path], Iterator[ImageBlock]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.errors import InvalidInput
 from app.files import delimiter_of
 from app.photo_folders import folders_of_people, people
-from training.data.formats import Block, Listing
+from training.data.formats import ImageBlock, Listing
 from training.data.formats.parquet import open_parquet
 
 PATH_COLUMNS = ("path", "file", "filename", "image")
@@ -30,9 +30,9 @@ def list_folder(root: Path) -> Listing:
     if not root.is_dir():
         raise InvalidInput(f"{root} is not a folder.", code="dataset_not_found")
 
-    def blocks(_folder: Path) -> Iterator[Block]:
+    def blocks(_folder: Path) -> Iterator[ImageBlock]:
         for person, paths in people(root).items():
-            yield Block.of_paths([person] * len(paths), [path.relative_to(root).as_posix() for path in paths])
+            yield ImageBlock.of_paths([person] * len(paths), [path.relative_to(root).as_posix() for path in paths])
 
     return Listing("path", (root,), lambda: (root, *folders_of_people(root, lambda _folder, _why: None)), blocks)
 
@@ -47,7 +47,7 @@ def list_table(table: Path) -> Listing:
         raise InvalidInput(f"{table} is not a file.", code="dataset_not_found")
     read = _read_parquet if table.suffix.lower() == ".parquet" else _read_csv
 
-    def blocks(_folder: Path) -> Iterator[Block]:
+    def blocks(_folder: Path) -> Iterator[ImageBlock]:
         read_before = 0
         for rows in read(table):
             for number, (path, person) in enumerate(rows, start=read_before + 1):
@@ -55,7 +55,7 @@ def list_table(table: Path) -> Listing:
                     message = f"{table}: row {number} lacks its path or its person."
                     raise InvalidInput(message, code="dataset_invalid")
             read_before += len(rows)
-            yield Block.of_paths([person for _, person in rows], [path for path, _ in rows])
+            yield ImageBlock.of_paths([person for _, person in rows], [path for path, _ in rows])
 
     return Listing("path", (table.parent,), lambda: (table,), blocks)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.errors import InvalidInput
-from training.data.formats import IMAGES, Block, Listing
+from training.data.formats import IMAGES, ImageBlock, Listing
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -58,7 +58,7 @@ def image_column(file: ParquetFile) -> str | None:
 def list_parquet(files: Sequence[Path]) -> Listing:
     """List the images of Parquet files, in the order of files and rows."""
 
-    def blocks(folder: Path) -> Iterator[Block]:
+    def blocks(folder: Path) -> Iterator[ImageBlock]:
         with (folder / IMAGES).open("wb") as images:
             for path in files:
                 row = itertools.count()
@@ -68,7 +68,7 @@ def list_parquet(files: Sequence[Path]) -> Listing:
                         sizes = np.array([len(data) for data in encoded], np.int64)
                         offsets = images.tell() + np.cumsum(sizes) - sizes
                         images.write(b"".join(encoded))
-                        yield Block(people, names, 0, offsets, sizes)
+                        yield ImageBlock(people, names, 0, offsets, sizes)
 
     return Listing("bytes", (None,), lambda: files, blocks)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from training.data.formats import Block, Listing
+from training.data.formats import ImageBlock, Listing
 
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -129,7 +129,7 @@ def list_records(rec: Path) -> Listing:
     return Listing("record", (rec,), lambda: (rec, rec.with_suffix(".idx")), lambda _folder: _blocks(rec))
 
 
-def _blocks(rec: Path) -> Iterator[Block]:
+def _blocks(rec: Path) -> Iterator[ImageBlock]:
     last = None  # one past the key of the last image, if record 0 says it
     for number, (all_keys, all_offsets) in enumerate(read_index(rec)):
         if number == 0 and len(all_keys) and all_keys[0] == 0:
@@ -143,7 +143,7 @@ def _blocks(rec: Path) -> Iterator[Block]:
                 raise _broken(f"labels above {LARGEST_LABEL} are not exact in float32: people may have run together")
             people = [str(label) for label in labels.tolist()]
             names = [f"key {key}" for key in keys[part].tolist()]
-            yield Block(people, names, 0, offsets[part], np.zeros(len(people), np.int64))
+            yield ImageBlock(people, names, 0, offsets[part], np.zeros(len(people), np.int64))
 
 
 def _last_image(rec: Path, offset: int) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.errors import InvalidInput
 from app.photo_folders import is_photo, is_skipped
-from training.data.formats import COPIES, Block, Listing
+from training.data.formats import COPIES, ImageBlock, Listing
 from training.data.formats.remote import open_shard
 
 LABEL_ENDINGS = frozenset({".cls", ".json"})
@@ -27,7 +27,7 @@ def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
     is in it; otherwise its folder does.
     """
 
-    def blocks(folder: Path) -> Iterator[Block]:
+    def blocks(folder: Path) -> Iterator[ImageBlock]:
         for number, shard in enumerate(shards):
             with (
                 shard.open("rb") if isinstance(shard, Path) else open_shard(folder / COPIES, number, shard, copies)
@@ -37,7 +37,7 @@ def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
     return Listing("bytes", tuple(shards), lambda: shards, blocks)
 
 
-def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
+def _read_shard(file: BinaryIO, number: int, shard: str) -> ImageBlock:
     images: list[tarfile.TarInfo] = []
     labels: dict[str, tarfile.TarInfo] = {}
     try:
@@ -57,7 +57,7 @@ def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
     offsets, sizes = (
         np.array([getattr(image, part) for image in images], np.int64) for part in ("offset_data", "size")
     )
-    return Block(people, [image.name for image in images], number, offsets, sizes)
+    return ImageBlock(people, [image.name for image in images], number, offsets, sizes)
 
 
 def _stem(name: str) -> str:

@@ -56,7 +56,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class AlignerSettings:
     """The settings from which every worker process builds its own pipeline."""
 
     source: Path
@@ -66,7 +66,7 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class AlignCounts:
     """Counts of photos: ``kept`` had a crop already, ``gave_up`` failed in an earlier run and were not tried again."""
 
     aligned: int
@@ -94,29 +94,29 @@ def list_jobs(source: Path) -> list[Job]:
 
 
 def align_folder(
-    stages: Stages, workers: int, *, retry: bool = False, progress: Advance = lambda _more, _total=None: None
-) -> Summary:
-    """Align every photo of ``stages.source`` that has no crop in ``stages.target`` yet; with ``retry``, also those that
-    failed before.
+    settings: AlignerSettings, workers: int, *, retry: bool = False, progress: Advance = lambda _more, _total=None: None
+) -> AlignCounts:
+    """Align every photo of ``settings.source`` that has no crop in ``settings.target`` yet; with ``retry``, also those
+    that failed before.
 
     Raises Unusable ``worker_died`` if a process ended by itself; a second run continues after that photo.
     """
-    jobs = list_jobs(stages.source)
-    stages.target.mkdir(parents=True, exist_ok=True)
-    failed = {} if retry else read_failed(stages.target)
-    open_jobs = [job for job in jobs if not (stages.target / job.crop).is_file()]
+    jobs = list_jobs(settings.source)
+    settings.target.mkdir(parents=True, exist_ok=True)
+    failed = {} if retry else read_failed(settings.target)
+    open_jobs = [job for job in jobs if not (settings.target / job.crop).is_file()]
     todo = [job for job in open_jobs if job.photo not in failed]
     aligned = 0
-    with (stages.target / FAILED).open("w" if retry else "a", encoding="utf-8") as log:
+    with (settings.target / FAILED).open("w" if retry else "a", encoding="utf-8") as log:
         progress(len(jobs) - len(todo), len(jobs))
-        for outcome in _outcomes(stages, todo, workers):
+        for outcome in _outcomes(settings, todo, workers):
             if outcome.code is None:
                 aligned += 1
             else:
                 log.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
                 log.flush()
             progress(1)
-    return Summary(aligned, len(todo) - aligned, len(jobs) - len(open_jobs), len(open_jobs) - len(todo))
+    return AlignCounts(aligned, len(todo) - aligned, len(jobs) - len(open_jobs), len(open_jobs) - len(todo))
 
 
 def read_failed(target: Path) -> dict[str, Outcome]:
@@ -135,15 +135,15 @@ def read_failed(target: Path) -> dict[str, Outcome]:
     return failed
 
 
-def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+def _outcomes(settings: AlignerSettings, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     if workers <= 1:
-        yield from map(Aligner(stages), jobs)
+        yield from map(Aligner(settings), jobs)
         return
     # spawned, not forked: OpenCV's threads do not survive a fork
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
         try:
-            yield from pool.map(partial(_work, stages), jobs, chunksize=CHUNK)
+            yield from pool.map(partial(_work, settings), jobs, chunksize=CHUNK)
         except BrokenProcessPool as error:
             message = "A process ended by itself (out of memory?). Run the same again: it goes on from here."
             raise Unusable(message, code="worker_died") from error
@@ -152,14 +152,14 @@ def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Out
 class Aligner:
     """One process's pipeline: writes a job's crop and returns the outcome."""
 
-    def __init__(self, stages: Stages) -> None:
-        self.stages = stages
-        self.pipeline = Pipeline(Detector(stages.detector), LIMITS)
+    def __init__(self, settings: AlignerSettings) -> None:
+        self.settings = settings
+        self.pipeline = Pipeline(Detector(settings.detector), LIMITS)
 
     def __call__(self, job: Job) -> Outcome:
         try:
-            crop = self._crop((self.stages.source / job.photo).read_bytes())
-            _write(self.stages.target / job.crop, crop)
+            crop = self._crop((self.settings.source / job.photo).read_bytes())
+            _write(self.settings.target / job.crop, crop)
         except LikenessError as error:
             return Outcome(job.photo, error.code, error.message)
         except OSError as error:
@@ -170,9 +170,9 @@ class Aligner:
         photo = self.pipeline.detect(data)
         face = photo.faces[choose_face(photo).index]
         crop = crop_of(face)
-        if face.quality.score < self.stages.min_quality:
+        if face.quality.score < self.settings.min_quality:
             reasons = ", ".join(face.quality.reasons) or "no single reason"
-            raise LowQuality(f"Quality {face.quality.score:.0f} is below {self.stages.min_quality:.0f}: {reasons}.")
+            raise LowQuality(f"Quality {face.quality.score:.0f} is below {self.settings.min_quality:.0f}: {reasons}.")
         return crop
 
 
@@ -191,10 +191,10 @@ def _write(path: Path, crop: Pixels) -> None:
 
 
 @cache
-def _aligner(stages: Stages) -> Aligner:
+def _aligner(settings: AlignerSettings) -> Aligner:
     cv2.setNumThreads(1)  # each process uses one core
-    return Aligner(stages)
+    return Aligner(settings)
 
 
-def _work(stages: Stages, job: Job) -> Outcome:
-    return _aligner(stages)(job)
+def _work(settings: AlignerSettings, job: Job) -> Outcome:
+    return _aligner(settings)(job)

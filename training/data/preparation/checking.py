@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.inference.embedders import Embedder, unit
 from app.types import Pixels
 from training.data.dataset import FaceSet
-from training.data.preparation.templates import ROWS, Templates, embed_set, sums
+from training.data.preparation.templates import ROWS, CropTemplates, embed_set, sums
 
 THUMBNAIL = 24
 """Side in pixels of the grey thumbnails by which near duplicates are found."""
@@ -184,7 +184,7 @@ def linked(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 _Facts = tuple[int, float, int, float]
 
 
-def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_Facts]]:
+def doubts(templates: CropTemplates, threshold: float) -> tuple[list[_Facts], list[_Facts]]:
     """Return misplaced images and outliers (index, own score, nearest other person, score with that), worst first.
 
     The own score is against the mean of the person's *other* images, so that a wrong one does not support itself.
@@ -209,7 +209,7 @@ def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_
     return sorted(misplaced, key=lambda facts: -facts[3]), sorted(outliers, key=lambda facts: facts[1])
 
 
-def alike_people(templates: Templates, threshold: float) -> list[Alike]:
+def alike_people(templates: CropTemplates, threshold: float) -> list[Alike]:
     """Return pairs of people whose mean templates reach the threshold, highest score first."""
     centres = unit(sums(templates))
     pairs = []

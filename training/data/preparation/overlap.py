@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.inference.embedders import unit
-from training.data.preparation.templates import ROWS, Templates, sums
+from training.data.preparation.templates import ROWS, CropTemplates, sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Overlap:
         return [match.drop for match in self.matches]
 
 
-def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: float) -> list[Match]:
+def find_overlap(a: CropTemplates, b: CropTemplates, threshold: float, pair_threshold: float) -> list[Match]:
     """Return matches, highest score first. A person of A matches if its mean template reaches ``threshold`` with a
     person of B, or one of its images reaches ``pair_threshold`` with one of B's."""
     means, best_mean = best_means(a, b)
@@ -63,7 +63,7 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
     return sorted(matches, key=lambda match: -max(match.score, match.best_pair))
 
 
-def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def best_means(a: CropTemplates, b: CropTemplates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """For each person of A, return the best cosine of mean templates with B's, and whose: (P,) float32, (P,) int64."""
     means, others = unit(sums(a)), unit(sums(b))
     scores = np.full(len(means), -1, np.float32)
@@ -76,7 +76,7 @@ def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray
     return scores, places
 
 
-def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _best_pairs(a: CropTemplates, b: CropTemplates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """For each person of A, return the best score of one image with any of B's, B's image, and A's; (P,) each."""
     score = np.full(len(a.people), -1, np.float32)
     theirs = np.zeros(len(a.people), np.int64)

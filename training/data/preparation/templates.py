@@ -24,7 +24,7 @@ ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Templates:
+class CropTemplates:
     """``vectors`` is (N, D) float32, unit rows, zero where the image is broken; ``labels`` (N,) int64; ``broken`` maps
     an image's index to what is wrong with it."""
 
@@ -45,7 +45,7 @@ def embed_set(
     *,
     progress: Callable[[int], None] = lambda _images: None,
     on_crop: Callable[[int, Pixels], None] = lambda _index, _crop: None,
-) -> Templates:
+) -> CropTemplates:
     """Embed every image. ``progress`` gets the number done since its last call, ``on_crop`` every readable crop."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
@@ -60,7 +60,7 @@ def embed_set(
                 vectors[index] = template.vector
                 on_crop(index, crop)
             progress(len(indices))
-    return Templates(vectors, faces.labels, list(faces.people), broken)
+    return CropTemplates(vectors, faces.labels, list(faces.people), broken)
 
 
 def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
@@ -70,7 +70,7 @@ def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
         return error
 
 
-def sums(templates: Templates) -> Vectors:
+def sums(templates: CropTemplates) -> Vectors:
     """Return the sum of each person's templates, (P, D); its direction is the person's centre."""
     out = np.zeros((len(templates.people), templates.vectors.shape[1]), np.float32)
     np.add.at(out, templates.labels, templates.vectors)

@@ -30,7 +30,7 @@ from training.evaluation.groups import rounded
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 
-Draw: TypeAlias = Callable[[Pixels, Landmarks, np.random.Generator], Pixels]
+DrawCondition: TypeAlias = Callable[[Pixels, Landmarks, np.random.Generator], Pixels]
 CLOTHS = ((150, 190, 222), (238, 238, 236), (38, 38, 42))
 """Colours of masks, RGB: light blue, white, black."""
 MASK = ((-0.88, 0.40), (-0.35, 0.34), (0, 0.27), (0.35, 0.34), (0.88, 0.40), (0.80, 1.05), (0.45, 1.55), (0, 1.68),
@@ -114,7 +114,7 @@ def jpeg(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pix
     return np.asarray(Image.open(data).convert("RGB"), np.uint8)
 
 
-CONDITIONS: Mapping[str, Draw] = MappingProxyType(
+CONDITIONS: Mapping[str, DrawCondition] = MappingProxyType(
     {
         "clean": clean,
         "grey": grey,
@@ -173,7 +173,7 @@ def one_photo_each(clean_templates: Templates) -> list[str]:
     return [clean_templates.names[rows[0]] for rows in clean_templates.rows_by_person().values() if len(rows) > 1]
 
 
-def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
+def drawn(data: bytes, pipeline: Pipeline, draw: DrawCondition, name: str, seed: int = 0) -> bytes:
     """Return the photo as PNG, with a condition drawn on its most prominent face. ``name`` and ``seed`` determine the
     random numbers. Raises NoFace and Unalignable."""
     detected = pipeline.detect(data)
