@@ -338,7 +338,7 @@ def test_a_dialog_is_opened_walked_and_left_by_keyboard(walker: Visitor, case: C
     expect(dialog).to_have_count(0)
     wanted = case.goes or before[1]
     try:
-        until(lambda: page.evaluate(FOCUSED)[1] == wanted, 10)
+        until(lambda: page.evaluate(FOCUSED)[1] == wanted)
     except AssertionError:
         raise AssertionError(f"{page.evaluate(FOCUSED)} has the focus, not {wanted}") from None
     for _ in range(page.locator("dialog[open]").count()):  # those that it was opened from

@@ -21,11 +21,6 @@ from training.losses.sphereface2 import initial_bias
 C, D, B = 7, 8, 12
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def built(name: str, weight: Tensor | None = None, **hyper: object) -> ClassLoss:
     """In float64 and eval mode (no statistics move)."""
     loss = losses.build(name, num_classes=C, dim=D, **hyper)

@@ -19,11 +19,6 @@ B, D = 14, 6
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 0])  # classes of different sizes, one with one image
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def built(name: str, **hyper: object) -> PairLoss:
     loss = losses.build(name, **hyper)  # type: ignore[arg-type]  # num_classes may be among them
     assert isinstance(loss, PairLoss)

@@ -22,11 +22,6 @@ WITH_GRAD = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def built(name: str, **hyper: object) -> ClassLoss | PairLoss:
     return losses.build(name, num_classes=C, dim=D, **MULTI_CENTRE.get(name, {}) | hyper)
 

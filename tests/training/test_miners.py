@@ -31,11 +31,6 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 0])
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def embeddings(dim: int = 6, spread: float = 1.0) -> Tensor:
     return torch.randn(5, dim)[LABELS] + spread * torch.randn(len(LABELS), dim)
 

@@ -28,11 +28,6 @@ MULTI_CENTRE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     lengths = torch.linspace(1, 30, B, dtype=torch.float64)[:, None]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from app.machine import limit_memory
 from app.models.packages import new_folder
 from tests.conftest import PROJECT
+from tests.support.live import family
 from tests.support.service import COLLINS, enrolled, error_of, running
 from tests.support.tarred import tar_of
 from tests.support.waiting import job_ended, until
@@ -268,21 +271,18 @@ def test_a_pull_that_makes_no_end_is_cancelled_with_its_process(
     described(data, "never", f"http://127.0.0.1:{files.server_port}/never.onnx")
     job = pull(api, "never")
     assert files.asked.wait(120)  # type: ignore[attr-defined]  # of `files`
-    children = [line for line in processes() if str(data) in line or "models pull never" in line]
-    assert children
+    assert [line for line in started() if "models pull never" in line]
     api.post(f"/v1/jobs/{job}/cancel").raise_for_status()
     assert job_ended(api, job)["state"] == "cancelled"
-    until(lambda: not [line for line in processes() if "models pull never" in line])
+    until(lambda: not [line for line in started() if "models pull never" in line])
 
 
-def processes() -> list[str]:
-    """The command lines of all processes."""
+def started() -> list[str]:
+    """The command lines of the processes that this one started, and theirs."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
+    for process in family(os.getpid()):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return found
 
 
