@@ -40,6 +40,7 @@ from app.server.data_folder import load_key
 from app.server.run import listen
 from tests.support.commands import run
 from tests.support.live import LiveServer
+from tests.support.logged import own_logging
 from tests.support.ready import give_models
 from tests.support.refusals import refused
 from tests.support.service import COLLINS, error_of, made, running, scope_of
@@ -344,15 +345,6 @@ def test_the_server_says_where_it_is_and_where_the_key_is(shared_server: LiveSer
     assert f'curl -H "x-api-key: $(cat {shared_server.data_dir / ADMIN_KEY_FILE})"' in printed
 
 
-@pytest.fixture
-def own_logging() -> Iterator[None]:
-    """What a server does to the logging of its process ends with the test."""
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-    yield
-    root.handlers[:] = handlers
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -364,17 +356,15 @@ def own_logging() -> Iterator[None]:
         ({"host": "192.0.2.1"}, "Cannot listen on 192.0.2.1"),
     ],
 )
-@pytest.mark.usefixtures("own_logging")
 def test_what_makes_a_start_impossible_is_said_in_a_sentence(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     give_models(tmp_path)
     given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
-    with pytest.raises(Unusable, match=sentence):
+    with own_logging(), pytest.raises(Unusable, match=sentence):
         serve(Settings(**given))
 
 
-@pytest.mark.usefixtures("own_logging")
 def test_a_start_that_is_impossible_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
     done = run(tmp_path, "serve", PORT=0, EMBEDDER="nothing")
     assert done.returncode == Exit.FAILED

@@ -33,6 +33,7 @@ from app.server.http import Waits, server_config
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened
 from tests.support.live import START_S, LiveServer, make_certificate, serving
+from tests.support.logged import own_logging
 from tests.support.ready import give_models
 from tests.support.service import COLLINS, error_of, running, running_here
 from tests.support.waiting import until
@@ -498,7 +499,7 @@ def test_one_half_of_a_certificate_is_refused(
         load_settings()
     give_models(tmp_path)
     for cert, key in ((certificate[0], tmp_path / "nowhere"), (certificate[0], certificate[0])):
-        with pytest.raises(Unusable, match="cannot serve TLS") as caught:
+        with own_logging(), pytest.raises(Unusable, match="cannot serve TLS") as caught:
             serve(Settings(data_dir=tmp_path, port=0, tls_cert=cert, tls_key=key))
         assert caught.value.code == "tls_unusable"
 

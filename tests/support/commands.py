@@ -15,6 +15,7 @@ import pytest
 
 from app import cli
 from tests.support.live import environment
+from tests.support.logged import own_logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def run(data: Path, *words: object, **settings: object) -> Done:
     """Run `likeness WORDS` on this data folder, without input and without a terminal."""
     output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code: object = None
-    with pytest.MonkeyPatch.context() as changed, redirect_stdout(output), redirect_stderr(errors):
+    with own_logging(), pytest.MonkeyPatch.context() as changed, redirect_stdout(output), redirect_stderr(errors):
         changed.setattr(sys, "argv", ["likeness", *map(str, words)])
         changed.setattr(sys, "stdin", io.StringIO())
         for name in set(os.environ) - set(wanted := environment(data, **settings)):

@@ -1,11 +1,15 @@
-"""What a test's own work writes to the log, of which other services in this process write lines too."""
+"""The log of a process in which tests run servers: what a test's own work writes, and settings that end with it."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+
+from app.logs import OWN
 
 
 def logged(caplog: pytest.LogCaptureFixture, thread: str = "") -> list[logging.LogRecord]:
@@ -17,3 +21,18 @@ def logged(caplog: pytest.LogCaptureFixture, thread: str = "") -> list[logging.L
 def messages(caplog: pytest.LogCaptureFixture, thread: str = "") -> list[str]:
     """Return the messages of the records that `logged` returns."""
     return [record.getMessage() for record in logged(caplog, thread)]
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Undo at the end what a server does to the logging of its process, so that later tests hear what they expect."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, OWN)]
+    handlers, levels = list(root.handlers), [logger.level for logger in loggers]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(capture=False)
+        root.handlers[:] = handlers
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
