@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import numpy as np
 from sqlalchemy.engine import Connection
@@ -38,7 +38,7 @@ from app.gallery.store import Change, Store
 from app.gallery.subjects import terms_columns, touch_subjects, write_faces, write_subjects
 from app.gallery.text import check_visible, clean_id, is_unnamed
 from app.search.follower import LocalBackend
-from app.search.index import widened
+from app.search.index import WIDEN
 from app.search.registry import IndexBackend, IndexRegistry, Searchable, SharedSearches
 from app.search.types import IndexSpec
 from app.types import UNIT_TOLERANCE, Sizes, Template, Vectors
@@ -48,6 +48,7 @@ FOLLOW_S = 0.2
 SNAPSHOT_S = 300.0
 """Seconds between writes of snapshots."""
 _log = logging.getLogger(__name__)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,20 @@ class GallerySearch:
         matches = self._index.verify(vectors, subject.key)
         named = self._store.candidates([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
+
+
+def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: int, wanted: int) -> list[R]:
+    """Search for `count` probes. Repeat it for those with too short a result, each time for WIDEN times as many rows.
+
+    `search` takes the probes' indexes and the number of rows, and returns for each its result, or None if more rows
+    may lead to a better one.
+    """
+    found: dict[int, R] = {}
+    while short := [place for place in range(count) if place not in found]:
+        results = zip(short, search(short, wanted), strict=True)
+        found |= {place: result for place, result in results if result is not None}
+        wanted *= WIDEN
+    return [found[place] for place in range(count)]
 
 
 def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:

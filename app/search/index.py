@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import faiss
 import numpy as np
@@ -54,7 +54,6 @@ PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
 """The best row of each of several subjects, and its score, best first."""
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,17 +558,3 @@ class Index:
         scan = partial(view.scan.nearest, probes=probes, fetch=fetch)
         others = [self._helpers.submit(scan, begin, stop) for begin, stop in pairwise(edges[1:])]
         return merged([scan(start, edges[1]), *(other.result() for other in others)], fetch)
-
-
-def widened(search: Callable[[Sequence[int], int], Sequence[R | None]], count: int, wanted: int) -> list[R]:
-    """Search for `count` probes. Repeat it for those with too short a result, each time for WIDEN times as many rows.
-
-    `search` takes the probes' indexes and the number of rows, and returns for each its result, or None if more rows
-    may lead to a better one.
-    """
-    found: dict[int, R] = {}
-    while short := [place for place in range(count) if place not in found]:
-        results = zip(short, search(short, wanted), strict=True)
-        found |= {place: result for place, result in results if result is not None}
-        wanted *= WIDEN
-    return [found[place] for place in range(count)]

@@ -21,8 +21,8 @@ from app.features.rekognition.answers import (
 from app.features.rekognition.call import Call, good_enough, no_faces
 from app.features.similarity import AnsweredSimilarity, Similarity
 from app.gallery.records import Candidate, Gallery
+from app.gallery.service import widened
 from app.recognition.decisions import AnsweredCandidate, cosine, template_of
-from app.search.index import widened
 from app.types import Sizes, Template
 
 MOST_FACES = 100

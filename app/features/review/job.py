@@ -17,13 +17,12 @@ from app.features.review.rules import STRANGERS_FMR, Points
 from app.features.review.separation import ErrorCounts, Separation
 from app.features.review.store import Reviews
 from app.gallery.records import Gallery
-from app.gallery.service import Galleries
+from app.gallery.service import Galleries, widened
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.package.thresholds import Thresholds
 from app.recognition.decisions import LINKED_FMR, DefaultRates, identify_point, verify_point
-from app.search.index import widened
 from app.search.registry import Searchable
 from app.search.types import FaceBlock, Match
 from app.types import Sizes, Vector, Vectors, utc_now
