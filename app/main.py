@@ -17,8 +17,8 @@ import numpy as np
 from fastapi import FastAPI
 
 from app import logs
-from app.access.grants import RequestRate, parse_rate
 from app.access.keys import AdminKey, ApiKeys, Guard
+from app.access.rates import RequestRate, parse_rate
 from app.api import metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import PARSED_COPIES, BodyLimits
 from app.api.components import Components

@@ -9,11 +9,12 @@ FLUSH_S; a killed process may lose it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from sqlalchemy.engine import Connection
 from app.concurrency.threads import FailureLog, Worker
 from app.db.engine import Database
 from app.db.schema import AUDIT
-from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound
+from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.text import clean_id
 from app.types import utc_now, utc_text
 
@@ -123,7 +124,6 @@ _COLUMNS = {
 }
 """The attribute of an entry for each column."""
 
-
 FLUSH_S = 0.5
 """Maximum seconds that the entry of a reading operation is queued."""
 MAX_WAITING = 10_000
@@ -135,6 +135,11 @@ RETRY_S = 1.0
 DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
 """HTTP statuses, also for the server's own work."""
+
+_BAD_KEY = frozenset({"expired_key", "revoked_key"})
+_NOT_RECORDED = frozenset({429})
+"""Statuses that the audit log leaves out: such a request did nothing and is repeated, and many of them must not fill
+the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -277,3 +282,54 @@ class AuditLog:
         for done in waiting:
             done.set_result(None)
         return 0.0 if self._waiting else None
+
+
+class AuditTrail:
+    """Records a request in the audit log, when the module says. Refusals are noted if the request has a key, even a
+    wrong one. Monitoring is not recorded."""
+
+    def __init__(
+        self, audit: AuditLog, operation: str, ids: Mapping[str, str], request_id: str, *, monitoring: bool
+    ) -> None:
+        others = [ids[name] for name in ids if name not in {"gallery", "subject"}]
+        self.entry = AuditEntry(
+            key=None,
+            operation=operation,
+            request_id=request_id,
+            gallery=fit_id(ids.get("gallery")),
+            subject=fit_id(ids.get("subject")),
+            target=fit_id(others[0]) if others else None,
+        )
+        self.is_recorded = monitoring  # there is nothing to record
+        self._audit = audit
+
+    def refuse(self, error: LikenessError) -> None:
+        """Note a refusal. Requests without a key are not recorded, since their number is not limited."""
+        if error.code in _BAD_KEY:
+            self.entry.key = str(error.details["key"])
+        is_try_again = isinstance(error, Overloaded) and self.entry.row is None  # wire formats give it several statuses
+        self.is_recorded |= is_try_again or error.code == "missing_key"
+
+    async def record(self, status: int) -> None:
+        """Write the outcome of a change, before the answer goes out; note the outcome of any other request.
+
+        If an answer fails before it begins, the outcome is that of the error sent in its place. If the database fails
+        now, the change is done, but its entry stays without an outcome.
+        """
+        if self.is_recorded and self.entry.status in {None, status}:
+            return
+        is_written = self.entry.status == status  # by the handler, with the change
+        self.entry.status, self.is_recorded = status, True
+        if self.entry.row is None:
+            if status not in _NOT_RECORDED:
+                self._audit.note(self.entry)
+        elif not is_written or self._audit.sink:
+            try:
+                await asyncio.wrap_future(self._audit.write(self.entry))
+            except LikenessError:
+                self._audit.note(self.entry)
+
+    def abandon(self, status: int) -> None:
+        """Note, with this status, a request that has ended without an answer."""
+        self.entry.status, self.is_recorded = status, True
+        self._audit.note(self.entry)

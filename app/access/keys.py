@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, RequestRate, Scope, Scopes, parse_rate
+from app.access.grants import ADMIN_KEY_ID, Grant, Scope, Scopes
+from app.access.rates import Buckets, RequestRate, parse_rate
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
 from app.db.encryption import read_admin_key

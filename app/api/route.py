@@ -22,7 +22,7 @@ from starlette.datastructures import State
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from app.access.audit import AuditEntry, AuditLog, fit_id
+from app.access.audit import AuditEntry, AuditTrail
 from app.access.grants import Grant, missing_scope
 from app.access.grants import Scope as KeyScope
 from app.api import openapi
@@ -44,74 +44,15 @@ from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, error_answer, expected, not_ready
 from app.db.engine import again_if_overtaken
 from app.error_codes import ERROR_CODES
-from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
+from app.errors import GalleryNotFound, InvalidInput, LikenessError
 from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
 from app.wording import near, unknown_name
 
 LOOKED_THROUGH = 100
 """Maximum galleries among which to search one with a similar id."""
-_BAD_KEY = frozenset({"expired_key", "revoked_key"})
-_NOT_RECORDED = frozenset({429})
-"""Statuses that the audit log leaves out: such a request did nothing and is repeated, and many of them must not fill
-the log."""
 PAUSED = frozenset(error.code for error in ERROR_CODES if error.status in (413, 429))
 """Error codes whose answers are delayed for a caller who gets them repeatedly (`Admission.pause`)."""
-
-
-class AuditTrail:
-    """Records a request in the audit log.
-
-    The entry of an operation that changes something is written before it begins, or by its handler with the change
-    (`one_commit`), and again before the answer goes out. Other entries are noted when the answer goes out, to be
-    written soon. Refusals are noted if the request has a key, even a wrong one. Monitoring is not recorded.
-    """
-
-    def __init__(self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str) -> None:
-        others = [ids[name] for name in ids if name not in {"gallery", "subject"}]
-        self.entry = AuditEntry(
-            key=None,
-            operation=operation.name,
-            request_id=request_id,
-            gallery=fit_id(ids.get("gallery")),
-            subject=fit_id(ids.get("subject")),
-            target=fit_id(others[0]) if others else None,
-        )
-        self.is_recorded = operation.monitoring
-        self._audit = audit
-
-    def refuse(self, error: LikenessError) -> None:
-        """Note a refusal. Requests without a key are not recorded, since their number is not limited."""
-        if error.code in _BAD_KEY:
-            self.entry.key = str(error.details["key"])
-        has_begun = self.entry.row is not None
-        # By type, since the status differs between wire formats.
-        is_try_again = isinstance(error, Overloaded) and not has_begun
-        self.is_recorded = self.is_recorded or is_try_again or error.code == "missing_key"
-
-    async def record(self, status: int) -> None:
-        """Write the outcome of a change, before the answer goes out; note the outcome of any other request.
-
-        If an answer fails before it begins, the outcome is that of the error sent in its place. If the database fails
-        now, the change is done, but its entry stays without an outcome.
-        """
-        if self.is_recorded and self.entry.status in {None, status}:
-            return
-        is_written = self.entry.status == status  # by the handler, with the change
-        self.entry.status, self.is_recorded = status, True
-        if self.entry.row is None:
-            if status not in _NOT_RECORDED:
-                self._audit.note(self.entry)
-        elif not is_written or self._audit.sink:
-            try:
-                await asyncio.wrap_future(self._audit.write(self.entry))
-            except LikenessError:
-                self._audit.note(self.entry)
-
-    def abandon(self) -> None:
-        """Note a request that has ended without an answer."""
-        self.entry.status, self.is_recorded = CLIENT_GONE, True
-        self._audit.note(self.entry)
 
 
 class OperationRoute(APIRoute):
@@ -161,7 +102,7 @@ class OperationRoute(APIRoute):
         scope["operation"] = operation
         # The path was matched as it was sent.
         scope["path_params"] = ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
-        trail = AuditTrail(components.audit, operation, ids, scope["request_id"])
+        trail = AuditTrail(components.audit, operation.name, ids, scope["request_id"], monitoring=operation.monitoring)
         try:
             try:
                 grant, receive = await operation.wire.authenticate(scope, receive, components)
@@ -193,7 +134,7 @@ class OperationRoute(APIRoute):
             await _send_refusal(refusal, trail, scope, receive, send)
         finally:
             if not trail.is_recorded:
-                trail.abandon()
+                trail.abandon(CLIENT_GONE)
 
 
 async def _naming_nearest(error: LikenessError, components: Components, scope: Scope) -> LikenessError:

@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.access.grants import parse_rate
 from app.access.keys import KEY_ID, ApiKeys, Key, KeyTerms, digest_of, find_key, split_token, to_key, token_of
+from app.access.rates import parse_rate
 from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS
 from app.errors import Conflict, InvalidInput

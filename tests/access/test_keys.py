@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.grants import Buckets, RequestRate, Scope, parse_rate
+from app.access.grants import Scope
 from app.access.keys import (
     ADMIN,
     ALL_ADDRESSES,
@@ -33,6 +33,7 @@ from app.access.keys import (
     address_group,
     digest_of,
 )
+from app.access.rates import Buckets, RequestRate, parse_rate
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA
