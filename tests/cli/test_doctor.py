@@ -19,9 +19,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
-from app.features.doctor.command import CheckResult, examine
+from app.features.doctor.command import examine
 from app.features.doctor.environment import holder_of
 from app.features.doctor.inspection import inspect
+from app.features.doctor.results import CheckResult
 from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
 from app.models.opening import open_embedder

@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.config import PROJECT, Settings
-from app.features.doctor.command import CheckResult, Outcome
+from app.features.doctor.results import CheckResult, Outcome
 from app.server import data_folder
 from app.version import _PROJECT, DISTRIBUTION, VERSION
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-from app.features.doctor.command import CheckResult, Outcome
 from app.features.doctor.inspection import inspect
+from app.features.doctor.results import CheckResult, Outcome
 from app.inference.session import resolve_device
 from app.models.opening import open_embedder, target_of
 from app.models.packages import locate

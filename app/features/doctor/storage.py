@@ -12,8 +12,8 @@ from app.db.clock import CLOCK, SETTLED_DAYS, Watched, read_clock
 from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, read_admin_key
 from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import find_rings, purpose_of
-from app.features.doctor.command import REMEDIES, CheckResult
 from app.features.doctor.inspection import inspect
+from app.features.doctor.results import REMEDIES, CheckResult
 from app.types import utc_text
 
 CLOCK_OFF_S = 5.0

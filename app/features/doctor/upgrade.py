@@ -12,8 +12,8 @@ from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.opening import connected
 from app.db.schema import API_KEYS, FACES, GALLERIES
-from app.features.doctor.command import CheckResult
 from app.features.doctor.inspection import LOOK_BUSY_MS, inspect
+from app.features.doctor.results import CheckResult
 from app.package.folders import OWN_FOLDER, find_packages
 from app.version import VERSION
 
