@@ -72,7 +72,6 @@ READER_ERRORS = (
 )
 """All exceptions of Pillow and libheif for damaged files, found by mutating files."""
 
-
 _NOT_READ = re.compile(
     "unknown pixel mode|unknown data organization|[Uu]nsupported BMP|cannot handle .*layer|not yet supp"
 )

@@ -30,7 +30,7 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 
 
 def examine(operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel) -> Chosen:
-    """Return the embedded face that `enroll` would add, without adding it; a ``poor`` one only if it is `beside_good`.
+    """Return the embedded face that `enroll` would add, without adding it; a ``poor`` one only if it is `matches_good`.
 
     Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
@@ -57,7 +57,7 @@ def enroll_face(
     callers' answers have no field for warnings.
     """
     if gallery.on_conflict == "reject" and not is_unnamed(subject):
-        (objections,) = operations.check_faces(gallery, [(subject, template_of(face))], tell=False)
+        (objections,) = operations.find_objections(gallery, [(subject, template_of(face))], tell=False)
         if objections.error is not None:
             raise objections.error
     stages: dict[str, float] = {}

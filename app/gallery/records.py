@@ -210,7 +210,7 @@ class Candidate:
     """A row of an identification answer: the score of the subject's best face, and of its mean template.
 
     The mean is over all the subject's ``faces``; ``length`` is its length before it was scaled to 1. Scores are
-    cosines, -1 to 1. `app.recognition.decisions.fused` replaces ``score`` by one made from the mean's.
+    cosines, -1 to 1. `app.recognition.decisions.by_fused_score` replaces ``score`` by one made from the mean's.
     """
 
     subject: str

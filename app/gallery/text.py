@@ -30,7 +30,6 @@ _UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
-
 HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"

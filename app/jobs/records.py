@@ -11,7 +11,6 @@ from app.choices import JobStateName
 MAX_REFUSED_NAME = 1024
 """Characters kept of a rejected item's name."""
 
-
 FINISHED: frozenset[JobStateName] = frozenset({"done", "failed", "cancelled"})
 
 

@@ -5,9 +5,9 @@ FMR is chosen so that a stranger is taken for a subject (in an identification: f
 1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes").
 
 A subject's faces are fused: its score is that of their mean template, reduced to that of one photo at the same FMR
-(`fused`), so that a subject is one comparison. If a package's calibration doesn't say how, and for checks of single
-faces (conflicts, reviews), the score is that of the best face, and each face is another chance of a false match. Since
-the faces of a subject are similar, they count as fewer independent comparisons (`count_comparisons`).
+(`by_fused_score`), so that a subject is one comparison. If a package's calibration doesn't say how, and for checks of
+single faces (conflicts, reviews), the score is that of the best face, and each face is another chance of a false match.
+Since the faces of a subject are similar, they count as fewer independent comparisons (`count_comparisons`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TURNED = frozenset({Reason.EXTREME_POSE, Reason.LOW_SCORE})
 """The reasons for a low quality that a turned head by itself can cause."""
 FPIR_STEP = 1e-6
 """The lowest possible FPIR, in an error, is rounded up to a multiple of this."""
-UNNAMED = DecidedBy("package", None)
+NO_CALIBRATION = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, which avoid 0.7300000000000001."""
 
@@ -69,7 +69,7 @@ class VerifyPoint:
 
     threshold: float
     fmr: float
-    calibration: DecidedBy = UNNAMED
+    calibration: DecidedBy = NO_CALIBRATION
     comparisons: float = 1.0
     """Number of independent comparisons that comparing with a subject's faces counts as; 1 for two photos."""
     uncertain: float = 1.0
@@ -84,7 +84,7 @@ class IdentifyPoint:
     uncertain: float
     fmr: float
     fpir: float
-    calibration: DecidedBy = UNNAMED
+    calibration: DecidedBy = NO_CALIBRATION
     limited: bool = False
     """Whether the default FPIR needs an unmeasured rate, so that ``fpir`` differs from it."""
     comparisons: float = 1.0
@@ -101,7 +101,7 @@ def count_comparisons(sizes: Sizes, thresholds: Thresholds, *, fused_scores: boo
     return max(1.0, sum((subjects * float(faces) ** power for faces, subjects in sizes.items()), 0.0))
 
 
-def fused(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 1.0) -> list[Candidate]:
+def by_fused_score(ranking: Iterable[Candidate], thresholds: Thresholds, length: float = 1.0) -> list[Candidate]:
     """Return the candidates by their fused scores, best first.
 
     The scores of a mean template of several photos are further from 0 than those of one photo. Reduced by a measured

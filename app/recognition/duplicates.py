@@ -107,7 +107,7 @@ UNTOLD = Resemblance()
 """A face of which the caller may know nothing."""
 
 
-def check_faces(
+def find_objections(
     searched: GallerySearch,
     faces: Sequence[tuple[str, Template]],
     measured: Thresholds,

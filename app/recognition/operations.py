@@ -39,9 +39,9 @@ from app.recognition.decisions import (
     SubjectVerified,
     Verified,
     assign,
+    by_fused_score,
     cosine,
     decide,
-    fused,
     identified,
     identify_point,
     is_turned,
@@ -51,7 +51,7 @@ from app.recognition.decisions import (
     too_poor,
     verify_point,
 )
-from app.recognition.duplicates import NOTHING, Objections, check_faces, find_unlike, matches_good
+from app.recognition.duplicates import NOTHING, Objections, find_objections, find_unlike, matches_good
 from app.recognition.gate import OFF, Gate, Gates
 from app.types import Face, Photo, Template
 
@@ -198,7 +198,7 @@ class Operations:
             sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
             gates = {name: gate if liveness_of in {"both", name} else OFF for name in sides}
             if track:
-                side1, side2 = (self._fused(sides[name][0], name, quality, opened, gates[name]) for name in sides)
+                side1, side2 = (self._from_track(sides[name][0], name, quality, opened, gates[name]) for name in sides)
             else:
                 calls = {
                     name: partial(self.choose, images[0], name, gates[name], index)
@@ -238,14 +238,14 @@ class Operations:
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._store.subject(gallery, subject)
             if track:
-                chosen = self._fused(images, "image", quality, opened, gate)
+                chosen = self._from_track(images, "image", quality, opened, gate)
             else:
                 (image,) = images
                 (chosen,) = self.embed_live({"image": self.choose(image, "image", gate)}, opened, gate)
             probe, stages = template_of(chosen.face), dict[str, float]()
             with timed(stages, "search"):
                 found = searched.verify(subject, probe)
-                (candidate,) = fused([found], thresholds, chosen.length)
+                (candidate,) = by_fused_score([found], thresholds, chosen.length)
             length, faces = chosen.length, candidate.faces
             point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length, fused_scores=True)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
@@ -273,7 +273,7 @@ class Operations:
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
         )
 
-    def _fused(
+    def _from_track(
         self, images: Sequence[bytes], name: str, quality: QualityLevel, opened: OpenedModel, gate: Gate
     ) -> Chosen:
         """Return the face that a track's images show, with their fused template.
@@ -347,8 +347,8 @@ class Operations:
             )
             for place, face in enumerate(photo.faces)
         )
-        fused_by = probes.track, probes.length
-        return Identification(photo, faces, point, sum(sizes.values()), stages, opened.id, warnings, *fused_by)
+        track_of, length = probes.track, probes.length
+        return Identification(photo, faces, point, sum(sizes.values()), stages, opened.id, warnings, track_of, length)
 
     def enroll(
         self,
@@ -369,7 +369,7 @@ class Operations:
 
         The face of a head that is turned too far is enrolled if it matches a good photo (`duplicates.matches_good`).
         ``face`` is the index in `detect` of the face to take from a single photo. With ``track`` the photos have one
-        conflict or none, that of the mean of their templates (`duplicates.check_faces`). ``terms`` replace the
+        conflict or none, that of the mean of their templates (`duplicates.find_objections`). ``terms`` replace the
         subject's own, ``on_conflict`` the gallery's; without ``tell``, objections don't name the person. ``also``
         writes in the transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
@@ -380,19 +380,19 @@ class Operations:
         gate, policy = self.open_gate(liveness, gallery.liveness), on_conflict or gallery.on_conflict
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self.galleries.searches.enrolling():
-            taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
+            taken, rejected = self._choose_each(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(gallery.embedder) as opened:
                 taken = dict(zip(taken, self.embed_chosen(taken.values(), opened), strict=True))
             if any(chosen.poor for chosen in taken.values()):
-                taken, turned = self._without_unmatched(gallery, subject, taken, tell=tell)
+                taken, turned = self._reject_unmatched(gallery, subject, taken, tell=tell)
                 rejected += turned
                 if not taken:
                     raise all_rejected(rejected)
             faces = list(taken.values())
             embedded = [(subject, template_of(chosen.face)) for chosen in faces]
-            found = self.check_faces(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
+            found = self.find_objections(gallery, embedded, policy, tell=tell, unlike=tell, track=track, stages=stages)
         # A face may resemble another of this request, which so far is known only by its image.
         images_of = {place: (index, None) for place, index in enumerate(taken)}
         objections = [objection.named(images_of) for objection in found]
@@ -425,7 +425,7 @@ class Operations:
             track=tuple(taken) if track else None,
         )
 
-    def _taken(
+    def _choose_each(
         self, images: Sequence[bytes], quality: QualityLevel, gate: Gate, face: int | None
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
         """Return the faces that may be enrolled, by the index of their image, and the rejected images."""
@@ -446,7 +446,7 @@ class Operations:
                 taken[index] = judged
         return taken, sorted(rejected, key=lambda photo: photo.index)
 
-    def _without_unmatched(
+    def _reject_unmatched(
         self, gallery: Gallery, subject: str, taken: Mapping[int, Chosen], *, tell: bool
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
         """Return the embedded faces without the turned ones that match no good one, and the latter as rejected images.
@@ -456,12 +456,12 @@ class Operations:
         """
         turned = {index: template_of(chosen.face) for index, chosen in taken.items() if chosen.poor}
         good = [template_of(chosen.face) for chosen in taken.values() if not chosen.poor]
-        matched = self.beside_good(gallery, subject if tell else None, list(turned.values()), good)
+        matched = self.matches_good(gallery, subject if tell else None, list(turned.values()), good)
         alone = {index for index, is_match in zip(turned, matched, strict=True) if not is_match}
         rejected = [Rejected(index, chosen.poor) for index, chosen in taken.items() if index in alone and chosen.poor]
         return {index: chosen for index, chosen in taken.items() if index not in alone}, rejected
 
-    def beside_good(
+    def matches_good(
         self, gallery: Gallery, subject: str | None, turned: Sequence[Template], good: Sequence[Template]
     ) -> list[bool]:
         """Return which turned heads may be enrolled: those that match a good face of the subject, new or enrolled
@@ -470,7 +470,7 @@ class Operations:
         searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
         return matches_good(searched, subject, turned, good, measured=measured)
 
-    def check_faces(
+    def find_objections(
         self,
         gallery: Gallery,
         faces: Sequence[tuple[str, Template]],
@@ -481,7 +481,7 @@ class Operations:
         track: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Objections]:
-        """Return the objections to each face, given with its subject's id (`duplicates.check_faces`, also for
+        """Return the objections to each face, given with its subject's id (`duplicates.find_objections`, also for
         ``track``); with ``unlike`` also whether it looks like none of its subject's other faces. ``stages`` gets the
         time of the search."""
         policy = on_conflict or gallery.on_conflict
@@ -491,7 +491,7 @@ class Operations:
         searched, measured = self.galleries.open_search(gallery, package), self.thresholds_in(gallery, package)
         with timed({} if stages is None else stages, "search"):
             refuse, fmr = policy == "reject", self.defaults.fmr
-            objections = check_faces(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
+            objections = find_objections(searched, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
                 of_subject, before = [faces[place] for place in places], [objections[place] for place in places]
@@ -655,11 +655,12 @@ class Operations:
 def ranked(
     searched: GallerySearch, templates: Sequence[Template], limit: int, thresholds: Thresholds, length: float = 1.0
 ) -> list[list[Candidate]]:
-    """Return the ``limit`` subjects of the highest scores for each template, best first, by `decisions.fused`.
+    """Return the ``limit`` subjects of the highest scores for each template, ordered by `by_fused_score`.
 
     ``length`` is that of a fused probe's mean. Raises what `GallerySearch.search` raises.
     """
-    return [fused(ranking, thresholds, length)[:limit] for ranking in searched.search(templates, max(limit, RERANKED))]
+    rankings = searched.search(templates, max(limit, RERANKED))
+    return [by_fused_score(ranking, thresholds, length)[:limit] for ranking in rankings]
 
 
 def origin_of(photo: Photo, face: Face) -> Origin:

@@ -436,7 +436,7 @@ class SharedSearches:
 
     def __init__(self) -> None:
         self._searches = Batcher(
-            _together,
+            _begin_together,
             max_batch=MAX_SHARING,
             max_wait_s=0,
             queue_limit=MAX_SEARCHES,
@@ -447,7 +447,7 @@ class SharedSearches:
         self._enrolling = 0
         self._guard = threading.Lock()
         self._for_enrollments = Batcher(
-            _together,
+            _begin_together,
             max_batch=MAX_SHARING,
             max_wait_s=ENROLLMENT_WAIT_S,
             queue_limit=MAX_SEARCHES,
@@ -489,7 +489,7 @@ class SharedSearches:
         self._for_enrollments.close()
 
 
-def _together(searches: list[_Search]) -> Sequence[list[FinishSearch]]:
+def _begin_together(searches: list[_Search]) -> Sequence[list[FinishSearch]]:
     """Begin searches of the same index in one pass."""
     results: list[list[FinishSearch]] = [[] for _ in searches]
     groups: dict[int, list[int]] = {}

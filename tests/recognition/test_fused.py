@@ -9,7 +9,7 @@ from app.gallery.records import Candidate
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
 from app.package.thresholds import Thresholds, fuse
-from app.recognition.decisions import DefaultRates, count_comparisons, fused, identify_point, verify_point
+from app.recognition.decisions import DefaultRates, by_fused_score, count_comparisons, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed
 
@@ -38,7 +38,9 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
     strangers, _ = photographed(10_000, 1, 3)
     scores = strangers @ np.stack(means).T  # (strangers, subjects)
     ranked = [
-        fused((candidate(str(person), 0.0, float(row[person]), lengths[person]) for person in range(60)), measured)
+        by_fused_score(
+            (candidate(str(person), 0.0, float(row[person]), lengths[person]) for person in range(60)), measured
+        )
         for row in scores
     ]
     best = np.array([ranking[0].score for ranking in ranked])
@@ -57,15 +59,15 @@ def test_subjects_are_ordered_by_their_fused_scores(measured: Thresholds) -> Non
     power = measured.fusion
     assert power is not None
     odd, alike = candidate("odd", 0.7, 0.5, 0.6), candidate("alike", 0.6, 0.65, 0.9)
-    ranking = fused([odd, alike], measured)
+    ranking = by_fused_score([odd, alike], measured)
     assert [match.subject for match in ranking] == ["alike", "odd"]
     assert [match.score for match in ranking] == pytest.approx([0.65 * 0.9**power, 0.5 * 0.6**power])
     alone = candidate("one photo", 0.55, 0.55, 1.0)
-    assert fused([alone], measured) == [alone], "one photo's score stays as it is"
+    assert by_fused_score([alone], measured) == [alone], "one photo's score stays as it is"
 
 
 def test_where_nobody_measured_the_best_face_decides() -> None:
     unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
     ranking = [candidate("odd", 0.7, 0.5, 0.6), candidate("alike", 0.6, 0.65, 0.9)]
-    assert fused(ranking, unmeasured) == ranking
+    assert by_fused_score(ranking, unmeasured) == ranking
     assert count_comparisons({2: 7, 1: 3}, unmeasured, fused_scores=True) == 2 * 7 + 3, "each face is one"

@@ -102,7 +102,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     `image2` may be several images of one person, as in `identify`.
     """
     params = sent.params
-    first, second = (_probe(images, track=params.track) for images in sent.fields)
+    first, second = (_one_or_track(images, track=params.track) for images in sent.fields)
     verified = operations.verify(
         first,
         second,
@@ -153,7 +153,7 @@ def identify(
     params = sent.params
     identification = operations.identify(
         gallery,
-        _probe(sent.fields[0], track=params.track),
+        _one_or_track(sent.fields[0], track=params.track),
         exact=Scope.TEMPLATES in grant.allowed,
         track=params.track,
         limit=params.limit,
@@ -190,7 +190,7 @@ def verify_subject(
     verified = operations.verify_subject(
         gallery,
         subject,
-        _probe(sent.fields[0], track=params.track),
+        _one_or_track(sent.fields[0], track=params.track),
         params.fmr,
         exact=Scope.TEMPLATES in grant.allowed,
         track=params.track,
@@ -257,8 +257,8 @@ def enroll(
     return enroll_answer(enrollment, explain=params.explain)
 
 
-def _probe(images: Sequence[bytes], *, track: bool) -> Sequence[bytes]:
-    """Return the images. Raises InvalidInput ``too_many_images`` for several without ``track``."""
+def _one_or_track(images: Sequence[bytes], *, track: bool) -> Sequence[bytes]:
+    """Return the images of a probe. Raises InvalidInput ``too_many_images`` for several without ``track``."""
     if len(images) > 1 and not track:
         message = "Send one image, or several of one person with `track=true`."
         raise InvalidInput(message, code="too_many_images", limit=1)

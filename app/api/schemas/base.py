@@ -38,7 +38,6 @@ Example: TypeAlias = dict[str, Any]
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
-
 _COMPOSED = BeforeValidator(lambda value: to_nfc(value) if isinstance(value, str) else value)
 """Puts a text into NFC, in which its characters are counted."""
 Id: TypeAlias = Annotated[
@@ -141,7 +140,6 @@ POPULATIONS = (
 )
 AskedSearchKind: TypeAlias = Annotated[IndexKind, BeforeValidator(_not_removed)]
 
-
 NextCursor: TypeAlias = Annotated[
     str | None, Field(description="Send it as `cursor` for the next page; null on the last page.")
 ]
@@ -149,7 +147,6 @@ NextCursor: TypeAlias = Annotated[
 
 is_none = partial(operator.is_, None)
 """Leaves a field out of an answer if it is None (`Field`'s ``exclude_if``)."""
-
 
 SHOWN: Mapping[str, Any] = {
     "challenge": "AQx1c3...Zg==",

@@ -115,7 +115,7 @@ class Import:
         # Templates come in thousands; a review finds duplicates among them later.
         photos = self.job.params.get("content") == "photos"
         return list(
-            zip(batch.rows, self.core.operations.check_faces(gallery, faces, policy, unlike=photos), strict=True)
+            zip(batch.rows, self.core.operations.find_objections(gallery, faces, policy, unlike=photos), strict=True)
         )
 
     def _report(self, checked: list[tuple[FaceRow, Objections]]) -> None:

@@ -116,7 +116,7 @@ def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined,
         mine = [(examined, face.template) for examined, face in faces if examined.subject.id == subject]
         turned = {examined.photo.item: template for examined, template in mine if examined.poor}
         good = [template for examined, template in mine if not examined.poor]
-        matched = run.core.operations.beside_good(gallery, subject, list(turned.values()), good)
+        matched = run.core.operations.matches_good(gallery, subject, list(turned.values()), good)
         alone.update(item for item, is_match in zip(turned, matched, strict=True) if not is_match)
     return alone
 

@@ -34,7 +34,7 @@ from app.gallery import subjects
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.store import Change
 from app.gallery.text import unnamed_id
-from app.recognition.decisions import fused, template_of
+from app.recognition.decisions import by_fused_score, template_of
 
 MOST_FACES = 100
 """Most faces of one user."""
@@ -211,7 +211,8 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     probe = call.stored(gallery, face).template
     thresholds = call.operations.thresholds_in(gallery, probe.package)
-    (found,) = fused([call.galleries.open_search(gallery, probe.package).verify(wanted.UserId, probe)], thresholds)
+    best = call.galleries.open_search(gallery, probe.package).verify(wanted.UserId, probe)
+    (found,) = by_fused_score([best], thresholds)
     similarity = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1})
     if found.score >= similarity.threshold:
         return None
