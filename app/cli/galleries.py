@@ -9,13 +9,13 @@ import typer
 from app import choices
 from app.cli import options
 from app.cli.connect import Data
-from app.cli.options import Session, command, confirm
+from app.cli.options import CliSession, command, confirm
 
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 
 
 @command(galleries, "list", epilog="Example: likeness galleries list --json")
-def list_galleries(session: Session) -> None:
+def list_galleries(session: CliSession) -> None:
     """List the galleries with their counts."""
     session.say_list(
         ["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"],
@@ -26,7 +26,7 @@ def list_galleries(session: Session) -> None:
 
 @command(galleries, epilog="Example: likeness galleries create staff --store none")
 def create(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     embedder: options.Embedder = None,
     store: Annotated[
@@ -56,7 +56,7 @@ def create(
 
 @command(galleries, epilog="Example: likeness galleries update staff --search int8")
 def update(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     search: options.Search = None,
     on_conflict: options.OnConflict = None,
@@ -79,7 +79,7 @@ def update(
 
 
 @command(galleries, epilog="Example: likeness galleries delete visitors --yes")
-def delete(session: Session, gallery: options.Gallery, yes: options.Yes = False) -> None:
+def delete(session: CliSession, gallery: options.Gallery, yes: options.Yes = False) -> None:
     """Delete a gallery with everybody in it."""
     confirm(f"Delete gallery {gallery} with everybody in it?", yes)
     session.client().delete_gallery(gallery)

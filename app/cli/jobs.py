@@ -12,7 +12,7 @@ from likeness_client import Client, answers
 from app import choices
 from app.cli import options, output
 from app.cli.connect import connect
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.cli.output import Exit
 from app.errors import LikenessError
 
@@ -23,7 +23,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 
 @command(jobs, "list", epilog="Example: likeness jobs list --gallery staff")
 def list_jobs(
-    session: Session,
+    session: CliSession,
     gallery: options.InGallery = None,
     state: Annotated[choices.JobStateName | None, typer.Option(help="Only jobs in this state.")] = None,
 ) -> None:
@@ -36,19 +36,19 @@ def list_jobs(
 
 
 @command(jobs, epilog="Example: likeness jobs show 3f2a")
-def show(session: Session, job_id: JobId) -> None:
+def show(session: CliSession, job_id: JobId) -> None:
     """Show the progress of a job, and how it ended."""
     say(session, session.client().job(job_id))
 
 
 @command(jobs, epilog="Example: likeness jobs cancel 3f2a")
-def cancel(session: Session, job_id: JobId) -> None:
+def cancel(session: CliSession, job_id: JobId) -> None:
     """Cancel a job. What it has done so far stays."""
     say(session, session.client().cancel_job(job_id))
 
 
 @command(jobs, epilog="Example: likeness jobs wait 3f2a")
-def wait(session: Session, job_id: JobId) -> None:
+def wait(session: CliSession, job_id: JobId) -> None:
     """Wait until a job has ended. Exit code 3: it rejected some items, 4: it failed or was cancelled."""
     job = await_job(session.client(), job_id)
     say(session, job)
@@ -85,7 +85,7 @@ def await_job(client: Client, job_id: str) -> answers.Job:
         )
 
 
-def say(session: Session, job: answers.Job) -> None:
+def say(session: CliSession, job: answers.Job) -> None:
     """Print a job, and its error to standard error."""
     counted = ", ".join(f"{count} {name}" for name, count in sorted(job.counts.items()))
     session.say(job, f"{job.id}: {job.kind} {job.state}, {_progress(job)}" + (f": {counted}" if counted else ""))

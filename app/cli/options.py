@@ -1,5 +1,5 @@
 """Options that several commands share, their completion in a shell, and the options of commands that work with a
-server: which one, with which key, and how to print answers (`Session`)."""
+server: which one, with which key, and how to print answers (`CliSession`)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ RowT = TypeVar("RowT", bound=BaseModel)
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """The options of a command that works with a server: which one, with which key, and how answers are printed."""
 
     server: str | None
@@ -167,12 +167,12 @@ class Session:
 def command(
     group: typer.Typer, name: str | None = None, *, epilog: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command that works with a server: `--server`, `--key` and `--json` reach it as a Session."""
+    """Add a command that works with a server: `--server`, `--key` and `--json` reach it as a `CliSession`."""
 
     def add(work: Callable[..., None]) -> Callable[..., None]:
         def run(server: Server = None, key: Key = None, as_json: AsJson = False, **given: Any) -> None:
             with ExitStack() as ending:
-                session = Session(server, key, as_json, ending)
+                session = CliSession(server, key, as_json, ending)
                 try:
                     work(session, **given)
                 except (LikenessError, ClientError) as error:
@@ -189,7 +189,7 @@ def command(
     return add
 
 
-def _hints(session: Session, error: LikenessError | ClientError, *, creates: bool) -> Iterator[str]:
+def _hints(session: CliSession, error: LikenessError | ClientError, *, creates: bool) -> Iterator[str]:
     """Yield hints about a missing gallery, besides the server's suggestion."""
     try:
         known = [gallery.id for gallery in session.client().galleries(limit=COMPLETED).galleries]

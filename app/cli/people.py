@@ -8,7 +8,7 @@ import typer
 from likeness_client import answers
 
 from app.cli import options
-from app.cli.options import Session, command, confirm
+from app.cli.options import CliSession, command, confirm
 
 people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
 faces = typer.Typer(no_args_is_help=True, epilog="Example: likeness faces list staff ada")
@@ -18,7 +18,7 @@ Face = Annotated[str, typer.Argument(metavar="FACE", help="The face's id, as `li
 
 @command(people, "list", epilog="Examples: likeness people list staff\n\nlikeness people list staff --search lovelace")
 def list_people(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     search: Annotated[str | None, typer.Option(help="Only people whose id or name contains this text.")] = None,
 ) -> None:
@@ -31,7 +31,7 @@ def list_people(
 
 
 @command(people, epilog="Example: likeness people show staff ada")
-def show(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
+def show(session: CliSession, gallery: options.Gallery, subject: options.Subject) -> None:
     """Show one person: name, metadata, faces, expiry and consent."""
     person = session.client().subject(gallery, subject)
     session.say(person, *_lines(person))
@@ -39,7 +39,7 @@ def show(session: Session, gallery: options.Gallery, subject: options.Subject) -
 
 @command(people, epilog='Example: likeness people rename staff ada "Ada Lovelace"')
 def rename(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     name: Annotated[str, typer.Argument(help="The new name.")],
@@ -50,7 +50,7 @@ def rename(
 
 
 @command(people, epilog="Example: likeness people delete staff ada --yes")
-def delete(session: Session, gallery: options.Gallery, subject: options.Subject, yes: options.Yes = False) -> None:
+def delete(session: CliSession, gallery: options.Gallery, subject: options.Subject, yes: options.Yes = False) -> None:
     """Delete a person with all faces. `likeness erase` also gives a signed receipt."""
     confirm(f"Delete {subject} of gallery {gallery} with all faces?", yes)
     session.client().delete_subject(gallery, subject)
@@ -58,7 +58,7 @@ def delete(session: Session, gallery: options.Gallery, subject: options.Subject,
 
 
 @command(faces, "list", epilog="Example: likeness faces list staff ada")
-def list_faces(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
+def list_faces(session: CliSession, gallery: options.Gallery, subject: options.Subject) -> None:
     """List the enrolled faces of a person."""
     session.say_list(
         ["face", "quality", "model", "enrolled (UTC)"],
@@ -69,7 +69,7 @@ def list_faces(session: Session, gallery: options.Gallery, subject: options.Subj
 
 @command(faces, "delete", epilog="Example: likeness faces delete staff ada 0b1c2d --yes")
 def delete_face(
-    session: Session, gallery: options.Gallery, subject: options.Subject, face: Face, yes: options.Yes = False
+    session: CliSession, gallery: options.Gallery, subject: options.Subject, face: Face, yes: options.Yes = False
 ) -> None:
     """Delete one enrolled face."""
     confirm(f"Delete face {face} of {subject}?", yes)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from app import choices
 from app.cli import options, output, photos
 from app.cli.connect import Data
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.cli.output import Exit, Failure
 from app.errors import LikenessError
 
@@ -27,7 +27,7 @@ commands = typer.Typer()
 @command(
     commands, epilog="Examples: likeness detect photo.jpg\n\nlikeness detect holiday/ --json | jq '.faces | length'"
 )
-def detect(session: Session, paths: options.Paths, jobs: options.Jobs = 2) -> None:
+def detect(session: CliSession, paths: options.Paths, jobs: options.Jobs = 2) -> None:
     """Find the faces in photos: position, detection score and quality of each."""
     files, missing = photos.collect(paths)
     code = _say_all(session, session.client(Data.UNUSED).detect, files, "detect", jobs, _detect_lines)
@@ -39,7 +39,7 @@ def detect(session: Session, paths: options.Paths, jobs: options.Jobs = 2) -> No
     epilog="Examples: likeness verify passport.jpg camera.jpg\n\nlikeness verify a.jpg b.jpg --fmr 1e-5 --json",
 )
 def verify(
-    session: Session,
+    session: CliSession,
     photo1: Annotated[Path, typer.Argument(help="A photo; with --track also a folder of photos of one person.")],
     photo2: Annotated[Path, typer.Argument(help="Another one.")],
     fmr: options.Fmr = None,
@@ -88,7 +88,7 @@ def verify(
     epilog="Examples: likeness enroll staff ada ada1.jpg ada2.jpg --create\n\nlikeness enroll staff --people people/",
 )
 def enroll(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: Annotated[str | None, typer.Argument(help="The person's id; a new person is created.")] = None,
     paths: Annotated[list[Path] | None, typer.Argument(help="Photos of that person, or folders of them.")] = None,
@@ -136,7 +136,7 @@ def enroll(
     commands, epilog="Examples: likeness identify staff door.jpg\n\nlikeness identify staff camera/ --fpir 0.001 --json"
 )
 def identify(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     paths: options.Paths,
     limit: Annotated[int | None, typer.Option(min=1, max=100, help="Candidates per face.")] = None,
@@ -202,7 +202,7 @@ def attempt(work: Callable[[], AnswerT]) -> AnswerT | Failure:
 
 
 def _say_all(
-    session: Session,
+    session: CliSession,
     ask: Callable[[Path], AnswerT],
     files: Sequence[Path],
     label: str,
@@ -279,7 +279,7 @@ def _enrollments(
     return work, missing
 
 
-def client_for(session: Session, gallery: str, *, create: bool) -> Client:
+def client_for(session: CliSession, gallery: str, *, create: bool) -> Client:
     """Connect for work on a gallery; with ``create`` it is created unless it exists."""
     client = session.client(Data.CREATED if create else Data.EXISTING)
     if create:
@@ -298,7 +298,7 @@ def create_gallery(client: Client, gallery: str, embedder: str | None = None) ->
     return True
 
 
-def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
+def _say_enrolled(session: CliSession, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
     """Print the result of a request. Raises the refusal if it is not about single photos."""
     if isinstance(result, Failure):
         answer: dict[str, object] = {"error": output.problem(result)}

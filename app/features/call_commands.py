@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app.cli import options
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.errors import Unusable
 
 CHANGES = "changes"
@@ -54,7 +54,7 @@ def add_call(
     needed = [name for name, parameter in taken.items() if parameter.default is parameter.empty and name != CHANGES]
     chosen = {name: SINGULAR.get(name, name) for name in fields if name not in [*needed, *required]}
 
-    def work(session: Session, **given: Any) -> None:
+    def work(session: CliSession, **given: Any) -> None:
         placed, client = [given[name] for name in needed], session.client()
         named = {name: given[name] for name in required}
         named |= {name: _sent(fields[name], given[word]) for name, word in chosen.items() if given[word] is not None}
@@ -73,7 +73,7 @@ def add_call(
             session.say(answer, *(f"{field}: {_shown(value)}" for field, value in answer if value is not None))
 
     parameter = partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    shown = [parameter("session", annotation=Session)]
+    shown = [parameter("session", annotation=CliSession)]
     shown += [
         parameter(argument, annotation=_argument(argument, fields.get(argument), taken))
         for argument in [*needed, *required]

@@ -22,7 +22,7 @@ from training.evaluation.photos import Templates
 from training.evaluation.stages.turning import (
     ALL_TURNED,
     UNALIGNABLE,
-    Scores,
+    MatchThresholds,
     Turned,
     beside_upright,
     measure,
@@ -45,7 +45,7 @@ def templates(vectors: list[list[float]], quality: float = 50) -> Templates:
 def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() -> None:
     upright = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
     turned = templates([[1, 0], [0, 1], [0, 1], [0, 0]])  # ann/2 is made up and looks like bo; bo/2 is not compared
-    got, _ = measure(90, turned, upright, Scores(match=0.5, stranger=0.5, find=0.5))
+    got, _ = measure(90, turned, upright, MatchThresholds(match=0.5, stranger=0.5, find=0.5))
     assert (got.photos, got.found, got.unalignable) == (4, 3, 1)
     assert (got.with_itself, got.made_up, got.made_up_enrolled) == (2, 1, 1)
     assert (got.mated, got.mated_matches) == (4, 2)
@@ -53,7 +53,7 @@ def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() ->
     assert (got.mixed, got.mixed_matches) == (6, 2)
     assert (got.searches, got.false_finds) == (3, 1)  # ann/2 finds bo/1; bo/1 finds nobody in ann/1
     poor = templates([[1, 0], [0, 1], [0, 1], [0, 0]], quality=30)
-    assert measure(90, poor, upright, Scores(0.5, 0.5, 0.5))[0].made_up_enrolled == 0, "no enrollment takes it"
+    assert measure(90, poor, upright, MatchThresholds(0.5, 0.5, 0.5))[0].made_up_enrolled == 0, "no enrollment takes it"
 
 
 def matches(first: Templates, second: Templates, drawn: Sequence[str], least: float, *, alike: bool) -> float:
@@ -83,7 +83,7 @@ def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives(
         vectors = np.where(found[:, None], vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 0)
         quality = np.full(10, 50, np.float32)
         made[degrees] = Templates("p@1", tuple(names), vectors.astype(np.float32), found, quality, {}, 0)
-    at = Scores(match=0.2, stranger=0.2, find=0.6)
+    at = MatchThresholds(match=0.2, stranger=0.2, find=0.6)
     measured = {degrees: measure(degrees, one, made[0], at) for degrees, one in made.items()}
     eighth, quarter, both = beside_upright({degrees: counted for degrees, (_, counted) in measured.items()}, rounds=50)
     assert (eighth.turned_by, quarter.turned_by, both.turned_by) == ("45°", "90°", ALL_TURNED)
@@ -118,7 +118,7 @@ def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives(
 
 def test_what_hardly_happens_upright_has_no_multiple(monkeypatch: pytest.MonkeyPatch) -> None:
     photos = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
-    counted = {degrees: measure(degrees, photos, photos, Scores(0.5, 0.5, 0.5))[1] for degrees in (0, 90)}
+    counted = {degrees: measure(degrees, photos, photos, MatchThresholds(0.5, 0.5, 0.5))[1] for degrees in (0, 90)}
     assert [row.mated for row in beside_upright(counted)] == [None, None], "four matches are too few"
     monkeypatch.setattr("training.evaluation.stages.turning.LEAST_EVENTS", 4)
     [quarter, all_turned] = beside_upright(counted, rounds=10)

@@ -256,7 +256,7 @@ def _write_turned(
 ) -> tuple[list[turning.Turned], list[turning.Beside]]:
     """Write and return the figures of the photos turned so far, by degrees, with those of the upright ones."""
     upright = Templates.join(made[0])
-    at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
+    at = turning.MatchThresholds.of(thresholds, len({person_of(name) for name in upright.names}))
     measured = {
         degrees: turning.measure(degrees, Templates.join(parts), upright, at) for degrees, parts in made.items()
     }

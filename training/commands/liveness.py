@@ -62,7 +62,7 @@ def evaluate_liveness(
 
 
 def _write_result(
-    out: Path, packages: list[Package], scored: list[liveness.Scored], measured: liveness.Measurement
+    out: Path, packages: list[Package], scored: list[liveness.Scored], measured: liveness.LivenessMeasurement
 ) -> None:
     failures = {str(photo.recording.path): photo.failure for photo in scored if photo.failure is not None}
     samples = {"live": measured.live, **measured.attacks}
@@ -81,7 +81,7 @@ def _write_result(
     write(out, document)
 
 
-def _show(packages: list[Package], measured: liveness.Measurement) -> None:
+def _show(packages: list[Package], measured: liveness.LivenessMeasurement) -> None:
     counts = ", ".join(f"{len(sample.scores)} {kind}" for kind, sample in measured.attacks.items())
     title = f"{' + '.join(package.id for package in packages)}: {len(measured.live.scores)} live, {counts}"
     kinds = [f"APCER {kind}" for kind in measured.attacks] if len(measured.attacks) > 1 else []

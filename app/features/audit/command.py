@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli import options
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 
 audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export --since 2026-01-01")
 
@@ -17,7 +17,7 @@ EXPORT_PAGE = 1000
 
 @command(audit, epilog="Examples: likeness audit export --since 2026-01-01 --json")
 def export(
-    session: Session,
+    session: CliSession,
     by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
     operation: Annotated[str | None, typer.Option(help="Only this operation, for example enroll.")] = None,
     gallery: options.InGallery = None,

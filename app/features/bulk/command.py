@@ -19,7 +19,7 @@ from likeness_client import ApiError, Client, answers
 from app.choices import ImportContent
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
-from app.cli.options import Session, command, model_ids
+from app.cli.options import CliSession, command, model_ids
 from app.cli.output import Exit, Failure
 from app.cli.recognition import attempt, client_for, create_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
@@ -51,7 +51,7 @@ commands = typer.Typer()
     "likeness import staff holiday/ --group people/",
 )
 def import_(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     source: Annotated[
         Path,
@@ -121,7 +121,7 @@ def import_(
     raise typer.Exit(Exit.REFUSED if upload.missing and code is Exit.DONE else code)
 
 
-def _group(session: Session, client: Client, gallery: str, source: Path, folder: Path) -> Exit:
+def _group(session: CliSession, client: Client, gallery: str, source: Path, folder: Path) -> Exit:
     """Group the faces of the photos below ``source`` by person, as the gallery's package sees them."""
     from app.features.bulk.photo_groups import Roll  # noqa: PLC0415 - slow to import
 
@@ -156,7 +156,7 @@ def _group(session: Session, client: Client, gallery: str, source: Path, folder:
 
 @command(commands, epilog="Example: likeness export staff staff.archive")
 def export(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     path: Annotated[Path, typer.Argument(help="Archive to write.")],
     crops: Annotated[bool, typer.Option(help="Include the stored crops.")] = True,

@@ -9,7 +9,7 @@ from likeness_client import answers
 
 from app import choices
 from app.cli import jobs, options, output
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.cli.output import Exit
 
 WHY = {
@@ -23,7 +23,7 @@ commands = typer.Typer()
 
 @command(commands, epilog="Example: likeness galleries calibrate staff --use gallery")
 def calibrate(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     use: Annotated[choices.CalibrationSource | None, typer.Option(help="Whose operating points are to decide.")] = None,
     allow_laxer: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from app.cli import options, output, photos
-from app.cli.options import Session, command, gallery_ids
+from app.cli.options import CliSession, command, gallery_ids
 from app.cli.output import Exit
 
 AnyGallery: TypeAlias = Annotated[
@@ -26,7 +26,7 @@ LOOKS = 2
 
 
 @command(galleries, "check", epilog="Example: likeness galleries check staff")
-def check_galleries(session: Session, gallery: AnyGallery = None) -> None:
+def check_galleries(session: CliSession, gallery: AnyGallery = None) -> None:
     """Check that database and index hold the same faces. Exit code 1: they don't."""
     client = session.client()
     names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
@@ -40,7 +40,7 @@ def check_galleries(session: Session, gallery: AnyGallery = None) -> None:
 
 
 @command(faces, "check", epilog="Example: likeness faces check staff")
-def check_faces(session: Session, gallery: options.Gallery) -> None:
+def check_faces(session: CliSession, gallery: options.Gallery) -> None:
     """List enrolled faces whose kept crops show no upright face. Exit code 1: there are some.
 
     Versions before 0.2.0 enrolled turned faces with wrong landmarks; strangers turned the same way match them.

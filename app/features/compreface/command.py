@@ -27,7 +27,7 @@ import typer
 from likeness_client import Client, ClientError
 
 from app.cli import options, output
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.cli.output import Exit
 from app.cli.recognition import client_for
 from app.errors import FileMissing, InvalidInput
@@ -42,7 +42,7 @@ commands = typer.Typer()
     epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl",
 )
 def import_compreface(
-    session: Session,
+    session: CliSession,
     dump: Annotated[Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")],
     gallery: options.Gallery,
     service: Annotated[str | None, typer.Option(help="CompreFace's service, if the dump has several.")] = None,

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from app.cli import options, photos
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 
 corrections = typer.Typer(no_args_is_help=True, epilog="Example: likeness corrections add staff ada door.jpg")
 
 
 @command(corrections, "add", epilog="Example: likeness corrections add staff ada door.jpg")
 def add_correction(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     photo: Annotated[Path, typer.Argument(help="The photo of somebody else who was taken for that person.")],
@@ -29,7 +29,7 @@ def add_correction(
 
 
 @command(corrections, "list", epilog="Example: likeness corrections list staff ada")
-def list_corrections(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
+def list_corrections(session: CliSession, gallery: options.Gallery, subject: options.Subject) -> None:
     """List the photos that don't show a person."""
     session.say_list(
         ["correction", "model", "made (UTC)", "until"],
@@ -40,7 +40,7 @@ def list_corrections(session: Session, gallery: options.Gallery, subject: option
 
 @command(corrections, "delete", epilog="Example: likeness corrections delete staff ada 4c3a9a3e")
 def delete_correction(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     correction: Annotated[str, typer.Argument(help="The correction's id, as `likeness corrections list` shows it.")],

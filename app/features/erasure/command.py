@@ -11,7 +11,7 @@ from likeness_client import answers
 
 from app.cli import options, output
 from app.cli.connect import connect
-from app.cli.options import Session, command, confirm
+from app.cli.options import CliSession, command, confirm
 from app.errors import FileMissing, InvalidInput, Unusable
 from app.features.writable import check_writable
 
@@ -26,7 +26,7 @@ KeyFile = Annotated[
 
 @command(commands, epilog="Example: likeness erase staff ada --save ada.receipt.json --yes")
 def erase(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     rewrite: Annotated[
@@ -54,7 +54,7 @@ def erase(
 
 
 @command(receipts, "list", epilog="Example: likeness receipts list")
-def list_receipts(session: Session) -> None:
+def list_receipts(session: CliSession) -> None:
     """List the receipts, oldest first."""
     receipts = list(session.client().all_receipts())
     if session.as_json:

@@ -14,7 +14,7 @@ from likeness_client import ApiError, Unreachable, answers
 from app.access.grants import Scope
 from app.cli import options, output
 from app.cli.connect import Data, own_client, own_key
-from app.cli.options import Session, command, gallery_ids
+from app.cli.options import CliSession, command, gallery_ids
 from app.config import Settings, load_settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.files import replacing
@@ -32,7 +32,7 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 
 
 @command(keys, "list", epilog="Example: likeness keys list")
-def list_keys(session: Session) -> None:
+def list_keys(session: CliSession) -> None:
     """List the keys and what each one allows. Secrets are never shown."""
     session.say_list(
         ["key", "name", "scopes", "galleries", "rate", "expires", "revoked"],
@@ -55,7 +55,7 @@ def list_keys(session: Session) -> None:
     "likeness keys create --aws --json",
 )
 def create(
-    session: Session,
+    session: CliSession,
     scopes: Annotated[
         list[Scope] | None,
         typer.Option("--scope", help="What the key allows; may be repeated. With --aws, the default is admin."),
@@ -84,7 +84,7 @@ def create(
 
 @command(keys, epilog="Example: likeness keys rotate door --grace 3600")
 def rotate(
-    session: Session,
+    session: CliSession,
     key_id: KeyId,
     grace: Annotated[int, typer.Option(min=0, help="Seconds for which the previous secret keeps working.")] = 0,
 ) -> None:
@@ -94,7 +94,7 @@ def rotate(
 
 
 @command(keys, epilog="Example: likeness keys revoke door")
-def revoke(session: Session, key_id: KeyId) -> None:
+def revoke(session: CliSession, key_id: KeyId) -> None:
     """Revoke a key for good."""
     session.client().revoke_key(key_id)
     session.say_done(key_id, "revoked")
@@ -128,7 +128,7 @@ def replace_key(folder: Path) -> str:
     return key
 
 
-def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
+def _say_secret(session: CliSession, made: answers.NewKey, *, aws: bool) -> None:
     if aws:
         signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
         session.say(signing, *(f"{name} = {value}" for name, value in signing.items()))

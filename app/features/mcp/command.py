@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from likeness_client import Client, ClientError
 
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.errors import FileMissing, LikenessError, Unusable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PAGE = 100
     epilog="Example: likeness mcp --photos ~/Pictures --server http://faces.local:8000 --key lk_…",
 )
 def mcp(
-    session: Session,
+    session: CliSession,
     photos: Annotated[Path, typer.Option(help="Folder whose photos may be shown to the server.")] = Path(),
     changes: Annotated[bool, typer.Option("--changes", help="Also tools that enroll and delete people.")] = False,
 ) -> None:

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from app.cli import options
-from app.cli.options import Session, command, confirm
+from app.cli.options import CliSession, command, confirm
 
 people, faces = typer.Typer(), typer.Typer()
 
 
 @command(people, epilog="Example: likeness people merge staff ada_l ada --yes")
 def merge(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     into: Annotated[str, typer.Argument(help="The id of the person who gets all faces.")],
@@ -38,7 +38,7 @@ def merge(
     "likeness faces move staff ada 0b1c2d,3e4f5a grace --create",
 )
 def move(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     subject: options.Subject,
     face: Annotated[str, typer.Argument(metavar="FACE", help="The face's id, or several with commas between them.")],

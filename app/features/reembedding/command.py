@@ -9,7 +9,7 @@ from likeness_client import answers
 
 from app.choices import WithoutCrop
 from app.cli import jobs, options
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 
 Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 
@@ -18,7 +18,7 @@ reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed st
 
 @command(reembed, epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
 def start(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     embedder: options.Package,
     without_crop: Annotated[
@@ -44,30 +44,30 @@ def start(
 
 
 @command(reembed, epilog="Example: likeness reembed show staff")
-def show(session: Session, gallery: options.Gallery) -> None:
+def show(session: CliSession, gallery: options.Gallery) -> None:
     """Show the state of a gallery's move."""
     _say_move(session, session.client().reembedding(gallery))
 
 
 @command(reembed, epilog="Example: likeness reembed rollback staff")
-def rollback(session: Session, gallery: options.Gallery) -> None:
+def rollback(session: CliSession, gallery: options.Gallery) -> None:
     """Return to the previous package at once."""
     _say_move(session, session.client().roll_back_reembedding(gallery))
 
 
 @command(reembed, epilog="Example: likeness reembed finish staff --wait")
-def finish(session: Session, gallery: options.Gallery, wait: Wait = False) -> None:
+def finish(session: CliSession, gallery: options.Gallery, wait: Wait = False) -> None:
     """Delete the templates of the previous package. After this, no rollback is possible."""
     _say_move(session, session.client().finish_reembedding(gallery), wait=wait)
 
 
 @command(reembed, epilog="Example: likeness reembed cancel staff")
-def cancel(session: Session, gallery: options.Gallery, wait: Wait = False) -> None:
+def cancel(session: CliSession, gallery: options.Gallery, wait: Wait = False) -> None:
     """Keep the current package, and delete the templates made so far with the other one."""
     _say_move(session, session.client().cancel_reembedding(gallery), wait=wait)
 
 
-def _say_move(session: Session, move: answers.Reembedding, *, wait: bool = False) -> None:
+def _say_move(session: CliSession, move: answers.Reembedding, *, wait: bool = False) -> None:
     """Print the state of the move, or wait until its job has ended."""
     if wait and move.job is not None:
         job = jobs.await_job(session.client(), move.job.id)

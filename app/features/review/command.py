@@ -11,7 +11,7 @@ from likeness_client import answers
 
 from app.choices import FindingKind
 from app.cli import jobs, options, output
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.cli.output import Exit
 
 commands = typer.Typer()
@@ -29,7 +29,7 @@ FINDINGS: Mapping[str, str] = {
 
 @command(commands, epilog="Example: likeness galleries review staff --wait")
 def review(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
 ) -> None:
@@ -46,7 +46,7 @@ def review(
 
 @command(commands, epilog="Example: likeness galleries findings staff --kind same_person")
 def findings(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     kind: Annotated[FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
     dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
@@ -57,7 +57,7 @@ def findings(
 
 @command(commands, epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
 def dismiss(
-    session: Session,
+    session: CliSession,
     gallery: options.Gallery,
     finding: Annotated[str, typer.Argument(help="The finding's id.")],
     undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
@@ -69,7 +69,7 @@ def dismiss(
 
 
 def _say_review(
-    session: Session, gallery: str, *, kind: FindingKind | None = None, dismissed: bool | None = None
+    session: CliSession, gallery: str, *, kind: FindingKind | None = None, dismissed: bool | None = None
 ) -> Exit:
     """Print the last finished review, and return the exit code."""
     client = session.client()

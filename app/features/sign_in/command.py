@@ -9,7 +9,7 @@ import typer
 from likeness_client import Unreachable
 
 from app.cli.connect import answering, find_server, require_data
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.config import load_settings
 from app.features.sign_in.links import SIGN_IN_LINK
 
@@ -21,7 +21,7 @@ commands = typer.Typer()
     epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…",
 )
 def link(
-    session: Session,
+    session: CliSession,
     url: Annotated[
         str | None,
         typer.Option(help="Address that the link names. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),

@@ -14,7 +14,7 @@ import typer
 from likeness_client import ApiError, Client
 
 from app.cli import output
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.errors import InvalidInput, Unusable
 from app.features.call_commands import switched_on
 from app.types import utc_now
@@ -41,7 +41,7 @@ SIGNAL_S = 0.5
     "Example: likeness watch film.mp4 --gallery staff --timeline out.json",
 )
 def watch(
-    session: Session,
+    session: CliSession,
     sources: Annotated[
         list[str] | None,
         typer.Argument(help="Films, devices (/dev/video0), or addresses: rtsp://, http:// (MJPEG, HLS, a JPEG)."),
@@ -90,7 +90,7 @@ def watch(
             _watch(session, gallery, wanted, eyes, timeline)
 
 
-def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes: Eyes, path: Path | None) -> None:
+def _watch(session: CliSession, gallery: str, wanted: Sequence[CameraConfig], eyes: Eyes, path: Path | None) -> None:
     from app.features.watching.watcher.camera import Camera, is_film  # noqa: PLC0415 - needs PyAV
     from app.features.watching.watcher.cameras import names  # noqa: PLC0415
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415
@@ -139,7 +139,7 @@ def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, time
     reporter.wait(TOLD_S)
 
 
-def _follow_frigate(session: Session, gallery: str, looker: Looker, broker: str, api: str, live: str | None) -> None:
+def _follow_frigate(session: CliSession, gallery: str, looker: Looker, broker: str, api: str, live: str | None) -> None:
     """Follow whom Frigate sees until SIGINT or SIGTERM."""
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415 - slow to import
 
@@ -161,7 +161,7 @@ def _follow_frigate(session: Session, gallery: str, looker: Looker, broker: str,
     reporter.close()
 
 
-def _client(session: Session, gallery: str) -> Client:
+def _client(session: CliSession, gallery: str) -> Client:
     """Return a client whose key may tell of tracks, checked now rather than at the first one. Raises ApiError,
     Unreachable."""
     client = session.client()

@@ -13,7 +13,7 @@ from likeness_client.call import call, given
 
 from app import choices
 from app.cli import options
-from app.cli.options import Session, command
+from app.cli.options import CliSession, command
 from app.features.call_commands import add_call, switched_on
 from app.features.watching.schemas import FilterParams, StrangerEdit, StrangerName, StrangersParams, WebhookCreate, Who
 
@@ -51,7 +51,7 @@ add(webhooks, "remove", calls.delete_webhook, done="removed")
 
 @command(commands, "events", epilog="Example: likeness events --gallery home --event unknown_seen --follow")
 def events(
-    session: Session,
+    session: CliSession,
     gallery: options.InGallery = None,
     camera: Annotated[str | None, typer.Option(help="Only of this camera.")] = None,
     event: Annotated[choices.EventKind | None, typer.Option(help="Only of this kind.")] = None,

@@ -11,7 +11,7 @@ from likeness_client import answers
 
 from app.cli import options, output
 from app.cli.connect import Data
-from app.cli.options import Session, command, confirm
+from app.cli.options import CliSession, command, confirm
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
 from app.models.commands import adding, measuring
@@ -26,7 +26,7 @@ CalibrationName = Annotated[str, typer.Argument(help="Name of the calibration.")
 
 
 @command(models, "list", epilog="Example: likeness models list --json")
-def list_models(session: Session) -> None:
+def list_models(session: CliSession) -> None:
     """List the model packages: task, licence, and the device of each one that runs."""
     listed = session.client(Data.UNUSED).models()
     for problem in listed.skipped:
@@ -57,7 +57,7 @@ def _groups(model: answers.Model) -> str:
 
 
 @command(models, "remove", epilog="Example: likeness models remove mine --yes")
-def remove_model(session: Session, name: options.Package, yes: options.Yes = False) -> None:
+def remove_model(session: CliSession, name: options.Package, yes: options.Yes = False) -> None:
     """Remove a model package that was added here, unless galleries or the server need it."""
     confirm(f"Remove model package {name} and its files?", yes)
     session.client().remove_model(name)
@@ -65,7 +65,7 @@ def remove_model(session: Session, name: options.Package, yes: options.Yes = Fal
 
 
 @command(models, epilog="Example: likeness models show sface")
-def show(session: Session, name: options.Package) -> None:
+def show(session: CliSession, name: options.Package) -> None:
     """Show a model package: its licence, its operating points, and how well these hold within groups of people."""
     listed = session.client(Data.UNUSED).models().models
     chosen = [model for model in listed if name in {model.id, model.name}]

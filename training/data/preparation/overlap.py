@@ -15,7 +15,7 @@ from training.data.preparation.templates import ROWS, CropTemplates, sums
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class SharedPerson:
     """A person of A who seems to be one of B. ``score`` is the cosine of their mean templates, ``best_pair`` that of
     their two most similar images, ``images`` the indices of these."""
 
@@ -39,7 +39,7 @@ class Overlap:
     people_b: int
     best_scores: list[float]
     """Each person's best mean-template score in B, ascending, to compare with the threshold."""
-    matches: list[Match]
+    matches: list[SharedPerson]
 
     @property
     def drop(self) -> list[str]:
@@ -47,7 +47,7 @@ class Overlap:
         return [match.drop for match in self.matches]
 
 
-def find_overlap(a: CropTemplates, b: CropTemplates, threshold: float, pair_threshold: float) -> list[Match]:
+def find_overlap(a: CropTemplates, b: CropTemplates, threshold: float, pair_threshold: float) -> list[SharedPerson]:
     """Return matches, highest score first. A person of A matches if its mean template reaches ``threshold`` with a
     person of B, or one of its images reaches ``pair_threshold`` with one of B's."""
     means, best_mean = best_means(a, b)
@@ -59,7 +59,7 @@ def find_overlap(a: CropTemplates, b: CropTemplates, threshold: float, pair_thre
         # the person of B that the stronger evidence points to
         other = int(best_mean[person]) if mean >= threshold else int(b.labels[pair_image[person]])
         images = (int(own_image[person]), int(pair_image[person]))
-        matches.append(Match(a.people[person], b.people[other], round(mean, 4), round(pair, 4), images))
+        matches.append(SharedPerson(a.people[person], b.people[other], round(mean, 4), round(pair, 4), images))
     return sorted(matches, key=lambda match: -max(match.score, match.best_pair))
 
 

@@ -156,7 +156,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredPoint:
     """The errors at a threshold; ``apcer`` is the highest of the ``kinds``, its upper bound the highest of theirs."""
 
     threshold: float
@@ -166,16 +166,16 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class LivenessMeasurement:
     """The samples, and the points that they support, with rising thresholds."""
 
     live: Sample
     attacks: Mapping[str, Sample]
     smallest_face: float
-    points: tuple[Point, ...]
+    points: tuple[MeasuredPoint, ...]
 
 
-def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: int = 0) -> Measurement:
+def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: int = 0) -> LivenessMeasurement:
     """Return the operating points of scored recordings.
 
     Raises ValueError if there is no face among the live ones or among a kind of attack, or too few for any point.
@@ -191,16 +191,16 @@ def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: i
         raise ValueError(f"at least {1 / RATES[0]:.0f} photos with a face are needed of live people and of each attack")
     points = tuple(point_at(threshold, live, attacks, rounds=rounds, seed=seed) for threshold in thresholds)
     faces = [photo.face for photo in scored if photo.recording.kind is None and photo.failure is None]
-    return Measurement(live, attacks, min(faces), points)
+    return LivenessMeasurement(live, attacks, min(faces), points)
 
 
-def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, rounds: int, seed: int) -> Point:
+def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, rounds: int, seed: int) -> MeasuredPoint:
     kinds = {
         kind: sample.share(sample.scores >= threshold, rounds=rounds, seed=seed) for kind, sample in attacks.items()
     }
     worst = max(kinds.values(), key=lambda kind: kind.value)
     apcer = Interval(worst.value, worst.low, max(kind.high for kind in kinds.values()))
-    return Point(threshold, apcer, live.share(live.scores < threshold, rounds=rounds, seed=seed), kinds)
+    return MeasuredPoint(threshold, apcer, live.share(live.scores < threshold, rounds=rounds, seed=seed), kinds)
 
 
 def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
@@ -221,7 +221,7 @@ def _by_bpcer(live: Sample) -> Iterator[float]:
 
 
 def calibration(
-    measured: Measurement, packages: Sequence[Package], *, name: str, measured_on: str
+    measured: LivenessMeasurement, packages: Sequence[Package], *, name: str, measured_on: str
 ) -> LivenessCalibration:
     """Return a measurement as the manifest's calibration, bound to the packages."""
     return LivenessCalibration(

@@ -95,7 +95,7 @@ def sample(names: Sequence[str], most: int, *, skipped: int = 0, singles: bool =
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class MatchThresholds:
     """The thresholds from which on photos match, pairs of strangers count, and a stranger's search finds somebody."""
 
     match: float
@@ -103,14 +103,14 @@ class Scores:
     find: float
 
     @staticmethod
-    def of(thresholds: Thresholds, people: int) -> Scores:
-        """Return the scores at the stated rates; the last is for a gallery of all other people.
+    def of(thresholds: Thresholds, people: int) -> MatchThresholds:
+        """Return the thresholds at the stated rates; the last is for a gallery of all other people.
 
         Raises OperatingPointUnavailable.
         """
         fmr = 1 - (1 - FPIR) ** (1 / max(1, people - 1))
         rates = (MATCH_FMR, STRANGER_FMR, min(fmr, thresholds.highest or fmr))
-        return Scores(*map(thresholds.threshold, rates))
+        return MatchThresholds(*map(thresholds.threshold, rates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _times(turned: Events, upright: Events, weights: Ints) -> Interval | None:
     return percentile_interval(value, drawn)
 
 
-def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> tuple[Turned, ByPeople]:
+def measure(degrees: int, turned: Templates, upright: Templates, at: MatchThresholds) -> tuple[Turned, ByPeople]:
     """Compare photos with the same ones upright, in the same order."""
     both = turned.found & upright.found
     made_up = both & ((turned.vectors * upright.vectors).sum(axis=1) < at.match)
