@@ -105,7 +105,7 @@ PHOTOS_SHARE, BODIES_SHARE, PARSING_SHARE = 0.55, 0.2, 0.25
 being parsed, one of the largest at a time."""
 PHOTO_SHARE = 0.5
 """Maximum processor time of one photo, as a share of a request's time."""
-TEND_S = 1.0
+MAINTENANCE_S = 1.0
 """Seconds between checks for photo workers that have ended."""
 MEMORY_S = 60.0
 """Seconds between releases of unused memory, which may be a gigabyte after large photos from sixteen clients."""
@@ -209,7 +209,7 @@ def _build(
     """Build the running server, from the data folder to the warm models; ``stack`` closes everything in reverse."""
     cv2.setNumThreads(1)  # requests run in parallel; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
-    stack.enter_context(usage.shared(settings.data_dir, settings.database))
+    stack.enter_context(usage.lock_shared(settings.data_dir, settings.database))
     key, _ = data_folder.load_key(settings.data_dir)
 
     # Storage
@@ -229,7 +229,7 @@ def _build(
     settings = models.settings
     stack.callback(models.detector.close)
     admission = Admission(settings.queue_limit)
-    reader = _reader(models, admission.take, stack)
+    reader = _reader(models, admission.count_bytes, stack)
     embedders = _embedders(models, reader, partial(bind_package, storage.database))
     stack.callback(embedders.close)
     open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
@@ -303,7 +303,7 @@ def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
     """Schedule the core's background work, after the features have started."""
     for seconds, name, work in (  # deletions by age
         (PRUNE_CHANGES_S, "change log", core.store.prune_changes),
-        (PRUNE_JOBS_S, "old jobs", core.runner.keep),
+        (PRUNE_JOBS_S, "old jobs", core.runner.prune),
     ):
         scheduler.every(seconds, name, core.clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", core.clock.guarded(core.audit.prune), at_once=True)
@@ -316,7 +316,7 @@ def _schedule(core: Components, storage: Storage, scheduler: Scheduler) -> None:
 def _start_features(core: Components, settings: Settings, scheduler: Scheduler, stack: ExitStack) -> None:
     """Start the features, the care of the photo workers, and then the jobs."""
     if isinstance(core.reader, PhotoWorkers):
-        scheduler.every(TEND_S, "photo workers", core.reader.tend)
+        scheduler.every(MAINTENANCE_S, "photo workers", core.reader.maintain)
     works, apart = dict[str, Work](), set[str]()
     for feature in _wanted(settings):
         if feature.start is None:
@@ -348,14 +348,14 @@ def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:
     return size
 
 
-def _reader(models: Models, keep: Callable[[int], None], stack: ExitStack) -> PhotoThreads | PhotoWorkers:
+def _reader(models: Models, count_bytes: Callable[[int], None], stack: ExitStack) -> PhotoThreads | PhotoWorkers:
     """Return the reader of photos, which finds faces in this process or in photo workers."""
     settings = models.settings
     if isinstance(models.detector, Detector):
         models.detector.detect(GREY)
-        return PhotoThreads(models.detector, image_limits(settings), cores(), keep)
+        return PhotoThreads(models.detector, image_limits(settings), cores(), count_bytes)
     seconds = PHOTO_SHARE * settings.request_timeout
-    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, keep)
+    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, count_bytes)
     stack.callback(reader.close)
     return reader
 

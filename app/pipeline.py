@@ -147,9 +147,9 @@ class PhotoThreads:
     below UNBOUNDED_MEMORY.
     """
 
-    def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[int], None]) -> None:
-        """Until `start`, allow ``count`` small photos at a time. ``keep`` is as in `PhotoWorkers`."""
-        self._detector, self._limits, self._count, self._keep = detector, limits, count, keep
+    def __init__(self, detector: Detector, limits: Limits, count: int, count_bytes: Callable[[int], None]) -> None:
+        """Until `start`, allow ``count`` small photos at a time. ``count_bytes`` is as in `PhotoWorkers`."""
+        self._detector, self._limits, self._count, self._count_bytes = detector, limits, count, count_bytes
         self._small = self._large = Pipeline(detector, replace(limits, most_pixels=COSTLY_PIXELS))
         self.ended: Counter[str] = Counter()
         """Photos that were given up, as in `PhotoWorkers.ended`; here there are none."""
@@ -188,15 +188,15 @@ class PhotoThreads:
                 photo = self._lanes.run(partial(self._large.detect, image, cuts), costly=True)
             except TooCostly:
                 raise ImageTooLarge("Reading the image takes more memory than this server has for one image.") from None
-        keep_crops(photo, self._keep)
+        count_crops(photo, self._count_bytes)
         return photo
 
 
-def keep_crops(photo: Photo, keep: Callable[[int], None]) -> None:
-    """Count the bytes of a photo's crops for the current request, until it ends. Raises what ``keep`` raises."""
+def count_crops(photo: Photo, count_bytes: Callable[[int], None]) -> None:
+    """Count the bytes of a photo's crops for the current request, until it ends. Raises what ``count_bytes`` raises."""
     if TASK.get().caller:
         kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
-        keep(sum(pixels.nbytes for pixels in kept))
+        count_bytes(sum(pixels.nbytes for pixels in kept))
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:

@@ -68,7 +68,7 @@ def unknown_name(name: str, known: Collection[str], what: str, image: str | None
         return f"{there_is_none}: {by_rate}"
     if image is not None:
         return f"{there_is_none}: the {'photos go' if ' and ' in image else 'photo goes'} into {image}"
-    if nearest := near(name, known):
+    if nearest := nearest_name(name, known):
         return f"{there_is_none}. Did you mean {nearest}?"
     return f"{there_is_none}; there are {', '.join(known)}" if known else f"{there_is_none}: it takes none"
 
@@ -81,7 +81,7 @@ def meant_rate(name: str, known: Collection[str]) -> str | None:
     return f"a threshold is asked for by its error rate, as {' or '.join(rates)}"
 
 
-def near(name: str, known: Collection[str]) -> str | None:
+def nearest_name(name: str, known: Collection[str]) -> str | None:
     """Return the ``known`` name that is similar to ``name``, ignoring case; or None."""
     lower = {word.lower(): word for word in known}
     found = difflib.get_close_matches(name[:100].lower(), lower, n=1)

@@ -278,7 +278,7 @@ class Guard:
 
     def require_few_failures(self, address: str) -> None:
         """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
-        if wait_s := self.attempts.wait(address_group(address), self.failures):
+        if wait_s := self.attempts.seconds_to_wait(address_group(address), self.failures):
             raise Why.FAILURES.error(wait_s)
 
     @contextmanager

@@ -77,7 +77,7 @@ class Buckets:
     def give_back(self, caller: str, rate: RequestRate, count: int = 1) -> None:
         self.owe(caller, rate, -count)
 
-    def wait(self, caller: str, rate: RequestRate) -> float:
+    def seconds_to_wait(self, caller: str, rate: RequestRate) -> float:
         """Return the seconds until a token is available, without taking it; unknown callers are not remembered."""
         with self._lock:
             if caller not in self._buckets:

@@ -143,10 +143,10 @@ class Parts:
     strict: bool = False
 
 
-async def read_body(request: Request, limit: int, seconds: float, take: Callable[[int], None]) -> Body:
-    """Read a body of at most ``limit`` bytes. ``take`` is called with the size of each piece as it arrives.
+async def read_body(request: Request, limit: int, seconds: float, count_bytes: Callable[[int], None]) -> Body:
+    """Read a body of at most ``limit`` bytes. ``count_bytes`` is called with the size of each piece as it arrives.
 
-    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), and what ``take`` raises.
+    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), what ``count_bytes`` does.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
@@ -158,7 +158,7 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
             async for chunk in request.stream():
                 if data.tell() + len(chunk) > limit:
                     _too_large(limit)
-                take(len(chunk))
+                count_bytes(len(chunk))
                 data.write(chunk)
     except TimeoutError:
         raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None

@@ -47,7 +47,7 @@ from app.error_codes import ERROR_CODES
 from app.errors import GalleryNotFound, InvalidInput, LikenessError
 from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
-from app.wording import near, unknown_name
+from app.wording import nearest_name, unknown_name
 
 LOOKED_THROUGH = 100
 """Maximum galleries among which to search one with a similar id."""
@@ -151,7 +151,7 @@ async def _naming_nearest(error: LikenessError, components: Components, scope: S
         )
     except LikenessError:  # the database is busy: answer without a suggestion
         return error
-    return GalleryNotFound.of(gallery, near(gallery, [listed.id for listed in page.items]))
+    return GalleryNotFound.of(gallery, nearest_name(gallery, [listed.id for listed in page.items]))
 
 
 async def _send_refusal(refusal: LikenessError, trail: AuditTrail, scope: Scope, receive: Receive, send: Send) -> None:
@@ -382,7 +382,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
         parse: Callable[[], object]
         if parameters.body:
             most = operation.body_bytes(limits) if operation.body_bytes else limits.most(images)
-            raw = await read_body(request, most, limits.seconds, components.admission.take)
+            raw = await read_body(request, most, limits.seconds, components.admission.count_bytes)
             parse = partial(parse_json, raw, model)
             if images:
                 parse = partial(model.parse, raw, images, limits, given.pop(QUERY, None))

@@ -103,7 +103,7 @@ def own_key(settings: Settings) -> str:
     """Return the admin key of the data folder. Raises Unusable (``no_data_folder``, ``key_unusable``)."""
     path = settings.data_dir / ADMIN_KEY_FILE
     if not path.exists():
-        raise missing(settings)
+        raise no_data_folder(settings)
     return read_admin_key(path)
 
 
@@ -117,10 +117,10 @@ def has_data(settings: Settings) -> bool:
 def require_data(settings: Settings) -> None:
     """Raise Unusable (``no_data_folder``) unless there is a database to read."""
     if not has_data(settings):
-        raise missing(settings)
+        raise no_data_folder(settings)
 
 
-def missing(settings: Settings) -> Unusable:
+def no_data_folder(settings: Settings) -> Unusable:
     """Return the error for a data folder without data."""
     message = (
         f"There is no data folder of Likeness at {settings.data_dir.absolute()}, and no server runs on it. Start one "

@@ -130,7 +130,7 @@ class Admission:
             self._visit.reset(token)
             self.leave(visit)
 
-    def take(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes of the admitted request, until it ends. Its threads may call this, too.
 
         Raises Overloaded if there are too many, of all callers or of this one.

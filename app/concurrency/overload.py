@@ -13,7 +13,7 @@ class Why(Enum):
     REQUESTS = "Too many requests at once.", "overloaded", 1.0
     """All places, or the share of this key or address, are taken (`Admission`). A request takes about a second."""
     BYTES = "Too many bytes at once.", "overloaded", 1.0
-    """The bodies and crops of requests in progress fill their share of the memory (`Admission.take`)."""
+    """The bodies and crops of requests in progress fill their share of the memory (`Admission.count_bytes`)."""
     COSTLY = "Too many large photos or bodies at once.", "overloaded", 5.0
     """A costly photo, or a large body, has waited too long for its turn (`Turns`)."""
     MEMORY = "There is not enough memory now.", "overloaded", 5.0

@@ -88,7 +88,7 @@ class Turns:
         return len(self._waiting)
 
     @contextmanager
-    def hold(self, patience_s: float = math.inf) -> Iterator[None]:
+    def take_turn(self, patience_s: float = math.inf) -> Iterator[None]:
         """Run the block in this thread's turn, for the current task.
 
         Raises LikenessError (``request_timeout``) if the task's deadline passes first, and Overloaded after
@@ -140,11 +140,11 @@ class Lanes:
         self._aside = ThreadPoolExecutor(costly, "costly", lower_priority)
 
     def run(self, work: Callable[[], T], *, costly: bool) -> T:
-        """Call ``work`` in its turn, and return its result. Raises what `Turns.hold` raises."""
+        """Call ``work`` in its turn, and return its result. Raises what `Turns.take_turn` raises."""
         if not costly:
-            with self.quick.hold():
+            with self.quick.take_turn():
                 return work()
-        with self.costly.hold(COSTLY_WAIT_S):
+        with self.costly.take_turn(COSTLY_WAIT_S):
             return self._aside.submit(copy_context().run, work).result()
 
 

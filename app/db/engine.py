@@ -92,12 +92,12 @@ class Database:
     """
 
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, alone: bool = False) -> None:
-        """With `alone` the caller holds `usage.exclusive`; otherwise PostgreSQL's connections share that lock."""
+        """With `alone` the caller holds `usage.lock_exclusively`; else PostgreSQL's connections share that lock."""
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
         self._engine = open_engine(url, self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         if not (self.is_sqlite or alone):
-            usage.share(self._engine)
+            usage.share_lock(self._engine)
         self.insert = inserting(self._engine.dialect.name)
         """INSERT with ON CONFLICT, in the database's own dialect."""
         self.writable = True

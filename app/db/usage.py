@@ -48,9 +48,9 @@ _HOLDERS = (
 
 
 @contextmanager
-def shared(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the lock that servers and commands share; on PostgreSQL their connections hold it (`share`). Remove what a
-    killed restore has left.
+def lock_shared(data_dir: Path, url: str) -> Iterator[None]:
+    """Hold the lock that servers and commands share; on PostgreSQL their connections hold it (`share_lock`). Remove
+    what a killed restore has left.
 
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
     and Unusable: ``database_emptied`` if the database had tables and is empty or gone, ``database_misplaced``.
@@ -62,7 +62,7 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
+def lock_exclusively(data_dir: Path, *urls: str) -> Iterator[None]:
     """Hold the locks exclusively. The data folder must exist. Raises Conflict ``data_dir_in_use`` with a holder."""
     with ExitStack() as stack:
         stack.enter_context(_locked(data_dir, urls, exclusive=True))
@@ -75,7 +75,7 @@ def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
         yield
 
 
-def share(engine: Engine) -> None:
+def share_lock(engine: Engine) -> None:
     """Make every connection of the PostgreSQL engine hold the shared lock while it lasts.
 
     Connecting raises Conflict ``data_dir_in_use`` while another process holds the lock exclusively.
@@ -84,7 +84,7 @@ def share(engine: Engine) -> None:
 
 
 @contextmanager
-def looking(data_dir: Path, url: str) -> Iterator[None]:
+def lock_to_read(data_dir: Path, url: str) -> Iterator[None]:
     """Hold the shared lock of a SQLite database without changing anything. Raises Conflict ``data_dir_in_use``."""
     with ExitStack() as stack:
         for folder in _folders(data_dir, [url]):
@@ -178,7 +178,7 @@ def _take_advisory(connection: Any, function: str) -> None:
     connection.commit()
 
 
-def remember(data_dir: Path, url: str) -> None:
+def note_tables(data_dir: Path, url: str) -> None:
     """Note that the database has its tables. Call it after opening the database."""
     path = data_dir / KNOWN_FILE
     if _known(path) == (name := _name(data_dir, url)):

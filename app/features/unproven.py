@@ -63,14 +63,14 @@ class UnprovenBodies:
             async with asyncio.timeout(None) as end:
                 with self._admission.admit(caller, place=place) as visit:
 
-                    def take(size: int) -> None:
+                    def count_bytes(size: int) -> None:
                         if place is self._unproven:
                             self._make_room(visit, size)
-                        self._admission.take(size)
+                        self._admission.count_bytes(size)
 
                     self._arriving[visit] = end
                     try:
-                        yield take
+                        yield count_bytes
                     finally:
                         self._arriving.pop(visit, None)
         except TimeoutError:

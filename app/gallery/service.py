@@ -92,13 +92,13 @@ class Galleries:
         """
         scheduler.every(follow_s, "following", self.indexes.follow)
         scheduler.every(follow_s, "preparing", self.indexes.prepare)
-        scheduler.every(snapshot_s, "snapshots", self.indexes.keep)
+        scheduler.every(snapshot_s, "snapshots", self.indexes.save)
 
     def close(self) -> None:
         """Write the due snapshots, and close everything, including the store."""
         self.searches.close()
         try:
-            self.indexes.keep()
+            self.indexes.save()
         except (LikenessError, OSError) as error:
             _log.warning("The last snapshots could not be written: %s", error)
         self.indexes.backend.close()

@@ -54,7 +54,7 @@ def needed(library: bytes | mmap.mmap) -> list[str]:
     return [library[name : library.find(b"\0", name)].decode() for name in names]
 
 
-def missing(file: Path) -> list[Missing]:
+def find_missing(file: Path) -> list[Missing]:
     """Return the libraries that `file` needs and that can't be loaded; none if there is no such file."""
     if not file.is_file():
         return []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.choices import Device, GpuMath, Used
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import cuda
-from app.inference.libraries import missing
+from app.inference.libraries import find_missing
 from app.machine import cores, cpuinfo
 from app.package import golden
 from app.package.folders import Package
@@ -106,7 +106,7 @@ class Session:
         self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu=gpu, bf16=bf16)
         used = self._session.get_providers()
         if device == chosen == "cuda" and CUDA not in used:
-            lacking = ", ".join(map(str, missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
+            lacking = ", ".join(map(str, find_missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
             reason = f"the session did not get the CUDA provider; missing: {lacking or 'no library'}"
             raise _unavailable("cuda", reason)
         if device == chosen and PROVIDERS[chosen][0] not in used:

@@ -206,7 +206,7 @@ class Runner:
         for worker in self._workers:
             worker.wake()
 
-    def keep(self) -> None:
+    def prune(self) -> None:
         """Delete jobs that finished long ago, and files that no job needs. The scheduler calls it."""
         self._store.prune(self._kept)
         if self._files is not None:

@@ -62,7 +62,7 @@ class LocalBackend:
     def open(self, spec: IndexSpec) -> LocalIndex:
         return LocalIndex(spec, self._source, self._snapshots, self._threads, self._gpu)
 
-    def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
+    def save(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
         """Write the due snapshots, and remove those of other galleries."""
         if self._snapshots is None or not self._snapshots.claim():
             return
@@ -71,7 +71,7 @@ class LocalBackend:
         self._snapshots.keep_only(galleries)
 
     def snapshotted(self) -> Snapshotted | None:
-        return self._snapshots.kept() if self._snapshots else None
+        return self._snapshots.measure() if self._snapshots else None
 
     def discard(self, gallery: int) -> None:
         if self._snapshots and self._snapshots.claim():
@@ -97,7 +97,7 @@ class LocalIndex(GalleryIndex[Index]):
         self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
         self._erasures = 0  # erasures applied so far; a snapshot from before the last one must not stay
 
-    def held(self) -> Indexed:
+    def measure(self) -> Indexed:
         index = self._searchable
         return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
@@ -123,9 +123,9 @@ class LocalIndex(GalleryIndex[Index]):
                     self._searchable.convert(kind)
         return free
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         if (index := self._searchable) is not None:
-            index.tend()
+            index.maintain()
 
     def compare(self) -> tuple[Difference, int]:
         with self._lock:
@@ -143,7 +143,7 @@ class LocalIndex(GalleryIndex[Index]):
             if index is None or self._is_stale:
                 return
             if self._saved == position and self._snapshots.is_of(self._spec):
-                self._snapshots.confirm(self._spec.key.gallery)
+                self._snapshots.mark_complete(self._spec.key.gallery)
                 return
             if index.faces < self._snapshots.min_faces:
                 self._snapshots.discard(self._spec.key.gallery)

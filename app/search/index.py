@@ -296,7 +296,7 @@ class RowsOnGpu(Protocol):
         """Return the present rows, the number of rows from the first on that were searched, and the best of these; None
         if the CPU has to search."""
 
-    def tend(self, read: Callable[[], View], *, half: bool) -> None:
+    def maintain(self, read: Callable[[], View], *, half: bool) -> None:
         """Forget removed rows. Call it often, in the background."""
 
 
@@ -416,14 +416,14 @@ class Index:
             self._publish()
         return len(rows)
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do background work: copy the remaining rows if many were removed, and make a GPU forget removed faces.
         Searches and changes go on meanwhile."""
         with self._tending:
             if self._rows.removed > COMPACT_FROM + COMPACT_SHARE * self._rows.count:
                 self._compact()
         if self._on_gpu is not None:
-            self._on_gpu.tend(lambda: self._view, half=self._half)
+            self._on_gpu.maintain(lambda: self._view, half=self._half)
 
     def _compact(self) -> None:
         """Copy the remaining rows into new ones, and in the end apply the changes made meanwhile."""

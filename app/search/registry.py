@@ -135,11 +135,11 @@ class GalleryIndex(ABC, Generic[S_co]):
         """Search by this kind from now on; False if the gallery is just being changed."""
         return True
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do background work. Call it often."""
 
     @abstractmethod
-    def held(self) -> Indexed:
+    def measure(self) -> Indexed:
         """Return how much it holds, as far as known without reading anything."""
 
     @abstractmethod
@@ -218,7 +218,7 @@ class IndexBackend(Protocol):
         """Return the index, which is built when it is first used."""
         ...
 
-    def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
+    def save(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
         """Save these indexes, and remove deleted galleries' data; `galleries` are the keys of the existing ones."""
         ...
 
@@ -259,7 +259,7 @@ class IndexRegistry:
 
     def indexed(self) -> Indexed:
         """Return the totals of this process's indexes, without reading anything."""
-        totals = [index.held() for index in self._known().values()]
+        totals = [index.measure() for index in self._known().values()]
         return Indexed(sum(total.faces for total in totals), sum(total.size for total in totals))
 
     def followed(self) -> Followed:
@@ -372,20 +372,20 @@ class IndexRegistry:
     def prepare(self) -> None:
         """Tend the indexes, and build the second ones that galleries need now. It may take long."""
         for index in self._known().values():
-            index.tend()
+            index.maintain()
         for gallery, state in self._states.items():
             for spec in state.specs if len(state.specs) > 1 else ():
                 if spec.key not in self._built and self._known(gallery):
                     with suppress(NotFound, Conflict):  # deleted or finished meanwhile
                         self.ready(spec)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Save the indexes of the galleries' own packages, and remove what deleted galleries left."""
         known, states = self._known(), self._source.states()  # in this order: a gallery missing in `states` is gone
         to_save = [
             index for key, index in known.items() if key.gallery in states and states[key.gallery].specs[0].key == key
         ]
-        self.backend.keep(to_save, states.keys())
+        self.backend.save(to_save, states.keys())
 
     def _load(self, states: Iterable[GalleryState]) -> None:
         for state in states:

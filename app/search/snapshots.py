@@ -139,7 +139,7 @@ class Snapshots:
         """Return whether the snapshot that this process last wrote or read is of this index of the gallery."""
         return self._last.get(spec.key.gallery) == spec.key
 
-    def kept(self) -> Snapshotted:
+    def measure(self) -> Snapshotted:
         """Measure the folder's snapshots, whichever process wrote them. Raises OSError."""
         files = []
         for path in self._folder.glob("*" + SUFFIX):
@@ -148,7 +148,7 @@ class Snapshots:
         oldest_s = max(0.0, time.time() - min(file.st_mtime for file in files)) if files else None
         return Snapshotted(len(files), sum(file.st_size for file in files), oldest_s)
 
-    def confirm(self, gallery: int) -> None:
+    def mark_complete(self, gallery: int) -> None:
         """Note that the gallery's snapshot is complete now, so that its age counts from here."""
         with suppress(OSError):
             os.utime(self._path(gallery))

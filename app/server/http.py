@@ -120,7 +120,7 @@ class Connections:
         if connection in self._open:
             self._open[connection].idle[connection] = None
 
-    def hold(self, connection: Closable, size: int) -> bool:
+    def reserve(self, connection: Closable, size: int) -> bool:
         """Note that the heads of its requests take ``size`` bytes; return False if there is no room for them.
 
         To make room, connections that wait for the rest of a head are closed, as in `add`.
@@ -315,7 +315,7 @@ class Connection(HttpToolsProtocol):
         if not self._refused:
             if self._unheard > MAX_HEAD_BYTES:
                 self._problem = _too_large() if self._in_head else _not_http()
-            elif not self._hold():
+            elif not self._reserve():
                 self._problem = Why.CONNECTIONS.error()
             if self._problem is not None:
                 self.send_400_response(NOT_HTTP)
@@ -362,7 +362,7 @@ class Connection(HttpToolsProtocol):
         self._heads.append(self._head_size())
         self._in_head, self._unheard = False, 0
         self.crowd.begin(self)
-        if not self._hold():
+        if not self._reserve():
             raise self._refusal(Why.CONNECTIONS.error())
         super().on_headers_complete()
         self.cycle.transport = self._answers
@@ -459,8 +459,8 @@ class Connection(HttpToolsProtocol):
         text = max(self._head_bytes, self._unheard) + URL_COPIES * len(self.url)
         return REQUEST_OBJECTS + text + HEADER_OBJECTS * len(self.headers)
 
-    def _hold(self) -> bool:
-        return self.crowd.hold(self, sum(self._heads) + (self._head_size() if self._in_head else 0))
+    def _reserve(self) -> bool:
+        return self.crowd.reserve(self, sum(self._heads) + (self._head_size() if self._in_head else 0))
 
     def _forget_head(self) -> None:
         """Free the head of the request that was answered: uvicorn keeps it until the next one."""
@@ -470,7 +470,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.scope = _NO_SCOPE
             if not self._in_head:
                 self.scope, self.headers, self.url = _NO_SCOPE, [], b""
-        self._hold()
+        self._reserve()
 
     def _watch_head(self) -> None:
         """Start the timer with the connection or the first byte after an answer; further bytes don't restart it."""

@@ -61,7 +61,7 @@ def open_storage(
     )
     galleries = _open_galleries(settings, sql, rings, open_index, find_gpu)
     stack.callback(galleries.close)
-    usage.remember(settings.data_dir, settings.database)
+    usage.note_tables(settings.data_dir, settings.database)
     secrets = SecretStore(sql.database, rings.secrets)
     _check_secrets(settings, secrets)
     audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)

@@ -26,7 +26,7 @@ from app.errors import LikenessError
 from app.face.detect import Detector
 from app.face.formats import Limits, heif_reader
 from app.pipeline import Pipeline
-from app.workers.worker import WorkerLimits, work
+from app.workers.worker import WorkerLimits, serve_photos
 
 SAMPLES = "JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"
 """Formats that Pillow can also write; a sample of each is read before the first worker starts."""
@@ -114,7 +114,7 @@ def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, limits: W
         return process
     try:
         server.close()
-        work(socket.socket(fileno=descriptor), pipeline, limits, parent)
+        serve_photos(socket.socket(fileno=descriptor), pipeline, limits, parent)
     except BaseException:  # noqa: BLE001 - it must not continue as a second parent
         sys.excepthook(*sys.exc_info())
     os._exit(1)

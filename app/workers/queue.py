@@ -15,7 +15,7 @@ from app.concurrency.threads import COSTLY_WAIT_S, GIVEN_UP, TASK, Turns, check_
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
 from app.machine import memory_in_use
-from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, keep_crops
+from app.pipeline import COSTLY_MEMORY, COSTLY_PIXELS, count_crops
 from app.types import Photo
 from app.workers.start import PARENT_ENDED, Ended, Parent, PhotoWorker
 from app.workers.worker import WorkerAnswer, WorkerLimits
@@ -64,7 +64,7 @@ class Crew:
 
         Raises Ended, LikenessError (``request_timeout``), Overloaded, and Unusable ``workers_unusable``.
         """
-        with self.turns.hold(self._patience_s):
+        with self.turns.take_turn(self._patience_s):
             check_deadline()
             worker = self._take()
             answer = None
@@ -81,7 +81,7 @@ class Crew:
                     self._fill()
             return answer
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Replace idle workers that have ended, and end those that have been idle for too long."""
         now = time.monotonic()
         with self._lock:
@@ -156,11 +156,11 @@ class PhotoWorkers:
     once more: by a worker of the same kind if the system killed it, else by one with more memory.
     """
 
-    def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[int], None]) -> None:
-        """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``keep`` counts the bytes
+    def __init__(self, parent: Parent, count: int, seconds: float, count_bytes: Callable[[int], None]) -> None:
+        """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``count_bytes`` counts those
         of a request's crops, and raises Overloaded if there are too many.
         """
-        self._parent, self._count, self._seconds, self._keep = parent, count, max(1, round(seconds)), keep
+        self._parent, self._count, self._seconds, self._count_bytes = parent, count, max(1, round(seconds)), count_bytes
         self.ended: Counter[str] = Counter()
         """Number of photos that workers gave up, by how the worker ended."""
         self._small = self._costly = Crew(parent, 0, None, patience_s=0, kept_s=0)
@@ -177,8 +177,8 @@ class PhotoWorkers:
         large = WorkerLimits(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, COSTLY_NICENESS, math.inf)
         self._small = Crew(self._parent, self._count, small, patience_s=math.inf, kept_s=math.inf)
         self._costly = Crew(self._parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
-        self._small.tend()
-        self._tell()
+        self._small.maintain()
+        self._log_start()
 
     def memory_at_rest(self) -> int:
         """Return the bytes that the workers and their parent take without photos."""
@@ -201,13 +201,13 @@ class PhotoWorkers:
         one that kills its worker twice, or takes too long.
         """
         photo = self._found(image, cuts)
-        keep_crops(photo, self._keep)
+        count_crops(photo, self._count_bytes)
         return photo
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Replace workers that have ended, and end those that are not needed. Call it every few seconds."""
-        self._small.tend()
-        self._costly.tend()
+        self._small.maintain()
+        self._costly.maintain()
 
     def close(self) -> None:
         """End all workers, but not their parent."""
@@ -254,7 +254,7 @@ class PhotoWorkers:
         fields = {"reason": reason, "photo": hashlib.sha256(image).hexdigest(), "again": again}
         _log.warning("a photo worker ended", extra={"fields": fields})
 
-    def _tell(self) -> None:
+    def _log_start(self) -> None:
         held = sorted({mechanism for worker in self._small.running for mechanism in worker.held})
         fields = {
             "workers": len(self._small.running),

@@ -62,7 +62,7 @@ def refused(error: LikenessError) -> WorkerAnswer:
     return WorkerAnswer("refused", kind=type(error).__name__, code=error.code, message=error.message, details=details)
 
 
-def work(peer: socket.socket, pipeline: Pipeline, worker_limits: WorkerLimits, parent: int) -> None:
+def serve_photos(peer: socket.socket, pipeline: Pipeline, worker_limits: WorkerLimits, parent: int) -> None:
     """Answer each message (the cuts, then a photo) with the photo's faces until the server closes the socket; then, and
     after a failure, end this process."""
     limits.end_with_parent(parent)

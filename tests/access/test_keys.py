@@ -281,10 +281,10 @@ def test_no_stretch_of_time_gets_more_than_burst_and_rate(pauses: list[float], p
 def test_memory_is_bounded_whoever_calls(clock: Clock) -> None:
     buckets = Buckets(clock, size=10)
     for number in range(100):
-        assert buckets.wait(str(number), RequestRate(1, 1)) == 0
+        assert buckets.seconds_to_wait(str(number), RequestRate(1, 1)) == 0
         buckets.take(str(number), RequestRate(1, 1))
     assert len(buckets) == 10
-    assert buckets.wait("99", RequestRate(1, 1)) > 0, "the latest are remembered"
+    assert buckets.seconds_to_wait("99", RequestRate(1, 1)) > 0, "the latest are remembered"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
 
     async def hold(caller: str) -> None:
         with admission.admit(caller, f"@{caller}"):
-            admission.take(25)
+            admission.count_bytes(25)
             await workers.run(release.wait)
 
     async with anyio.create_task_group() as group:
@@ -88,7 +88,7 @@ async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
         with pytest.raises(Overloaded), admission.admit("greedy", "@other"):
             pass
         with admission.admit("other", "@other"):
-            admission.take(60)
+            admission.count_bytes(60)
             assert await workers.run(lambda: "done") == "done", "all of one caller's threads are busy"
         waiting.set()
         release.set()
@@ -114,14 +114,14 @@ async def test_bytes_that_a_requests_thread_takes_count_until_it_ends() -> None:
     admission = Admission(queue_limit=2, byte_limit=300)
     workers = WorkerPool(threads=1, seconds=30, admission=admission)
     with admission.admit("key"):
-        admission.take(100)
-        await workers.run(lambda: admission.take(140))
+        admission.count_bytes(100)
+        await workers.run(lambda: admission.count_bytes(140))
         with pytest.raises(Overloaded, match="bytes"):
-            await workers.run(lambda: admission.take(1))
+            await workers.run(lambda: admission.count_bytes(1))
         assert admission.bytes == 240
     assert admission.bytes == 0
     with pytest.raises(RuntimeError):
-        await workers.run(lambda: admission.take(1))
+        await workers.run(lambda: admission.count_bytes(1))
     workers.close()
 
 

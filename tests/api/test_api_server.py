@@ -247,9 +247,9 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
     workers = WorkerPool(threads=1, seconds=0.5, admission=admission)  # in which the thread begins
     release = threading.Event()
     with admission.admit(""):
-        admission.take(240)
+        admission.count_bytes(240)
         with pytest.raises(Overloaded):
-            admission.take(1)
+            admission.count_bytes(1)
         with refused("request_timeout", LikenessError):
             await workers.run(release.wait)
     assert (admission.admitted, admission.bytes) == (1, 240), "the thread is still busy, with the request's body"
@@ -272,7 +272,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
 
     request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}, receive)
     with anyio.fail_after(10), pytest.raises(InvalidInput) as caught:
-        await read_body(request, limit=100, seconds=0.05, take=lambda _: None)
+        await read_body(request, limit=100, seconds=0.05, count_bytes=lambda _: None)
     assert caught.value.code == "body_timeout"
 
 
@@ -311,7 +311,7 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
     with refused("payload_too_large", InvalidInput):
-        await read_body(request, limit=95, seconds=10, take=lambda _: None)
+        await read_body(request, limit=95, seconds=10, count_bytes=lambda _: None)
     assert read == 100
 
 

@@ -30,7 +30,7 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
     def work(number: int) -> None:
         nonlocal now, most
         try:
-            with turns.hold():
+            with turns.take_turn():
                 with lock:
                     now += 1
                     most = max(most, now)
@@ -46,7 +46,7 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
     assert now == 0
     assert 1 <= most <= 3
     for _ in range(3):  # all of them are back: this would wait for ever
-        turns.hold().__enter__()
+        turns.take_turn().__enter__()
 
 
 def test_the_one_who_waited_longest_is_next() -> None:
@@ -54,11 +54,11 @@ def test_the_one_who_waited_longest_is_next() -> None:
     order: list[int] = []
 
     def noted(number: int) -> None:
-        with turns.hold():
+        with turns.take_turn():
             order.append(number)
 
     with ThreadPoolExecutor(5) as pool:
-        with turns.hold():
+        with turns.take_turn():
             for number in range(5):
                 pool.submit(noted, number)
                 until(lambda: turns.waiting > number)  # noqa: B023 - it is waited for at once
@@ -69,9 +69,9 @@ def test_the_one_who_waited_longest_is_next() -> None:
 def test_it_says_how_many_are_free() -> None:
     turns = Turns(2)
     assert turns.free == 2
-    with turns.hold():
+    with turns.take_turn():
         assert turns.free == 1
-        with turns.hold():
+        with turns.take_turn():
             assert turns.free == 0
     assert turns.free == 2
 
@@ -80,11 +80,11 @@ def test_callers_take_turns() -> None:
     turns, order = Turns(1), list[str]()
 
     def work(caller: str) -> None:
-        with working(Task(caller)), turns.hold():
+        with working(Task(caller)), turns.take_turn():
             order.append(caller)
 
     with ThreadPoolExecutor(12) as pool:
-        with working(Task("greedy")), turns.hold():
+        with working(Task("greedy")), turns.take_turn():
             for caller in ["greedy"] * 9 + ["other"]:
                 waiting = turns.waiting
                 pool.submit(work, caller)
@@ -97,17 +97,17 @@ def test_a_turn_is_waited_for_no_longer_than_patience_and_the_request_allow() ->
     turns = Turns(1)
 
     def entered(task: Task) -> None:
-        with working(task), turns.hold(0.05):
+        with working(task), turns.take_turn(0.05):
             pass
 
-    with turns.hold(), ThreadPoolExecutor(1) as pool:
+    with turns.take_turn(), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(entered, Task("key", time.monotonic() + 30))
         assert isinstance(asked.exception(), Overloaded)
         late = pool.submit(entered, Task("key", time.monotonic() + 0.01)).exception()
         assert isinstance(late, LikenessError)
         assert late.code == "request_timeout"
     assert (turns.free, turns.waiting) == (1, 0)
-    with turns.hold():
+    with turns.take_turn():
         pass
 
 
@@ -150,23 +150,23 @@ def test_one_caller_leaves_bytes_to_others() -> None:
     with admission.admit("other"):
         with admission.admit("greedy"):
             for _ in range(23):
-                admission.take(10)
+                admission.count_bytes(10)
             with admission.admit("greedy"):
-                admission.take(10)
+                admission.count_bytes(10)
                 with pytest.raises(Overloaded, match="bytes"):
-                    admission.take(10)
+                    admission.count_bytes(10)
                 assert admission.bytes == admission.caller_bytes == 300 * CALLER_SHARE
             assert admission.bytes == 230
-            admission.take(10)
+            admission.count_bytes(10)
             with pytest.raises(Overloaded, match="bytes"):
-                admission.take(10)
+                admission.count_bytes(10)
             with admission.admit("third"):
-                admission.take(60)
+                admission.count_bytes(60)
                 with pytest.raises(Overloaded):
-                    admission.take(1)
-        admission.take(60)
+                    admission.count_bytes(1)
+        admission.count_bytes(60)
         with admission.admit("third"):
-            admission.take(240)
+            admission.count_bytes(240)
             assert admission.bytes == 300
     assert admission.bytes == 0
 
@@ -178,7 +178,7 @@ def test_all_that_requests_keep_has_at_most_so_many_bytes() -> None:
     def take(size: int) -> None:
         nonlocal now, most
         try:
-            admission.take(size)
+            admission.count_bytes(size)
         except Overloaded:
             return
         with lock:

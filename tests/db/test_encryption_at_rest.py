@@ -93,7 +93,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     assert np.array_equal(stored.template.vector, template(3).vector)
     files = list(tmp_path.rglob("*"))
     assert traces(files, crops) == set()
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert list(tmp_path.glob("snapshots/*.snapshot"))
     assert traces(tmp_path.rglob("*"), crops) == set()
     galleries.close()
@@ -236,7 +236,7 @@ def test_snapshots_under_another_form_are_removed_and_made_anew(tmp_path: Path) 
         if keys:
             sum(reseal(galleries.store.database, Blobs(Sealer(keys))))
         galleries.indexes.load()
-        galleries.indexes.keep()
+        galleries.indexes.save()
         (path,) = folder.glob("*.snapshot")
         forms.append(path.read_bytes()[:5])
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]

@@ -64,7 +64,7 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
     here, there = tmp_path, tmp_path / "other"  # two data folders, one database
     there.mkdir()
     with holding("shared", there, empty_database_url) as other:
-        with usage.shared(here, empty_database_url), closing(Store(empty_database_url)):
+        with usage.lock_shared(here, empty_database_url), closing(Store(empty_database_url)):
             assert "likeness hold" in refused("exclusive", there, empty_database_url)
         said = refused("exclusive", here, empty_database_url)
         if not empty_database_url.startswith("sqlite"):  # SQLite's file is locked here, its user announced there
@@ -74,9 +74,9 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
         assert f"likeness hold (process {other.pid}" in refused("shared", here, empty_database_url)
         other.send_signal(signal.SIGKILL)
         other.wait()
-        with usage.exclusive(there, empty_database_url):
+        with usage.lock_exclusively(there, empty_database_url):
             pass
-        with usage.looking(tmp_path / "none", empty_database_url):
+        with usage.lock_to_read(tmp_path / "none", empty_database_url):
             pass
     assert not (tmp_path / "none").exists()
 
@@ -89,7 +89,7 @@ def test_the_longest_user_is_named_not_one_that_has_ended(tmp_path: Path) -> Non
         first.kill()
         first.wait()
         assert "another process" in refused("exclusive", tmp_path, url)
-        with usage.shared(tmp_path, url):
+        with usage.lock_shared(tmp_path, url):
             assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
         assert second.poll() is None
 
@@ -106,7 +106,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
         assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all()
         until(lambda: not connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all())
     engine.dispose()
-    with usage.exclusive(tmp_path, url), pytest.raises(Conflict, match=r"in use by .*process"):
+    with usage.lock_exclusively(tmp_path, url), pytest.raises(Conflict, match=r"in use by .*process"):
         store.galleries()
     assert store.galleries().items == ()
     refused("exclusive", tmp_path, url)
@@ -146,7 +146,7 @@ def test_a_restore_refuses_while_a_command_works_in_process(tmp_path: Path) -> N
 def test_secrets_and_names_in_a_command_are_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
     monkeypatch.setattr(sys, "argv", ["likeness", "enroll", "crew", "grace", "--key", "lk_secret"])
-    with usage.shared(tmp_path, url):
+    with usage.lock_shared(tmp_path, url):
         said = refused("exclusive", tmp_path, url)
     assert f"likeness enroll (process {os.getpid()}" in said
     assert "grace" not in said
@@ -187,11 +187,11 @@ def test_an_emptied_database_is_not_taken_for_a_new_one(emptied: object, tmp_pat
 
 
 def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None:
-    usage.remember(tmp_path, database_url)
-    with usage.shared(tmp_path, database_url):
+    usage.note_tables(tmp_path, database_url)
+    with usage.lock_shared(tmp_path, database_url):
         pass
     other = f"sqlite:///{tmp_path / 'another.db'}"
-    with usage.shared(tmp_path, other):
+    with usage.lock_shared(tmp_path, other):
         pass
     if database_url.startswith("sqlite"):
         (tmp_path / "likeness.db").write_bytes(b"")
@@ -200,13 +200,13 @@ def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None
         with engine.begin() as connection:
             connection.execute(sa.text("DROP TABLE faces CASCADE"))
         engine.dispose()
-    with pytest.raises(Unusable) as caught, usage.shared(tmp_path, database_url):
+    with pytest.raises(Unusable) as caught, usage.lock_shared(tmp_path, database_url):
         pass
     assert caught.value.code == "database_emptied"
     if database_url.startswith("sqlite"):
         assert (tmp_path / "likeness.db").stat().st_size == 0, "a look changes nothing"
     (tmp_path / usage.KNOWN_FILE).unlink()
-    with usage.shared(tmp_path, database_url):
+    with usage.lock_shared(tmp_path, database_url):
         pass
 
 

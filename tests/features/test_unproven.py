@@ -48,8 +48,8 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
 
     async def hold(name: str, size: int) -> None:
         try:
-            async with unproven.admit(f"@{name}") as take:
-                take(size)
+            async with unproven.admit(f"@{name}") as count_bytes:
+                count_bytes(size)
                 await anyio.sleep_forever()
         except Overloaded:
             ended.append(name)
@@ -63,6 +63,6 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
         await anyio.sleep(0.1)
         assert ended == ["0", "too large"]
         with admission.admit("key", "@0"):
-            admission.take(int(admission.caller_bytes))
+            admission.count_bytes(int(admission.caller_bytes))
         group.cancel_scope.cancel()
     assert admission.bytes == 0

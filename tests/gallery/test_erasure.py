@@ -126,7 +126,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     second, third = start(database_url, here), start(database_url, others)
     for galleries in (first, third):
         galleries.indexes.load()
-        galleries.indexes.keep()
+        galleries.indexes.save()
     second.indexes.load()
     assert (len(list(here.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     receipt = erasures(second).erase("staff", "s3")
@@ -136,7 +136,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     assert list(others.glob("*.snapshot")) == []
     for galleries in (first, third):
         galleries.indexes.follow()
-        galleries.indexes.keep()
+        galleries.indexes.save()
         assert found(galleries, 3) == []
         assert found(galleries, 2) == ["s2"]
     assert (len(list(here.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
@@ -189,10 +189,10 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
         real(self, *given)
 
     monkeypatch.setattr(Snapshots, "write", write)
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert list(folder.glob("*.snapshot")) == []
     monkeypatch.undo()
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert len(list(folder.glob("*.snapshot"))) == 1
     galleries.close()
 

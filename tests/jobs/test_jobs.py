@@ -393,10 +393,10 @@ def test_old_jobs_go_and_their_files_with_them(jobs: JobStore, gallery: Gallery,
         ended(jobs, made)
         until(lambda: not by.running)
         assert not folder.upload(made.id).exists()
-        by.keep()
+        by.prune()
         assert jobs.job(made.id).result is not None
     again = Runner(jobs, files=folder, kept=timedelta())
-    again.keep()
+    again.prune()
     assert folder.result(made.id).exists(), "written lately"
     with pytest.raises(NotFound):
         jobs.job(made.id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from app.inference.libraries import OPENED_LATE, OWNERS, Missing, missing, needed, owner_of
+from app.inference.libraries import OPENED_LATE, OWNERS, Missing, find_missing, needed, owner_of
 from tests.conftest import PROJECT
 
 FOLDER = PROJECT / "requirements"
@@ -61,9 +61,9 @@ def library() -> bytes:
 def test_missing_libraries_are_named_with_what_brings_them(tmp_path: Path, library: bytes) -> None:
     assert {"libc.so.6", "libm.so.6"} <= set(needed(library))
     path = tmp_path / "libonnxruntime_providers_cuda.so"
-    assert missing(path) == []
+    assert find_missing(path) == []
     path.write_bytes(library.replace(b"\0libm.so.6\0", b"\0libq.so.6\0"))
-    found = missing(path)
+    found = find_missing(path)
     assert found[0] == Missing("libq.so.6", None)
     if any(one.name == "libcudnn.so.9" for one in found):  # not on a machine with CUDA
         assert "libcudnn.so.9 (nvidia-cudnn-cu13)" in map(str, found)

@@ -258,7 +258,7 @@ class Processes(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def snapshot(self, who: int) -> None:
-        self.processes[who].indexes.keep()
+        self.processes[who].indexes.save()
 
     @rule(who=st.integers(0, 1))
     def restart(self, who: int) -> None:

@@ -43,7 +43,7 @@ def compact(index: Index) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "COMPACT_FROM", 0)
         patch.setattr(module, "COMPACT_SHARE", 0)
-        index.tend()
+        index.maintain()
     assert index._rows.removed == 0
 
 
@@ -271,7 +271,7 @@ def test_subjects_that_come_and_go_do_not_pile_up() -> None:
         if turn:
             for face in range((turn - 1) * 100 + 1, turn * 100 + 1):
                 assert index.remove_subject(face) == 1
-        index.tend()
+        index.maintain()
         assert index._rows.count <= 100 + module.COMPACT_FROM / (1 - module.COMPACT_SHARE) + 100
         assert index.size < 2 * 1_600 * (29 + 4 * DIMENSION + 40)
         assert index.search(vectors[:1], 1)[0][0].subject == turn * 100 + 1

@@ -172,7 +172,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     assert [record.levelname for record in logged(caplog) if "snapshot" in record.message] == ["WARNING"]
     assert check_index(galleries, galleries.store.gallery("staff")).ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
-    galleries.indexes.keep()  # the next one is in order again
+    galleries.indexes.save()  # the next one is in order again
     galleries.close()
     caplog.clear()
     del moments[:]
@@ -204,7 +204,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     galleries = start(saved, folder)
     galleries.indexes.load()
     changed(galleries, "staff", delete_subject, "s0")
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert not holds(0)
     assert not holds(8)
     assert holds(1)
@@ -222,7 +222,7 @@ def test_a_gallery_that_another_process_deleted_leaves_no_snapshot(saved: str, f
     if runs:
         galleries.indexes.follow()
     else:
-        galleries.indexes.keep()
+        galleries.indexes.save()
     assert list(folder.glob("*.snapshot")) == []
     galleries.close()
     other.close()
@@ -233,14 +233,14 @@ def test_a_snapshot_ages_only_while_it_lacks_something(saved: str, folder: Path)
     galleries = start(saved, folder)
     found(galleries, 1)
     for seed in (FACES + 1, FACES + 2):
-        galleries.indexes.keep()
+        galleries.indexes.save()
         (path,) = folder.glob("*.snapshot")
         os.utime(path, (0, 0))
-        galleries.indexes.keep()
-        assert (kept.kept().oldest_s or 0) < PATIENCE_S, "nothing has changed since it was written"
+        galleries.indexes.save()
+        assert (kept.measure().oldest_s or 0) < PATIENCE_S, "nothing has changed since it was written"
         os.utime(path, (0, 0))
         enroll(galleries, "more", seed)
-        assert (kept.kept().oldest_s or 0) > PATIENCE_S
+        assert (kept.measure().oldest_s or 0) > PATIENCE_S
     galleries.close()
 
 
@@ -262,10 +262,10 @@ def test_a_subject_is_erased_where_the_folder_of_snapshots_is_gone(
 def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, folder: Path) -> None:
     galleries = start(saved, folder, min_faces=FACES)
     galleries.indexes.load()
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert list(folder.glob("*.snapshot")) == []
     enroll(galleries, "many", *range(200, 200 + FACES))
-    galleries.indexes.keep()
+    galleries.indexes.save()
     assert snapshot_of(folder).stat().st_mode & 0o077 == 0
     galleries.close()
 
@@ -277,19 +277,19 @@ def test_one_process_writes_what_has_changed_and_when_it_ends_another_does(saved
     writer, other = start(saved, folder), start(saved, folder)
     for galleries in (writer, other):
         galleries.indexes.load()
-        galleries.indexes.keep()
+        galleries.indexes.save()
     first = written()
-    writer.indexes.keep()
+    writer.indexes.save()
     enroll(other, "ann", 900)
-    other.indexes.keep()
+    other.indexes.save()
     assert written() == first
     writer.indexes.follow()
-    writer.indexes.keep()
+    writer.indexes.save()
     second = written()
     assert second != first
     writer.close()
     enroll(other, "ann", 901)
-    other.indexes.keep()
+    other.indexes.save()
     assert written() != second
     other.close()
 
@@ -299,7 +299,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
 ) -> None:
     galleries = start(saved, folder)
     galleries.indexes.load()
-    galleries.indexes.keep()
+    galleries.indexes.save()
     before = snapshot_of(folder).read_bytes()
 
     def full(*_: object) -> None:
@@ -309,7 +309,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            galleries.indexes.keep()
+            galleries.indexes.save()
     assert snapshot_of(folder).read_bytes() == before
     enroll(galleries, "ann", 901)
     assert (found(galleries, 900), found(galleries, 901)) == (["ann"], ["ann"])
@@ -328,7 +328,7 @@ seed = 1000
 while True:
     enroll(galleries, "w", seed)
     seed += 1
-    galleries.indexes.keep()
+    galleries.indexes.save()
     print(seed, flush=True)
 """
 
@@ -348,7 +348,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         galleries = start(saved, folder)
         galleries.indexes.load()
         assert check_index(galleries, galleries.store.gallery("staff")).ok
-        galleries.indexes.keep()
+        galleries.indexes.save()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()
     assert not [message for message in messages(caplog) if "snapshot" in message]

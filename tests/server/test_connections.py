@@ -84,14 +84,14 @@ def test_heads_of_an_address_take_the_room_of_its_own_unfinished_ones() -> None:
     connections = Connections(RESERVED + PLACES, head_bytes=4000)
     other, busy, *unfinished = [Line() for _ in range(6)]
     assert connections.add(other, "10.0.0.2")
-    assert connections.hold(other, 500)
+    assert connections.reserve(other, 500)
     for line in (busy, *unfinished):
         assert connections.add(line, "10.0.0.1")
-        assert connections.hold(line, 200)
+        assert connections.reserve(line, 200)
     connections.begin(busy)
-    assert connections.hold(unfinished[-1], 700)
+    assert connections.reserve(unfinished[-1], 700)
     assert [line.closed for line in (other, busy, *unfinished)] == [False, False, True, True, True, False]
-    assert not connections.hold(busy, 1001), "more than its share, and the unfinished ones are gone"
+    assert not connections.reserve(busy, 1001), "more than its share, and the unfinished ones are gone"
     connections.remove(busy)
     assert unfinished[-1].closed
     assert connections.head_bytes == 500
@@ -102,7 +102,7 @@ def test_heads_of_all_addresses_have_a_limit() -> None:
     lines = {f"10.0.{host}.1": Line() for host in range(6)}
     for host, line in lines.items():
         assert connections.add(line, host)
-        assert connections.hold(line, 900)
+        assert connections.reserve(line, 900)
     assert connections.head_bytes <= 4000
     assert [line.closed for line in lines.values()].count(True) == 2
     assert not lines["10.0.5.1"].closed

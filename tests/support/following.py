@@ -25,7 +25,7 @@ def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
 
 
 def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
-    """Return galleries whose background work a test does by hand (`follow`, `keep`)."""
+    """Return galleries whose background work a test does by hand (`follow`, `save`)."""
     store = Store(url)
     return Galleries(store, LocalBackend(store.change_reader, snapshots))
 

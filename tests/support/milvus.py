@@ -33,7 +33,7 @@ def lite(folder: Path) -> Milvus:
 
 
 def remote(url: str, milvus: Milvus) -> Galleries:
-    """Return galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
+    """Return galleries in Milvus whose background work a test does by hand (`follow`, `save`)."""
     store = Store(url)
     return Galleries(store, MilvusBackend(store.change_reader, store.database, milvus))
 

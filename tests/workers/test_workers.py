@@ -61,7 +61,7 @@ def _photos_soon_count_as_costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def opened(parent: Parent, count: int = 1, *, memory: float = MEMORY, seconds: float = 60) -> Iterator[PhotoWorkers]:
-    made = PhotoWorkers(parent, count, seconds, keep=lambda _size: None)
+    made = PhotoWorkers(parent, count, seconds, count_bytes=lambda _size: None)
     made.start(memory)
     yield made
     made.close()
@@ -287,7 +287,7 @@ def test_an_idle_worker_that_ends_is_replaced_before_anybody_needs_it(parent: Pa
         (before,) = small_ones(workers)
         os.kill(before, signal.SIGKILL)
         until(lambda: not workers._small._idle[0][0].is_alive())
-        workers.tend()
+        workers.maintain()
         (now,) = small_ones(workers)
         assert now != before
         assert len(workers.detect(BOTH).faces) == 2
@@ -299,7 +299,7 @@ def test_a_worker_for_costly_photos_ends_when_it_is_not_needed(parent: Parent, m
     with opened(parent) as workers:
         workers.detect(encoded(np.zeros((*COSTLY, 3), np.uint8), "BMP"))
         (process,) = costly_ones(workers)
-        workers.tend()
+        workers.maintain()
         assert gone(process)
         assert not costly_ones(workers)
         assert small_ones(workers)
@@ -332,7 +332,7 @@ from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
 from app.workers.worker import WorkerLimits
 parent = Parent(PipelineSettings(Path(sys.argv[1]), 20, Limits()))
-workers = PhotoWorkers(parent, 2, 60, keep=lambda size: None)
+workers = PhotoWorkers(parent, 2, 60, count_bytes=lambda size: None)
 workers.start(2**30)
 print(parent.process, *(worker.process for worker in workers._small.running), flush=True)
 time.sleep(600)

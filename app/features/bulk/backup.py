@@ -150,7 +150,7 @@ def restore(
 
     Secrets that the data folder lacks are put there, and so are packages and calibrations; with `replace` they replace
     those of the same name. `find_rings` then reads the folder's keys. No other process may use the folder: hold
-    `app.db.usage.exclusive`. `trust` accepts an unsigned backup. Raises Conflict ``database_not_empty`` without
+    `app.db.usage.lock_exclusively`. `trust` accepts an unsigned backup. Raises Conflict ``database_not_empty`` without
     `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``, ``unknown_signer``; Unusable ``backup_by_pg_dump``,
     ``sealed_unreadable``, and as `Database` does.
     """

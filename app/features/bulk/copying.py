@@ -33,7 +33,8 @@ NUMBERED = tuple(
 def copy_database(source: str, target: str) -> dict[str, int]:
     """Copy every row, and return the row counts by table. The target appears complete or not at all.
 
-    No other process may use either database: hold `app.db.usage.exclusive`. Raises Conflict ``database_not_empty``.
+    No other process may use either database: hold `app.db.usage.lock_exclusively`. Raises Conflict
+    ``database_not_empty``.
     """
     with closing(Database(source, alone=True)) as old, old.read(one_moment=True) as there, _opened(target) as new:
         with new.write() as here:

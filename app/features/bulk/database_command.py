@@ -41,7 +41,7 @@ def backup(
     settings = load_settings()
     require_data(settings)
     archive.sqlite_only(settings.database)
-    with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
+    with usage.lock_shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
         summary = archive.write_backup(settings.database, settings.data_dir, path, VERSION, signer)
         (settings.data_dir / LAST_BACKUP).touch(mode=0o600)
@@ -78,7 +78,7 @@ def restore(
 ) -> None:
     """Replace a SQLite database with a backup, and put back the keys that are missing. No server may use it."""
     settings = _stopped()
-    with usage.exclusive(settings.data_dir, settings.database):
+    with usage.lock_exclusively(settings.data_dir, settings.database):
         try:
             summary = archive.restore(
                 path,
@@ -92,7 +92,7 @@ def restore(
             if error.code != "database_not_empty" or "table" in error.details:
                 raise
             raise Conflict(f"{error.message} With --replace the backup takes its place.", code=error.code) from None
-        usage.remember(settings.data_dir, settings.database)
+        usage.note_tables(settings.data_dir, settings.database)
     _say(summary, f"{path}, of {summary.created_at}: restored", as_json=as_json)
 
 
@@ -125,7 +125,7 @@ def copy(
     """
     settings = _stopped()
     require_data(settings)
-    with usage.exclusive(settings.data_dir, settings.database, target):
+    with usage.lock_exclusively(settings.data_dir, settings.database, target):
         rows = copy_database(settings.database, target)
     copied = f"Copied: {', '.join(f'{rows[name]} {name}' for name in ('galleries', 'subjects', 'faces'))}"
     output.answer({"rows": rows}, copied, as_json=as_json)

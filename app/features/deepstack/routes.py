@@ -84,8 +84,8 @@ class Form(Sent[Given]):
 async def _user(request: Request) -> str | None:
     """Return the field `userid` of a form without photos."""
     components: Components = request.scope["components"]
-    limits, take = components.limits, components.admission.take
-    return texts(await bodies.read_body(request, limits.json_bytes, limits.seconds, take), (USER,)).get(USER)
+    limits, count_bytes = components.limits, components.admission.count_bytes
+    return texts(await bodies.read_body(request, limits.json_bytes, limits.seconds, count_bytes), (USER,)).get(USER)
 
 
 UserDep: TypeAlias = Annotated[str | None, Depends(_user)]

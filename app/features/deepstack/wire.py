@@ -67,9 +67,9 @@ class DeepStack(WireFormat):
         if key is None and operation is not None:
             components.guard.require_few_failures(address)
             limits = components.limits
-            async with unproven_of(components).admit(callers_of("", address)[1]) as take:
+            async with unproven_of(components).admit(callers_of("", address)[1]) as count_bytes:
                 seconds = min(limits.seconds, UNPROVEN_S)
-                body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, take)
+                body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, count_bytes)
             receive = read_again(body)
             key = _form_key(body) if len(body.data) <= QUICK_BYTES else await asyncio.to_thread(_form_key, body)
         if key is None:

@@ -60,7 +60,7 @@ def inspect(data_dir: Path, url: str) -> Inspection:
     """
     path, is_sqlite = sqlite_file(url), parse_url(url).get_backend_name() == "sqlite"
     inspection = Inspection("SQLite" if is_sqlite else "PostgreSQL")
-    with usage.looking(data_dir, url):
+    with usage.lock_to_read(data_dir, url):
         if path is not None and not path.exists():
             inspection.exists = False
             return inspection

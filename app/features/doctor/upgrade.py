@@ -80,7 +80,7 @@ def read_kept(settings: Settings) -> Kept:
     counted = counted.group_by(GALLERIES.c.id, GALLERIES.c.store).order_by(GALLERIES.c.id)
     valid = sa.select(API_KEYS.c.id, API_KEYS.c.scopes).where(API_KEYS.c.revoked_at.is_(None)).order_by(API_KEYS.c.id)
     with (
-        usage.looking(settings.data_dir, settings.database),
+        usage.lock_to_read(settings.data_dir, settings.database),
         connected(settings.database, LOOK_BUSY_MS) as connection,
     ):
         galleries = [(row.id, row.store, row.faces) for row in connection.execute(counted)]

@@ -207,7 +207,7 @@ class GpuCopy:
             _log.warning("An index of %d faces is searched on the CPU for a while: %s", read().count, error)
             return None
 
-    def tend(self, read: Callable[[], View], *, half: bool) -> None:
+    def maintain(self, read: Callable[[], View], *, half: bool) -> None:
         """Copy the rows again if removed faces have been on the GPU for too long. Searches go on meanwhile."""
         copy = self._rows
         if copy is None:

@@ -125,7 +125,7 @@ async def predict(request: Request, components: Components, immich: Immich) -> R
     The form has the photo as `image`, and the wanted models in `entries`.
     """
     limits = components.limits
-    body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.take)
+    body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.count_bytes)
     return await immich.predict(body, request.headers.get("content-type", ""))
 
 

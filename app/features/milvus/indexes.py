@@ -82,7 +82,7 @@ class MilvusBackend:
     def open(self, spec: IndexSpec) -> MilvusIndex:
         return MilvusIndex(spec, self._source, self._collections, self._milvus)
 
-    def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:  # noqa: ARG002 - the protocol's
+    def save(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:  # noqa: ARG002 - the protocol's
         for index in indexes:
             index.save()
         self._drop(self._collections.unwanted(replaced=REPLACED_KEPT, abandoned=ABANDONED))
@@ -117,7 +117,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         self._sweep_until: LogPosition | None = None
         self._count = Count(source, spec)
 
-    def held(self) -> Indexed:
+    def measure(self) -> Indexed:
         """Return the last count of faces; they take no memory in this process."""
         return Indexed(count_faces(self._count.known), 0)
 

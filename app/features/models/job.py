@@ -31,7 +31,7 @@ from app.jobs.runner import Running
 from app.jobs.store import new_job_id
 from app.machine import limit_memory, memory_limit
 from app.package.manifest import DEFAULT_MAX_BYTES
-from app.wording import near
+from app.wording import nearest_name
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0
@@ -75,7 +75,7 @@ class ModelAdder:
         if not any(package.manifest.name == name for package in installed):  # it may lack its file
             known = sorted(model["name"] for model in self.known())
             if name not in known:
-                nearest = near(name, known)
+                nearest = nearest_name(name, known)
                 meant = f" Did you mean {nearest}?" if nearest else ""
                 message = f"There is no model {name!r} to pull.{meant} There are: {', '.join(known)}."
                 raise InvalidInput(message, code="package_unknown", package=name, known=known)

@@ -141,7 +141,7 @@ async def call(
     claim: Claim = request.scope[CLAIM]
     called = Call(components, grant, entry, name.removeprefix(TARGET_PREFIX), claim.region)
     body = await request.body()
-    components.admission.take(len(body))
+    components.admission.count_bytes(len(body))
 
     used = False
 

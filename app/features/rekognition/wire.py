@@ -220,14 +220,14 @@ class Rekognition(WireFormat):
             await signatures.require_key(claim, address)  # do not read the body of an unknown key
             components.guard.require_few_failures(address)
         async with AsyncExitStack() as stack:
-            take: Callable[[int], None] = admission.take
+            count_bytes: Callable[[int], None] = admission.count_bytes
             if grant is not None:
                 stack.enter_context(admission.admit(*callers_of(grant.key_id, address)))
             else:
                 place = unproven_of(components).admit(callers_of("", address)[1], proven)
-                take = await stack.enter_async_context(place)
+                count_bytes = await stack.enter_async_context(place)
             seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
-            body = await read_body(Request(scope, receive), limit, seconds, take)
+            body = await read_body(Request(scope, receive), limit, seconds, count_bytes)
         body_hash = await _hash(body.data)
         check_body(request, body_hash)
         grant = grant or await signatures.grant(claim, request, body_hash, address)

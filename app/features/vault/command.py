@@ -117,7 +117,7 @@ def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
     settings = load_settings()
     seals = settings.encryption == "seal"
     require_data(settings)
-    with usage.shared(settings.data_dir, settings.database):
+    with usage.lock_shared(settings.data_dir, settings.database):
         keys = settings.encryption_key_file, settings.encryption_keys
         rings = load_rings(settings.data_dir, settings.database, *keys, seals=seals)
         with closing(Store(settings.database, blobs=Blobs(rings.faces, seals=seals))) as store:

@@ -19,7 +19,7 @@ from app.models.commands import archives
 from app.models.commands.measuring import NOT_MEASURED, check_name
 from app.package.folders import OWN_FOLDER, SHOWN_FMR, Package, find_packages, select
 from app.package.manifest import Colour, CutShape, Licence, LivenessContract, PackageTask
-from app.wording import near
+from app.wording import nearest_name
 
 if TYPE_CHECKING:
     from app.models.add import NewPackage
@@ -76,7 +76,7 @@ def pull(
         else:
             _add_liveness(new, known.liveness, form, TIME_LIMIT_S, as_json=as_json)
     elif is_new and name not in packages:
-        nearest = near(name, [model.name for model in _pullable()])
+        nearest = nearest_name(name, [model.name for model in _pullable()])
         meant = f" Did you mean {nearest}?" if nearest else ""
         message = f"There is no model {name!r} to pull.{meant} `likeness models pull` lists those that there are."
         raise Unusable(message, code="package_unknown", package=name)

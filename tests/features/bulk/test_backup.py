@@ -476,7 +476,7 @@ def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(hom
         assert done.returncode == -signal.SIGKILL, done
         kills += 1
         drafts += any(data.glob("*.restoring*"))
-        with usage.shared(data, f"sqlite:///{data / 'likeness.db'}"):
+        with usage.lock_shared(data, f"sqlite:///{data / 'likeness.db'}"):
             assert not list(data.glob("*.restoring*"))
             store = Store(f"sqlite:///{data / 'likeness.db'}")
             with store.database.read() as connection:
@@ -535,7 +535,7 @@ def test_a_restore_killed_at_any_step_leaves_packages_and_points_that_agree_with
         kills += 1
         if kills % 2:
             assert "invalid_backup" in run(data, "restore", __file__, "--replace").stderr
-        with usage.shared(data, f"sqlite:///{data / 'likeness.db'}"):
+        with usage.lock_shared(data, f"sqlite:///{data / 'likeness.db'}"):
             assert not list(data.glob("*restoring*"))
         found.append(state(data))
         shutil.rmtree(data)

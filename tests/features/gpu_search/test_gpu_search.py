@@ -67,7 +67,7 @@ def test_a_gpu_changes_no_answer_while_faces_come_and_go(
                 assert one.remove(key, there[key])
             one.add(block(new, DIMENSION))
             one.move(np.array(moved), np.array([7, 8, 9]))
-            one.tend()
+            one.maintain()
         there = {key: subject for key, subject in there.items() if key not in gone}
         there |= {key: subject for key, subject, _, _ in new} | dict(zip(moved, (7, 8, 9), strict=True))
         probes = random_units(3, DIMENSION, seed=1_000 + turn)
@@ -128,11 +128,11 @@ def test_removals_upload_nothing_and_leave_the_gpu_together_in_the_background(
             assert one.remove(key, key // 3)
         if key % 20 == 0:
             assert index.search(probe, 5) == plain.search(probe, 5)
-    index.tend()
+    index.maintain()
     assert gpu.added == [500], "searches pass over what was removed"
     monkeypatch.setattr(feature, "KEEPS_REMOVED_S", 0.0)
-    index.tend()
-    index.tend()
+    index.maintain()
+    index.maintain()
     assert (gpu.made, len(gpu.added)) == (2, 2)
     assert index.search(probe, 5) == plain.search(probe, 5)
 

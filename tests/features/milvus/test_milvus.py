@@ -290,8 +290,8 @@ def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, plac
     place.milvus().add(place.name(), late)
     assert (found(one, 2), found(one, 3)) == ([], [])  # SQL is asked
     assert check_index(one, one.store.gallery("staff")).extra == 2
-    one.indexes.keep()
-    one.indexes.keep()
+    one.indexes.save()
+    one.indexes.save()
     assert check_index(one, one.store.gallery("staff")).ok
     assert len(place.keys()) == 1
 
@@ -302,10 +302,10 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
     enroll(one, "ann", 1)
     place.milvus().make("somebody_elses", DIMENSION)
     rebuild(one, one.store.gallery("staff"))
-    one.indexes.keep()
+    one.indexes.save()
     assert len(place.in_milvus()) == 3  # the one replaced is kept for those who are just searching it
     monkeypatch.setattr(module, "REPLACED_KEPT", timedelta())
-    one.indexes.keep()
+    one.indexes.save()
     assert place.in_milvus() == sorted([place.name(), "somebody_elses"])
 
     def interrupt(*_: object) -> None:
@@ -315,10 +315,10 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
         broken.setattr(Milvus, "add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             rebuild(one, one.store.gallery("staff"))
-    one.indexes.keep()
+    one.indexes.save()
     assert len(place.in_milvus()) == 3
     monkeypatch.setattr(module, "ABANDONED", timedelta())
-    one.indexes.keep()
+    one.indexes.save()
     assert place.in_milvus() == sorted([place.name(), "somebody_elses"])
     assert found(one, 1) == ["ann"]
     one.delete_gallery(one.store.gallery("staff"))
@@ -385,8 +385,8 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     settle(one)
     dropped(place)
     settle(one)
-    one.indexes.keep()
-    one.indexes.keep()
+    one.indexes.save()
+    one.indexes.save()
     assert (found(one, 1), found(one, 2), found(one, 3)) == ([], ["bob"], ["cem"])
 
 
@@ -443,7 +443,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
         assert check_index(galleries, galleries.store.gallery("staff")).ok
-        galleries.indexes.keep()
+        galleries.indexes.save()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
         assert left == [staff(galleries).key]

@@ -470,11 +470,11 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
     url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
     with serving(url, embedders, snapshots=folder) as server:
         server.enroll(1, 2)
-        server.galleries.indexes.keep()
+        server.galleries.indexes.save()
         server.move()
-        server.galleries.indexes.keep()
+        server.galleries.indexes.save()
         server.reembedder.rollback("staff")
-        server.galleries.indexes.keep()
+        server.galleries.indexes.save()
     with closing(Snapshots(folder, min_faces=1)) as kept, closing(Store(url)) as store:
         gallery = store.gallery("staff")
         found = kept.open(gallery.index_spec)
