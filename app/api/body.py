@@ -146,7 +146,8 @@ class Parts:
 async def read_body(request: Request, limit: int, seconds: float, count_bytes: Callable[[int], None]) -> Body:
     """Read a body of at most ``limit`` bytes. ``count_bytes`` is called with the size of each piece as it arrives.
 
-    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), what ``count_bytes`` does.
+    Raises InvalidInput ``payload_too_large``, ``body_timeout``, ``unsupported_media_type``, and what
+    ``count_bytes`` raises.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:

@@ -157,8 +157,8 @@ class PhotoWorkers:
     """
 
     def __init__(self, parent: Parent, count: int, seconds: float, count_bytes: Callable[[int], None]) -> None:
-        """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``count_bytes`` counts those
-        of a request's crops, and raises Overloaded if there are too many.
+        """`start` starts ``count`` workers; a photo may take ``seconds`` of processor time. ``count_bytes`` is
+        called with the bytes of a request's crops, and raises Overloaded if there are too many.
         """
         self._parent, self._count, self._seconds, self._count_bytes = parent, count, max(1, round(seconds)), count_bytes
         self.ended: Counter[str] = Counter()

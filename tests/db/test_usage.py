@@ -32,7 +32,7 @@ from app.db import usage
 from app.db.engine import Database
 mode, folder, url = sys.argv[2:]
 with getattr(usage, mode)(Path(folder), url):
-    opened = Database(url) if mode == "shared" else None
+    opened = Database(url) if mode == "lock_shared" else None
     print("held", flush=True)
     time.sleep(60)
 """
@@ -63,15 +63,15 @@ def refused(mode: str, folder: Path, url: str) -> str:
 def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: str, tmp_path: Path) -> None:
     here, there = tmp_path, tmp_path / "other"  # two data folders, one database
     there.mkdir()
-    with holding("shared", there, empty_database_url) as other:
+    with holding("lock_shared", there, empty_database_url) as other:
         with usage.lock_shared(here, empty_database_url), closing(Store(empty_database_url)):
-            assert "likeness hold" in refused("exclusive", there, empty_database_url)
-        said = refused("exclusive", here, empty_database_url)
+            assert "likeness hold" in refused("lock_exclusively", there, empty_database_url)
+        said = refused("lock_exclusively", here, empty_database_url)
         if not empty_database_url.startswith("sqlite"):  # SQLite's file is locked here, its user announced there
             assert f"likeness hold (process {other.pid}" in said
-    with holding("exclusive", there, empty_database_url) as other:
-        assert f"likeness hold (process {other.pid}" in refused("shared", there, empty_database_url)
-        assert f"likeness hold (process {other.pid}" in refused("shared", here, empty_database_url)
+    with holding("lock_exclusively", there, empty_database_url) as other:
+        assert f"likeness hold (process {other.pid}" in refused("lock_shared", there, empty_database_url)
+        assert f"likeness hold (process {other.pid}" in refused("lock_shared", here, empty_database_url)
         other.send_signal(signal.SIGKILL)
         other.wait()
         with usage.lock_exclusively(there, empty_database_url):
@@ -84,13 +84,13 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
 @pytest.mark.long
 def test_the_longest_user_is_named_not_one_that_has_ended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    with holding("shared", tmp_path, url) as first, holding("shared", tmp_path, url) as second:
-        assert f"(process {first.pid} " in refused("exclusive", tmp_path, url)
+    with holding("lock_shared", tmp_path, url) as first, holding("lock_shared", tmp_path, url) as second:
+        assert f"(process {first.pid} " in refused("lock_exclusively", tmp_path, url)
         first.kill()
         first.wait()
-        assert "another process" in refused("exclusive", tmp_path, url)
+        assert "another process" in refused("lock_exclusively", tmp_path, url)
         with usage.lock_shared(tmp_path, url):
-            assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
+            assert f"(process {os.getpid()} " in refused("lock_exclusively", tmp_path, url)
         assert second.poll() is None
 
 
@@ -101,7 +101,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
     engine = open_engine(url, 1000)
     dropped = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
     store = Store(url)
-    assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
+    assert f"(process {os.getpid()} " in refused("lock_exclusively", tmp_path, url)
     with engine.connect() as connection:
         assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all()
         until(lambda: not connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all())
@@ -109,7 +109,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
     with usage.lock_exclusively(tmp_path, url), pytest.raises(Conflict, match=r"in use by .*process"):
         store.galleries()
     assert store.galleries().items == ()
-    refused("exclusive", tmp_path, url)
+    refused("lock_exclusively", tmp_path, url)
     store.close()
 
 
@@ -117,7 +117,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
 def test_nothing_starts_while_a_restore_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     give_models(data)
-    with holding("exclusive", data, f"sqlite:///{data / 'likeness.db'}") as other:
+    with holding("lock_exclusively", data, f"sqlite:///{data / 'likeness.db'}") as other:
         with serving(data, wait=False, models=False) as server:
             assert server.process.wait(120) == 4
         said = server.log.read_text()
@@ -136,7 +136,7 @@ def test_a_restore_refuses_while_a_command_works_in_process(tmp_path: Path) -> N
     data.mkdir()
     Store(url).close()
     write_backup(url, data, tmp_path / "backup", "1")
-    with holding("shared", data, url) as other:
+    with holding("lock_shared", data, url) as other:
         done = run(data, "restore", tmp_path / "backup", "--replace", "--trust")
     assert (done.returncode, f"likeness hold (process {other.pid}" in done.stderr) == (4, True), done
     done = run(data, "restore", tmp_path / "backup", "--replace", "--trust")
@@ -147,7 +147,7 @@ def test_secrets_and_names_in_a_command_are_not_announced(tmp_path: Path, monkey
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
     monkeypatch.setattr(sys, "argv", ["likeness", "enroll", "crew", "grace", "--key", "lk_secret"])
     with usage.lock_shared(tmp_path, url):
-        said = refused("exclusive", tmp_path, url)
+        said = refused("lock_exclusively", tmp_path, url)
     assert f"likeness enroll (process {os.getpid()}" in said
     assert "grace" not in said
     assert "lk_" not in said
