@@ -38,11 +38,11 @@ Example: TypeAlias = dict[str, Any]
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
-_COMPOSED = BeforeValidator(lambda value: to_nfc(value) if isinstance(value, str) else value)
+COMPOSED = BeforeValidator(lambda value: to_nfc(value) if isinstance(value, str) else value)
 """Puts a text into NFC, in which its characters are counted."""
 Id: TypeAlias = Annotated[
     str,
-    _COMPOSED,
+    COMPOSED,
     Field(
         min_length=1,
         max_length=MAX_ID_LENGTH,
@@ -52,8 +52,8 @@ Id: TypeAlias = Annotated[
         json_schema_extra={"pattern": ID_PATTERN},
     ),
 ]
-Name: TypeAlias = Annotated[str, _COMPOSED, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
-AskedId: TypeAlias = Annotated[str, _COMPOSED, Field(max_length=MAX_ID_LENGTH)]
+Name: TypeAlias = Annotated[str, COMPOSED, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
+AskedId: TypeAlias = Annotated[str, COMPOSED, Field(max_length=MAX_ID_LENGTH)]
 """An id, or a part of one, to search a list for."""
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[

@@ -15,12 +15,13 @@ from pydantic import SecretStr, StringConstraints
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
+from app.access.keys import ADMIN, Guard, digest_of
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
 from app.api.components import HEXADECIMAL, Components, Reached, path_id
 from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
-from app.errors import GalleryNotFound, NotFound
+from app.errors import GalleryNotFound, InvalidInput, NotFound
 from app.features.corrected import prune_corrections
 from app.features.watching import schemas
 from app.features.watching.events import among
@@ -269,12 +270,17 @@ def part_stranger(
     codes=("gallery_not_found", "invalid_id"),
 )
 async def listen(
-    request: Request, grant: Grant, store: Store, listeners: Listeners, query: Annotated[schemas.EventsParams, Query()]
+    request: Request,
+    grant: Grant,
+    store: Store,
+    guard: Guard,
+    listeners: Listeners,
+    query: Annotated[schemas.EventsParams, Query()],
 ) -> StreamingResponse:
     """Listen to events.
 
     As server-sent events; a listener that comes back with `Last-Event-ID` misses none that is still kept. Each `data`
-    is an `Event`.
+    is an `Event`. The stream ends when the key is revoked, expires or is changed.
     """
     seen = request.headers.get("last-event-id", "")
     galleries = grant.galleries if query.gallery is None else {query.gallery}
@@ -286,8 +292,20 @@ async def listen(
     where = among(galleries, query.camera and [query.camera], query.event and [query.event])
     begins = listeners.begin(after)
     ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
-    pieces = listeners.stream(begins, where, ends, lambda: request.app.state.status == "ok")
+    may_hear = partial(_still_grants, guard, request.scope["key"], grant)
+    pieces = listeners.stream(begins, where, ends, lambda: request.app.state.status == "ok", may_hear)
     return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+
+def _still_grants(guard: Guard, key: str, grant: Grant) -> bool:
+    """Return whether the key allows what it allowed before."""
+    digest = digest_of(key)
+    if guard.admin.matches(digest):
+        return grant == ADMIN
+    try:
+        return (guard.keys.recall(digest) or guard.keys.check(key)) == grant
+    except InvalidInput:  # it was revoked, or has expired
+        return False
 
 
 @router.operation(

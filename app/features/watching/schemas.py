@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.api.schemas.base import FACE_ID, TIME, AskedId, Example, Id, NextCursor, PageParams, Params, Time, Wire
+from app.api.schemas.base import (
+    COMPOSED,
+    FACE_ID,
+    TIME,
+    AskedId,
+    Example,
+    Id,
+    NextCursor,
+    PageParams,
+    Params,
+    Time,
+    Wire,
+)
 from app.choices import Decision, EventKind
 from app.gallery.text import check_characters, check_visible, clean_id
 
@@ -19,7 +31,9 @@ def _shown(text: str) -> str:
     return text
 
 
-PlaceName: TypeAlias = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_shown)]
+MAX_PLACE_NAME: Final = 100
+"""Maximum characters of a camera's or a zone's name, in NFC."""
+PlaceName: TypeAlias = Annotated[str, COMPOSED, Field(min_length=1, max_length=MAX_PLACE_NAME), AfterValidator(_shown)]
 CameraName: TypeAlias = Annotated[PlaceName, Field(description="The camera's name.", examples=["door"])]
 Zone: TypeAlias = Annotated[
     PlaceName | None,

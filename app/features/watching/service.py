@@ -82,8 +82,10 @@ class Watching:
 
         Raises NotFound ``stranger_not_found``.
         """
-        seen = self.strangers.seen(gallery, stranger_id)
-        if not (means := [stored.template.vector * stored.length for stored in seen if stored.template]):
+        # Just after the gallery has moved to another package, some templates are still by the old one.
+        seen = ((stored.template, stored.length) for stored in self.strangers.seen(gallery, stranger_id))
+        current = [(kept, length) for kept, length in seen if kept and kept.package == gallery.embedder]
+        if not (means := [kept.vector * length for kept, length in current]):
             return []
         mean, length = fuse(np.stack(means))
         points = self._core.operations.thresholds_in(gallery, gallery.embedder)

@@ -41,10 +41,18 @@ class Listeners:
         return newest if after is None else after if after <= newest else 0
 
     async def stream(
-        self, after: int, where: Sequence[Where], ends: float, goes_on: Callable[[], bool]
+        self,
+        after: int,
+        where: Sequence[Where],
+        ends: float,
+        goes_on: Callable[[], bool],
+        may_hear: Callable[[], bool],
     ) -> AsyncIterator[str]:
         """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on`` returns True
-        and until ``ends`` on the monotonic clock. Then give the listener's place back."""
+        and until ``ends`` on the monotonic clock. Then give the listener's place back.
+
+        ``may_hear`` looks the listener's key up again before each piece; the stream ends if it returns False.
+        """
         try:
             yield f"retry: {RETRY_MS}\n\n"
             version: object = object()
@@ -55,11 +63,14 @@ class Listeners:
                 if now is None or now != version:
                     events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, where)
                     version = now if len(events) < AT_ONCE else object()
+                is_silent = time.monotonic() - heard > KEEP_ALIVE_S
+                if (events or is_silent) and not await asyncio.to_thread(may_hear):
+                    return
                 for event in events:
                     data = json.dumps(aged(event, time.time()), ensure_ascii=False)
                     yield f"id: {event['number']}\nevent: {event['event']}\ndata: {data}\n\n"
                     after, heard = event["number"], time.monotonic()
-                if time.monotonic() - heard > KEEP_ALIVE_S:
+                if is_silent and not events:
                     yield ": \n\n"
                     heard = time.monotonic()
                 if len(events) < AT_ONCE and time.monotonic() >= ends:

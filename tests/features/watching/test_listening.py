@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,14 @@ import pytest
 
 from app.features.watching import streaming
 from app.features.watching.schemas import Event
+from app.types import utc_now
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.sighted import make_home, told
+from tests.support.waiting import until
+
+KEY_S = 5.0
+"""Seconds until a key of these tests expires."""
 
 
 @pytest.fixture
@@ -95,3 +101,25 @@ def test_an_event_arrives_while_a_listener_waits_and_the_server_can_stop(tmp_pat
             server.process.terminate()
             assert list(lines) is not None
         assert server.process.wait(60) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", ["revoked", "expired"])
+def test_a_stream_ends_with_its_key(tmp_path: Path, change: str) -> None:
+    """Before the next event is sent, which the key may not hear any more."""
+    with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
+        make_home(api, eileen=COLLINS)
+        ends = {"expires_at": utc_now(timedelta(seconds=KEY_S))} if change == "expired" else {}
+        asked = {"id": "ear", "scopes": ["read"], "galleries": ["home"]} | ends
+        key = api.post("/v1/keys", json=asked).raise_for_status().json()["secret"]
+        with server.client(headers={"x-api-key": key}) as ear, ear.stream("GET", "/v1/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            told(api, AGAIN)
+            assert next(line for line in lines if line.startswith("event:")) == "event: person_seen"
+            if change == "revoked":
+                api.delete("/v1/keys/ear").raise_for_status()
+            else:
+                until(lambda: api.get("/v1/galleries", headers={"x-api-key": key}).status_code == 401)
+            told(api, AGAIN, camera="garden")
+            assert next((line for line in lines if "garden" in line), None) is None, "and the stream ends"

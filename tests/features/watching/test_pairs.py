@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +14,8 @@ import pytest
 
 from app.db.encryption import encode_key
 from app.features.watching import routes
+from tests.conftest import PROJECT
+from tests.support import packages
 from tests.support.calibrating import add_random_people, calibrate
 from tests.support.commands import run
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running, two_running
@@ -115,3 +118,19 @@ def test_visits_and_strangers_move_to_another_model_with_their_gallery(
         ("unknown_seen", None),
         ("unknown_seen", None),
     ]
+
+
+def test_a_stranger_is_looked_for_while_visits_still_have_templates_of_the_model_before(tmp_path: Path) -> None:
+    """Whose templates have another length: they are made anew within a minute, and until then not compared."""
+    models = tmp_path / "models"
+    for name in ("yunet", "sface"):
+        shutil.copytree(PROJECT / "models" / name, models / name)
+    packages.install(models, "small", dimension=32)
+    with running(tmp_path / "data", watching="on", stranger_days=3, models_dir=models, embedder="sface") as api:
+        make_home(api)
+        before = told(api, HOPPER, HOPPER)
+        job = api.post(f"{HOME}/reembed", json={"embedder": "small"}).raise_for_status().json()["job"]["id"]
+        assert job_ended(api, job)["state"] == "done"
+        told(api, AGAIN, AGAIN)
+        found = api.get(f"{HOME}/strangers/{before['stranger']}/resembling").raise_for_status().json()
+    assert found["resembling"] == []

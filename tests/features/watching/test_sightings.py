@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sqlite3
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -155,6 +156,19 @@ def test_an_id_is_one_track_of_one_camera(home: httpx.Client) -> None:
 def test_a_cameras_name_is_one_visible_line(home: httpx.Client, name: str) -> None:
     error_of(tell(home, AGAIN, camera=name), 422, "invalid_id")
     error_of(home.put(f"{HOME}/cameras", json={"cameras": [{"name": name}]}), 422, "invalid_id")
+
+
+def test_a_cameras_name_is_one_however_it_is_composed(home: httpx.Client) -> None:
+    """As the names of files from macOS are, in NFD."""
+    composed, split = (unicodedata.normalize(form, "Tür") for form in ("NFC", "NFD"))
+    visit = told(home, AGAIN, camera=split, zone=split)
+    assert (visit["camera"], visit["zone"]) == (composed, composed)
+    home.put(f"{HOME}/cameras", json={"cameras": [{"name": split}]}).raise_for_status()
+    assert [camera["name"] for camera in home.get(f"{HOME}/cameras").json()["cameras"]] == [composed]
+    for name in (composed, split):
+        [found] = home.get(f"{HOME}/sightings", params={"camera": name}).json()["sightings"]
+        assert found["id"] == visit["id"]
+        assert '"person_seen"' in home.get("/v1/events", params={"after": 0, "seconds": 0, "camera": name}).text
 
 
 def test_sightings_are_listed_by_person_camera_time_and_decision(home: httpx.Client) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,8 @@ from likeness_client import ApiError, Unreachable
 
 pytest.importorskip("av", reason="the extra video brings PyAV")
 
-from app.errors import FileMissing, InvalidInput
+from app.errors import FileMissing, InvalidInput, Unusable
+from app.features.watching.schemas import SightingParams
 from app.features.watching.watcher import camera as cameras
 from app.features.watching.watcher import reporter as reporting
 from app.features.watching.watcher.camera import Camera, Frame, read_camera, read_film, shown
@@ -181,6 +183,27 @@ def test_cameras_come_from_a_file(tmp_path: Path) -> None:
     assert (first.label, first.fps, first.roi, second.name) == ("door", 2.0, (0, 0, 1, 0.5), None)
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("Screen Recording at 9.41.00\u202fAM.mov", "Screen Recording at 9.41.00 AM.mov"),
+        ("a\nb.mkv", "a b.mkv"),
+        ("\u200fa.mkv", "a.mkv"),
+        (unicodedata.normalize("NFD", "Zoë.mkv"), "Zoë.mkv"),
+        ("👩\u200d👧 mum.mkv", "👩\u200d👧 mum.mkv"),
+        ("\udcff.mkv", ".mkv"),
+        (f"{'a' * 99} b.mkv", "a" * 99),
+    ],
+)
+def test_a_film_is_named_by_its_file_as_the_service_takes_it(file: str, name: str) -> None:
+    """Whatever characters the file's name has; a camera's own name is refused at the start instead."""
+    [camera] = read_options([f"films/{file}"], [], None)
+    [label] = names([camera])
+    assert label == name == SightingParams(camera=label).camera
+    with pytest.raises(InvalidInput, match=r"The cameras: .*U\+000A"):
+        read_options(["rtsp://a/1"], ["door\nx"], None)
+
+
 def test_a_zone_is_where_the_face_was_last(tmp_path: Path) -> None:
     """By the whole picture, whatever part of it is looked at."""
     path = film(tmp_path / "film.mp4", [COLLINS], each_s=1.0)
@@ -257,6 +280,26 @@ def test_what_the_service_will_never_take_is_given_up(monkeypatch: pytest.Monkey
     assert reporter.wait(30)
     reporter.close()
     assert [track for track, _ in service.told] == ["b"]
+
+
+def test_visits_that_the_service_never_took_are_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a key that was revoked while a film was read."""
+    monkeypatch.setattr(reporting, "FIRST_WAIT_S", 0.01)
+    service: Any = Away([ApiError(401, "revoked_key", "The key was revoked.", {}, "1")] * 1000)
+    reporter = Reporter(service, "home")
+    reporter.tell(report("a"))
+    reporter.tell(report("b"))
+    with pytest.raises(Unusable, match="2 visits"):
+        reporter.close(0.2)
+
+
+def test_what_is_refused_for_its_form_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    service: Any = Away([ApiError(422, "invalid_request", "wrong camera", {}, "1")])
+    reporter = Reporter(service, "home")
+    reporter.tell(report("a"))
+    assert reporter.wait(30)
+    reporter.close()
+    assert [record.levelname for record in caplog.records if "wrong camera" in record.message] == ["WARNING"]
 
 
 @pytest.mark.long

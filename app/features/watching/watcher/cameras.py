@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import cv2
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.errors import FileMissing, InvalidInput
 from app.features.declarations import first_wrong
+from app.features.watching.schemas import MAX_PLACE_NAME, PlaceName
 from app.features.watching.watcher.camera import is_film, shown
 from app.features.watching.watcher.looks import Looker
 from app.features.watching.watcher.reporter import Reporter
 from app.features.watching.watcher.tracker import Tracker
 from app.features.watching.watcher.watch import WHOLE, Area, Watch
+from app.gallery.text import to_nfc
 from app.models.stages import Stages, open_stages
 from app.package.folders import scan_packages, select
 from app.package.thresholds import Thresholds
@@ -38,6 +40,7 @@ def _ordered(area: Area) -> Area:
 
 
 Region: TypeAlias = Annotated[Area, AfterValidator(_ordered)]
+_PLACE_NAMES = TypeAdapter[str](PlaceName)
 
 
 class CameraConfig(BaseModel):
@@ -45,16 +48,16 @@ class CameraConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     source: str
-    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    name: PlaceName | None = None
     fps: Annotated[float, Field(gt=0, le=60)] = FPS
     min_face: Annotated[int, Field(ge=10, le=1000)] = MIN_FACE
     roi: Region = WHOLE
-    zones: dict[Annotated[str, Field(min_length=1, max_length=100)], Region] = {}
+    zones: dict[PlaceName, Region] = {}
     rotate: Literal[0, 90, 180, 270] = 0
 
     @property
     def label(self) -> str:
-        return self.name or (Path(self.source).name if is_film(self.source) else shown(self.source))
+        return self.name or _as_name(Path(self.source).name if is_film(self.source) else shown(self.source))
 
 
 class _CamerasFile(BaseModel):
@@ -90,6 +93,8 @@ def _checked(given: object, whose: str) -> list[CameraConfig]:
         return _CamerasFile.model_validate(given).cameras
     except ValidationError as error:
         raise InvalidInput(f"{whose}: {first_wrong(error)}", code="invalid_source") from None
+    except InvalidInput as error:  # a name
+        raise InvalidInput(f"{whose}: {error.message}", code="invalid_source") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +132,23 @@ def names(cameras: Sequence[CameraConfig]) -> list[str]:
     """Return a name for each camera, no two alike."""
     taken: list[str] = []
     for camera in cameras:
-        name, count = camera.label[:100], 1
+        name, count = camera.label, 1
         while name in taken:
             count += 1
-            name = f"{camera.label[:96]} {count}"
+            name = f"{camera.label[: MAX_PLACE_NAME - 4].rstrip()} {count}"
         taken.append(name)
     return taken
+
+
+def _as_name(text: str) -> str:
+    """Return a file's name or an address as a camera's name. Where it has characters that such a name can't have, such
+    as the narrow space in those of macOS' screen recordings, these become spaces.
+
+    Raises InvalidInput (``invalid_source``) if it still can't be one.
+    """
+    composed = to_nfc(text)
+    plain = "".join(character if character.isprintable() else " " for character in composed)
+    for name in (composed, plain):
+        with suppress(ValidationError, InvalidInput):
+            return _PLACE_NAMES.validate_python(name[:MAX_PLACE_NAME].strip())
+    raise InvalidInput(f"Give {plain!r} a name that a camera can have.", code="invalid_source")

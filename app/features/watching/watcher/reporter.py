@@ -15,7 +15,7 @@ from typing import Any, Final
 from likeness_client import ApiError, Client, Unreachable
 
 from app.concurrency.threads import Worker
-from app.errors import LikenessError
+from app.errors import LikenessError, Unusable
 from app.features.surroundings import to_jpeg
 from app.features.watching.watcher.looks import Look
 from app.types import utc_text
@@ -24,6 +24,8 @@ MOST: Final = 500
 """Maximum waiting tracks, of about 100 kB each. A further one replaces the oldest, which is logged."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 """Seconds before the service is tried again; doubled each time."""
+EXPECTED: Final = frozenset({"no_face", "sighting_not_found"})
+"""Codes of refusals that need nobody's attention: of a track without a usable face, and news of such a track."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,9 +80,15 @@ class Reporter:
             return self._changed.wait_for(lambda: not self._due and not self._busy, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Send the waiting reports, as far as the service takes them within the time, and end."""
-        self.wait(timeout_s)
+        """Send the waiting reports, as far as the service takes them within the time, and end.
+
+        Raises Unusable if it didn't take all of them.
+        """
+        is_empty = self.wait(timeout_s)
         self._worker.close(timeout_s)
+        if not is_empty:
+            left = len(self._due) + self._busy
+            raise Unusable(f"The service did not take the reports on {left} visits in time.", code="unusable")
 
     def _tell_next(self) -> float | None:
         """Report a track to the service; return the seconds until the next one is due, None if there is none."""
@@ -99,7 +107,8 @@ class Reporter:
                 wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
                 self._not_before = time.monotonic() + wait_s
                 return wait_s
-            _log.info("A track was not taken: %s", error)
+            level = logging.INFO if getattr(error, "code", None) in EXPECTED else logging.WARNING
+            _log.log(level, "A track was not taken: %s", error)
         else:
             self._wait_s = FIRST_WAIT_S
             self._known[report.track] = None
