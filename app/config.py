@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -17,13 +16,21 @@ from app.choices import Device, GpuMath, GpuSearch
 from app.errors import InvalidSetting
 from app.files import sqlite_url
 from app.machine import cores
-from app.wording import found_wrong
+from app.wording import found_wrong, nearest_name
 
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
 CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY", "LIKENESS_KEY_FILE", "LIKENESS_PUBLIC_URL"})
 """Variables that only the command line reads, to find a server and to use its address in links."""
+
+MEANT = {
+    "PACKAGE": "EMBEDDER", "MODEL": "EMBEDDER", "THRESHOLD": "FMR", "GPU": "DEVICE", "WORKERS": "PHOTO_WORKERS",
+    "LISTEN": "HOST", "BIND": "HOST", "ADDRESS": "HOST", "URL": "SERVER", "TIMEOUT": "REQUEST_TIMEOUT",
+    "API_KEY": "KEY", "TOKEN": "KEY", "SECRET": "KEYS_FILE", "PASSWORD": "KEYS_FILE", "PROXY": "TRUSTED_PROXIES",
+    "DB": "DATABASE_URL", "DEBUG": "LOG_LEVEL", "CAMERAS": "WATCHING", "TLS": "TLS_CERT",
+}  # fmt: skip
+"""Other programs' names for settings, all without the prefix."""
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
@@ -32,7 +39,10 @@ HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 """A name or an address as in the header `Host`, without its port."""
 
 AskedRate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Switch = Literal["on", "off"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Days = Annotated[float, Field(gt=0, le=3650, allow_inf_nan=False)]
+Workers = Annotated[int, Field(ge=1, le=256)]
 
 
 def _split(value: object) -> object:
@@ -127,8 +137,8 @@ class Settings(BaseSettings):
         description="Embedding packages kept loaded; the least recently used one is closed first.",
     )
     detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
-    fmr: AskedRate = Field(
-        default=1e-4, description="False match rate that verification decides at unless asked otherwise."
+    fmr: Annotated[AskedRate, Field(le=0.01)] = Field(
+        default=1e-4, description="False match rate that verification decides at unless asked otherwise; at most 0.01."
     )
     fpir: AskedRate = Field(
         default=0.01,
@@ -175,15 +185,13 @@ class Settings(BaseSettings):
         "files and network: a photo that crashes one fails alone. With 0 the server's own process reads photos. By "
         "default, on Linux, as many as cores, at most one for each 256 MiB of memory; 0 where a GPU finds faces.",
     )
-    detect_threads: int = Field(default=1, ge=1, le=256, description="Threads that look for the faces of one photo.")
-    embed_workers: int | None = Field(
+    detect_threads: Workers = Field(default=1, description="Threads that look for the faces of one photo.")
+    embed_workers: Workers | None = Field(
         default=None,
-        ge=1,
-        le=256,
         description="Batches embedded side by side, a second one where it is full; by default as many as cores, one "
         "on a GPU.",
     )
-    embed_threads: int = Field(default=1, ge=1, le=256, description="Threads that embed one batch.")
+    embed_threads: Workers = Field(default=1, description="Threads that embed one batch.")
     max_batch: int | None = Field(
         default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 8 on a CPU, 64 on a GPU."
     )
@@ -275,20 +283,15 @@ class Settings(BaseSettings):
         description="Where each entry of the audit log is also written, as a line of JSON when it is committed: "
         "`stdout` or a file that lines are appended to. Nowhere by default.",
     )
-    correction_days: float = Field(
+    correction_days: Days = Field(
         default=365,
-        gt=0,
-        le=3650,
-        allow_inf_nan=False,
         description="How long a correction (a probe that is not a subject) counts, unless the call says otherwise.",
     )
     max_import_bytes: int = Field(
         default=10 * 1024 * MIB, ge=1024, description="Largest upload of an import, packed and unpacked, in bytes."
     )
-    job_days: float = Field(
+    job_days: Days = Field(
         default=7,
-        gt=0,
-        le=3650,
         description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
     )
     session_days: float = Field(
@@ -297,17 +300,15 @@ class Settings(BaseSettings):
         le=365,
         description="How long a browser stays signed in where its user asks for that; 0: nobody stays signed in.",
     )
-    compreface: Literal["on", "off"] = Field(
+    compreface: Switch = Field(
         default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/`."
     )
-    rekognition: Literal["on", "off"] = Field(
-        default="on", description="Whether Amazon Rekognition's API is answered at `POST /`."
-    )
-    deepstack: Literal["on", "off"] = Field(
+    rekognition: Switch = Field(default="on", description="Whether Amazon Rekognition's API is answered at `POST /`.")
+    deepstack: Switch = Field(
         default="off",
         description="Whether DeepStack's and CodeProject.AI's face interface is answered below `/v1/vision/`.",
     )
-    immich: Literal["on", "off"] = Field(
+    immich: Switch = Field(
         default="off", description="Whether Immich may have faces found and embedded, at `/ping` and `/predict`."
     )
     immich_networks: Listed[Network] = Field(
@@ -320,17 +321,12 @@ class Settings(BaseSettings):
         description="Immich's own machine learning, `http://immich-machine-learning:3003`, which gets Immich's "
         "requests for anything but faces; by default such requests are refused.",
     )
-    watching: Literal["on", "off"] = Field(
+    watching: Switch = Field(
         default="off", description="Whether watchers of cameras may tell of sightings (`docs/how-to/cameras.md`)."
     )
-    sightings_days: float = Field(
-        default=7, gt=0, le=3650, allow_inf_nan=False, description="How long sightings and their events are kept."
-    )
-    unknown_days: float = Field(
+    sightings_days: Days = Field(default=7, description="How long sightings and their events are kept.")
+    unknown_days: Days = Field(
         default=2,
-        gt=0,
-        le=3650,
-        allow_inf_nan=False,
         description="How long crops and templates of people without a name are kept; never longer than sightings.",
     )
     stranger_days: float = Field(
@@ -390,11 +386,13 @@ def load_settings(**given: object) -> Settings:
 
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:
-    """Raise Unusable (``unknown_setting``) for an unknown variable, naming the nearest known one."""
-    known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(PREFIX) for name in CLIENT_VARIABLES}
+    """Raise Unusable (``unknown_setting``) for an unknown variable, naming the one that is probably meant."""
+    known = [name.upper() for name in Settings.model_fields] + [
+        name.removeprefix(PREFIX) for name in sorted(CLIENT_VARIABLES)
+    ]
     for name in sorted(environ):
         short = name.upper().removeprefix(PREFIX)
         if name.upper().startswith(PREFIX) and short not in known:
-            nearest = PREFIX + difflib.get_close_matches(short, known, n=1, cutoff=0)[0]
-            message = f"{name} is not a setting; did you mean {nearest}?"
-            raise InvalidSetting(message, code="unknown_setting", nearest=nearest)
+            nearest = MEANT.get(short) or nearest_name(short, known)
+            guess = f"did you mean {PREFIX}{nearest}?" if nearest else "docs/reference/settings.md lists all of them."
+            raise InvalidSetting(f"{name} is not a setting; {guess}", code="unknown_setting", nearest=nearest)

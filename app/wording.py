@@ -13,7 +13,7 @@ _RATE_WORDS = ("threshold", "score", "similarity", "confidence", "distance", "pr
 """Words in other services' parameter names for a threshold."""
 
 _RATE_NAMES = {*RATES, "apcer", "bpcer"}
-_A_RATE = "Give a rate between 0 and 1, such as 0.0001 (one in ten thousand; 1 % is 0.01)"
+_A_RATE = "Give a rate {}, such as 0.0001 (one in ten thousand; 1 % is 0.01)"
 _NO_SUCH = "There is no such {}"
 _SAYS = {
     "^Value error, ": "",
@@ -52,7 +52,8 @@ def found_wrong(problem: Mapping[str, Any]) -> str:
         return _NO_SUCH.format("field")
     said = str(problem["msg"])
     if said.startswith("Input should be ") and (problem.get("loc") or [None])[-1] in _RATE_NAMES:
-        return _A_RATE
+        most = problem["ctx"]["le"] if problem.get("type") == "less_than_equal" else None
+        return _A_RATE.format("between 0 and 1" if most is None else f"of at most {most:g}")
     for found, better in _SAYS.items():
         said = re.sub(found, better, said)
     return said
@@ -82,9 +83,10 @@ def meant_rate(name: str, known: Collection[str]) -> str | None:
 
 
 def nearest_name(name: str, known: Collection[str]) -> str | None:
-    """Return the ``known`` name that is similar to ``name``, ignoring case; or None."""
-    lower = {word.lower(): word for word in known}
-    found = difflib.get_close_matches(name[:100].lower(), lower, n=1)
+    """Return the ``known`` name that is similar to ``name`` or has all of its words, ignoring case; or None."""
+    asked, lower = name[:100].lower(), {word.lower(): word for word in known}
+    words = {*re.split("[ _-]", asked)}
+    found = difflib.get_close_matches(asked, lower, n=1) or [one for one in lower if words <= {*re.split("[ _-]", one)}]
     return lower[found[0]] if found else None
 
 

@@ -27,6 +27,7 @@ import httpx
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.core import TyperCommand
 
 from app import cli
 
@@ -443,6 +444,21 @@ def _calls_table(routers: Iterable[Router]) -> str:
     return "\n".join(lines)
 
 
+def every_command() -> Iterator[tuple[str, TyperCommand]]:
+    """Yield each command that help shows, with its full name, such as `galleries list`."""
+    for name in cli.ENTRIES:
+        yield from _below(name, cli.load(name))
+
+
+def _below(name: str, command: Any) -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(command, TyperCommand):
+        yield name, command
+        return
+    for inner, subcommand in command.commands.items():
+        if not subcommand.hidden:
+            yield from _below(f"{name} {inner}", subcommand)
+
+
 def command_line_page() -> str:
     lines = [
         "# Command line",
@@ -453,7 +469,7 @@ def command_line_page() -> str:
         "",
         *_commands_by_task(),
     ]
-    for name, command in cli.every_command():
+    for name, command in every_command():
         arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
         options = [
             parameter
@@ -491,7 +507,7 @@ def _shown_default(name: str, field: FieldInfo) -> str:
 def _commands_by_task() -> list[str]:
     """Return a table of tasks, each with its command."""
     tasks: dict[str, list[str]] = {}
-    for name, command in cli.every_command():
+    for name, command in every_command():
         task = (command.help or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
         anchor = re.sub(r"\W+", "-", f"likeness {name}")
         panel = cli.ENTRIES[name.partition(" ")[0]].panel

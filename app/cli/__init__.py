@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
@@ -133,8 +133,15 @@ MEANT = {
     "compare": "verify", "match": "verify", "login": "keys link", "url": "keys link",
     "cameras": "watch", "camera": "watch", "calibrate": "galleries calibrate", "review": "galleries review",
     "list": "galleries list", "create": "galleries create", "delete": "people delete", "pull": "models pull",
+    "person": "people", "subjects": "people", "remove": "people delete", "people create": "enroll", "check": "doctor",
 }  # fmt: skip
 """Other programs' names for commands."""
+MEANT_IN_GROUPS = {
+    "remove": ("delete", "revoke"), "rm": ("delete", "revoke", "remove"), "delete": ("revoke", "remove"),
+    "add": ("create",), "new": ("create",), "make": ("create",), "ls": ("list",), "get": ("show",), "info": ("show",),
+    "change": ("update", "rename"), "install": ("pull",), "download": ("pull",),
+}  # fmt: skip
+"""The same in groups such as `people`: the first that the group has is meant."""
 ENGINES = {"faiss", "onnxruntime"}
 """Modules that the extra `cpu` or `gpu` installs."""
 _NO_COMMAND = re.compile("No such command '(.*?)'\\.")
@@ -171,17 +178,25 @@ def _said(error: Any) -> str:
     name = getattr(getattr(error, "param", None), "name", None)
     message = found_wrong({"msg": error.message, "loc": [name]})  # Typer checks values by pydantic
     command = error.ctx.command if getattr(error, "ctx", None) else None
-    if found := _NO_COMMAND.match(message):
-        if found[1] in MEANT:
-            return f"{found[0]} Did you mean {MEANT[found[1]]!r}?"
-        if message == found[0] and isinstance(command, TyperGroup):
-            known = (name for name, subcommand in command.commands.items() if not subcommand.hidden)
-            return f"{message} There are {', '.join(known)}."
+    if (found := _NO_COMMAND.match(message)) and isinstance(command, TyperGroup):
+        known = [name for name, subcommand in command.commands.items() if not subcommand.hidden]
+        if meant := _meant(found[1], error.ctx.info_name if error.ctx.parent else None, known):
+            return f"{found[0]} Did you mean {meant!r}?"
+        return message if message != found[0] else f"{message} There are {', '.join(known)}."
     if (option := getattr(error, "option_name", None)) and command:
         options = [name for parameter in command.params for name in parameter.opts]
         if by_rate := meant_rate(option, options):
             return f"No such option: {option}: {by_rate}"
     return message
+
+
+def _meant(name: str, group: str | None, known: Sequence[str]) -> str | None:
+    """Return the command that ``name`` probably means, in a ``group`` of the ``known`` commands or in none."""
+    if group is None:
+        return MEANT.get(name)
+    inner = next((f"{group} {word}" for word in MEANT_IN_GROUPS.get(name, ()) if word in known), None)
+    meant = inner or MEANT.get(f"{group} {name}") or (name if name in ENTRIES else MEANT.get(name))
+    return f"likeness {meant}" if meant and (inner or " " not in meant) else None
 
 
 app = typer.Typer(
@@ -210,21 +225,6 @@ def load(name: str) -> TyperCommand | TyperGroup:
 def _group(where: str) -> TyperGroup:
     module, _, name = where.partition(":")
     return get_group(getattr(import_module(f"app.{module}"), name))
-
-
-def every_command() -> Iterator[tuple[str, TyperCommand]]:
-    """Yield each command that help shows, with its full name, such as `galleries list`."""
-    for name in ENTRIES:
-        yield from _below(name, load(name))
-
-
-def _below(name: str, command: Any) -> Iterator[tuple[str, TyperCommand]]:
-    if isinstance(command, TyperCommand):
-        yield name, command
-        return
-    for inner, subcommand in command.commands.items():
-        if not subcommand.hidden:
-            yield from _below(f"{name} {inner}", subcommand)
 
 
 def _print_version(wanted: bool) -> None:

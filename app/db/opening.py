@@ -43,8 +43,9 @@ IN_EACH_OTHERS_WAY = ("40001", "40P01")
 
 
 def parse_url(url: str) -> URL:
+    """Return the URL's parts; `postgres://`, which PostgreSQL's own programs take too, is `postgresql://`."""
     try:
-        return make_url(url)
+        return make_url(f"postgresql{url.removeprefix('postgres')}" if url.startswith("postgres://") else url)
     except ArgumentError as error:  # its text would repeat the URL with its password
         message = "The database URL is malformed; one is postgresql://user:password@host/name."
         raise Unusable(message, code="database_unsupported") from error

@@ -21,10 +21,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from app import cli
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run as likeness
+from tests.support.documents import load
 from tests.support.images import encoded
 from tests.support.live import ANSWER_S, LiveServer, environment
 from tests.support.ready import give_database, give_models
@@ -298,6 +298,11 @@ class TestErrors:
             (("identify", "{gallery}", COLLINS, "--threshold", "0.8"), "by its error rate, as --fmr or --fpir"),
             (("start",), "Did you mean 'serve'?"),
             (("faces", "show"), "There are list, delete"),
+            (("people", "remove", "{gallery}", "ann"), "Did you mean 'likeness people delete'?"),
+            (("people", "erase", "{gallery}", "ann"), "Did you mean 'likeness erase'?"),
+            (("keys", "delete", "door"), "Did you mean 'likeness keys revoke'?"),
+            (("subjects", "list"), "Did you mean 'people'?"),
+            (("people", "create"), "Did you mean 'likeness enroll'?"),
             (("keys", "create"), "read, recognize, enroll"),
             (("import", "{gallery}", COLLINS), "likeness enroll GALLERY PERSON PHOTO"),
             (("galleries", "delete", "{gallery}"), "nobody is there to answer"),
@@ -320,6 +325,11 @@ class TestErrors:
                 "threshold",
                 "start",
                 "no-command",
+                "remove",
+                "erase",
+                "delete-key",
+                "subjects",
+                "create-person",
                 "scopes",
             ),
             *("photo", "yes"),
@@ -414,7 +424,7 @@ class TestHelp:
         assert imported(script, environment(shared_server.data_dir)) & HEAVY == set()
 
     def test_every_command_has_help_and_examples_that_parse(self) -> None:
-        for name, command in cli.every_command():
+        for name, command in load("reference").every_command():
             assert command.help, name
             lines = (command.epilog or "").removeprefix("Examples:").removeprefix("Example:").strip().split("\n\n")
             for line in lines:

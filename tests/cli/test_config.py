@@ -35,6 +35,13 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
         ("likeness_devise", "LIKENESS_DEVICE"),
         ("LIKENESS_MAX_IMAGE_BYTE", "LIKENESS_MAX_IMAGE_BYTES"),
         ("LIKENESS_RATE", "LIKENESS_RATE_LIMIT"),
+        ("LIKENESS_PACKAGE", "LIKENESS_EMBEDDER"),
+        ("LIKENESS_THRESHOLD", "LIKENESS_FMR"),
+        ("LIKENESS_LISTEN", "LIKENESS_HOST"),
+        ("LIKENESS_API_KEY", "LIKENESS_KEY"),
+        ("LIKENESS_CORS", "LIKENESS_CORS_ORIGINS"),
+        ("LIKENESS_LOG", "LIKENESS_LOG_LEVEL"),
+        ("LIKENESS_TIMEOUT", "LIKENESS_REQUEST_TIMEOUT"),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
@@ -44,6 +51,25 @@ def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
     with pytest.raises(Unusable, match=f"{given} is not a setting; did you mean {meant}") as caught:
         config.load_settings()
     assert caught.value.code == "unknown_setting"
+
+
+def test_other_programs_names_for_settings_mean_settings_that_exist() -> None:
+    known = {name.upper() for name in config.Settings.model_fields}
+    known |= {name.removeprefix(config.PREFIX) for name in config.CLIENT_VARIABLES}
+    assert set(config.MEANT.values()) <= known
+    assert not set(config.MEANT) & known
+
+
+def test_a_setting_like_no_other_is_refused_without_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_QUALITY", "40")
+    with pytest.raises(Unusable, match=r"^LIKENESS_QUALITY is not a setting; docs/reference/settings\.md lists"):
+        config.load_settings()
+
+
+def test_a_score_as_the_default_error_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_FMR", "0.43")
+    with pytest.raises(Unusable, match=r"^LIKENESS_FMR: Give a rate of at most 0\.01, such as 0\.0001"):
+        config.load_settings()
 
 
 @pytest.mark.parametrize(

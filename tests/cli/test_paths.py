@@ -13,12 +13,12 @@ from typing import Any, get_args, get_type_hints
 import httpx
 import pytest
 
-from app import cli
 from app.config import Settings
 from app.files import sqlite_url
 from tests.conftest import PROJECT
 from tests.support import embedder_files, packages
 from tests.support.commands import run
+from tests.support.documents import load
 from tests.support.live import ANSWER_S, make_certificate, serving
 from tests.support.ready import give_models
 from tests.support.service import AGAIN, COLLINS, HOPPER
@@ -124,7 +124,7 @@ def test_commands_use_the_path_that_they_are_given(odd: Path) -> None:
     assert {path.name for path in (odd / "data").iterdir()} >= {"likeness.db", "admin.key", "packages"}
     naming = {
         name
-        for name, command in cli.every_command()
+        for name, command in load("reference").every_command()
         if any(of_path(vars(parameter)["type_descriptor"].annotation) for parameter in command.params)
     }
     assert {

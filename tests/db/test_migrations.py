@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
 
 from app.db.migrations import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
@@ -127,6 +128,13 @@ def test_databases_that_cannot_serve_are_refused(url: str) -> None:
     with pytest.raises(Unusable) as caught:
         Store(url)
     assert caught.value.code == "database_unsupported"
+
+
+def test_postgres_is_postgresql_as_other_programs_write_it(postgresql: Path) -> None:
+    url = make_url(new_database(postgresql)).set(drivername="postgres")
+    store = Store(url.render_as_string(hide_password=False))
+    assert not store.galleries().items
+    store.close()
 
 
 def test_a_database_that_cannot_be_opened_is_said_so(tmp_path: Path) -> None:

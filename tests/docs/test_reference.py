@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.conftest import OFF_BY_DEFAULT, PROJECT
+from tests.support.documents import load
 from tests.support.service import running
-
-
-def load(name: str) -> ModuleType:
-    """Import a script of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, PROJECT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,8 @@ def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str)
 
 
 def _line(sighting: Any) -> str:
-    who = sighting.name or sighting.subject or sighting.stranger or ""
+    named = sighting.name or sighting.subject or sighting.stranger
+    who = f": {named}" if named else ""
     score = "" if sighting.score is None else f", score {sighting.score:.2f}"
     left = ", has left" if sighting.ended else ""
-    return f"{sighting.camera}: {sighting.decision}: {who}{score}, {sighting.frames} frames{left}"
+    return f"{sighting.camera}: {sighting.decision}{who}{score}, {sighting.frames} frames{left}"
