@@ -26,7 +26,7 @@ from app.api.feature import Feature
 from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
-from app.concurrency.admission import Admission, WorkerPool
+from app.concurrency.admission import CALLER_SHARE, Admission, WorkerPool
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.threads import Lanes
 from app.config import PREFIX, Settings
@@ -262,7 +262,7 @@ def _build(
     size = _for_requests(settings.memory_bytes or memory_limit(), reader)
     reader.start(PHOTOS_SHARE * size)
     admission.byte_limit = BODIES_SHARE * size
-    largest = int(min(admission.caller_bytes, PARSING_SHARE * size / PARSED_COPIES))
+    largest = int(min(CALLER_SHARE * admission.byte_limit, PARSING_SHARE * size / PARSED_COPIES))
     core = Components(
         operations=operations,
         embedders=embedders,

@@ -104,37 +104,42 @@ class OperationRoute(APIRoute):
         scope["path_params"] = ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation.name, ids, scope["request_id"], monitoring=operation.monitoring)
         try:
-            try:
-                grant, receive = await operation.wire.authenticate(scope, receive, components)
-                scope["grant"], trail.entry.key = grant, grant.key_id
-                authorize(grant, operation, ids.get("gallery"))
-                if scope["query_string"] and operation.wire.strict and not operation.monitoring:
-                    check_query(operation, scope["query_string"])
-                callers = callers_of(grant.key_id, scope["address"])
-                with (
-                    nullcontext() if operation.monitoring or operation.streams else components.admission.admit(*callers)
-                ):
-                    scope["audit"] = trail.entry
-                    if operation.changes and not operation.one_commit:
-                        # Raises what the database raises: no change goes unrecorded.
-                        await asyncio.wrap_future(components.audit.write(trail.entry))
-                    response = await self.endpoint(Request(scope, receive, send))
-                    await trail.record(response.status_code)
-                    await response(scope, receive, send)
-            except ClientDisconnect:
-                return
-            except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
-                refusal = expected(error, scope["request_id"])
-                # The frames would keep the body in memory during the wait.
-                refusal.__traceback__ = refusal.__context__ = None
-                trail.refuse(refusal)
-                refusal = await _naming_nearest(refusal, components, scope)
-            else:
-                return
-            await _send_refusal(refusal, trail, scope, receive, send)
+            refusal = await self._answer(trail, scope, receive, send)
+            if refusal is not None:
+                await _send_refusal(refusal, trail, scope, receive, send)
         finally:
             if not trail.is_recorded:
                 trail.abandon(CLIENT_GONE)
+
+    async def _answer(self, trail: AuditTrail, scope: Scope, receive: Receive, send: Send) -> LikenessError | None:
+        """Answer with the result of the operation, or return the error to answer with."""
+        operation: Operation = scope["operation"]
+        components: Components = scope["components"]
+        try:
+            grant, receive = await operation.wire.authenticate(scope, receive, components)
+            scope["grant"], trail.entry.key = grant, grant.key_id
+            authorize(grant, operation, scope["path_params"].get("gallery"))
+            if scope["query_string"] and operation.wire.strict and not operation.monitoring:
+                check_query(operation, scope["query_string"])
+            is_counted = not (operation.monitoring or operation.streams)
+            callers = callers_of(grant.key_id, scope["address"])
+            with components.admission.admit(*callers) if is_counted else nullcontext():
+                scope["audit"] = trail.entry
+                if operation.changes and not operation.one_commit:
+                    # Raises what the database raises: no change goes unrecorded.
+                    await asyncio.wrap_future(components.audit.write(trail.entry))
+                response = await self.endpoint(Request(scope, receive, send))
+                await trail.record(response.status_code)
+                await response(scope, receive, send)
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
+            refusal = expected(error, scope["request_id"])
+            # The frames would keep the body in memory while the answer is delayed.
+            refusal.__traceback__ = refusal.__context__ = None
+            trail.refuse(refusal)
+            return await _naming_nearest(refusal, components, scope)
+        return None
 
 
 async def _naming_nearest(error: LikenessError, components: Components, scope: Scope) -> LikenessError:
@@ -393,9 +398,9 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
                 is_quick = size <= QUICK_BYTES or raw.media_type not in {FORM_TYPE, JSON_TYPE}
                 parsed = parse() if is_quick else components.parsing.run(parse, costly=size >= COSTLY_BYTES)
                 given[parameters.body] = parsed
-            return respond(again_if_overtaken(call), operation.status)
+            return respond(again_if_overtaken(call_handler), operation.status)
 
-        def call() -> object:
+        def call_handler() -> object:
             if name := parameters.gallery:
                 return handler(**given | {name: components.store.gallery(given[name])})
             return handler(**given)

@@ -40,6 +40,10 @@ BROWSER_PATHS = ("/docs", "/openapi.json")
 browsers send Basic credentials with requests that other sites make."""
 RETRY_AFTER_S = 1.0
 """Seconds in the header `Retry-After` of an error that states none."""
+CLIENT_GONE = 499
+"""The status of a request whose client left before the answer, as in nginx."""
+
+log = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +184,6 @@ def not_ready() -> LikenessError:
 def callers_of(key_id: str, address: str) -> tuple[str, str]:
     """Return the callers for whom a request is counted: its key and its address."""
     return key_id, f"@{address_group(address)}"
-
-
-CLIENT_GONE = 499
-"""The status of a request whose client left before the answer, as in nginx."""
-
-log = logging.getLogger(LOGGER)
 
 
 def expected(error: Exception, request_id: str) -> LikenessError:

@@ -99,11 +99,6 @@ class Admission:
         return self._bytes.total()
 
     @property
-    def caller_bytes(self) -> float:
-        """Return how many bytes one caller's requests may hold."""
-        return self.byte_limit * CALLER_SHARE
-
-    @property
     def admitted(self) -> int:
         """Return the number of requests in work, including those given up whose work still runs."""
         return self._slots.held
@@ -141,7 +136,7 @@ class Admission:
         caller = visit.callers[0]
         with self._lock:
             total, of_caller = self._bytes.total() + size, self._bytes[caller] + size
-            if total > self.byte_limit or of_caller > self.caller_bytes:
+            if total > self.byte_limit or of_caller > CALLER_SHARE * self.byte_limit:
                 raise Why.BYTES.error()
             self._bytes[caller] += size
             visit.held += size

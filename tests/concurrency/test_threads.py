@@ -155,7 +155,7 @@ def test_one_caller_leaves_bytes_to_others() -> None:
                 admission.count_bytes(10)
                 with pytest.raises(Overloaded, match="bytes"):
                     admission.count_bytes(10)
-                assert admission.bytes == admission.caller_bytes == 300 * CALLER_SHARE
+                assert admission.bytes == 300 * CALLER_SHARE
             assert admission.bytes == 230
             admission.count_bytes(10)
             with pytest.raises(Overloaded, match="bytes"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from app.concurrency.admission import Admission
+from app.concurrency.admission import CALLER_SHARE, Admission
 from app.errors import Overloaded
 from app.features.unproven import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, UnprovenBodies
 
@@ -63,6 +63,6 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
         await anyio.sleep(0.1)
         assert ended == ["0", "too large"]
         with admission.admit("key", "@0"):
-            admission.count_bytes(int(admission.caller_bytes))
+            admission.count_bytes(int(CALLER_SHARE * admission.byte_limit))
         group.cancel_scope.cancel()
     assert admission.bytes == 0
