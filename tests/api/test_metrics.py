@@ -19,6 +19,12 @@ from app.choices import Stage
 from tests.support.service import BOTH, COLLINS, running
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are counted, however slow the machine is."""
+    monkeypatch.setattr("app.features.monitoring.collector.COUNTING_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with running(tmp_path_factory.mktemp("metrics")) as found:
