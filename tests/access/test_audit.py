@@ -41,7 +41,7 @@ from tests.support.tarred import tar_of
 from tests.support.waiting import until
 
 NOW = 1_800_000_000.0
-WAIT_S = 20.0
+WAIT_S = 60.0
 CHANGES = {operation.name for operation in own_operations() if operation.changes}
 OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
 OF_WATCHING = {

@@ -44,6 +44,7 @@ from tests.support.logged import own_logging
 from tests.support.ready import give_models
 from tests.support.refusals import refused
 from tests.support.service import COLLINS, error_of, made, running, scope_of
+from tests.support.waiting import PATIENCE_S
 
 OPEN = ["/livez", "/readyz", "/version"]
 
@@ -257,7 +258,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
         await workers.run(lambda: pytest.fail("dropped work was done"))
     assert admission.admitted == 1
     release.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_S):
         while admission.admitted:
             await anyio.sleep(0.01)
     assert (admission.bytes, workers.waiting) == (0, 0)
@@ -271,7 +272,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
         raise AssertionError
 
     request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}, receive)
-    with anyio.fail_after(10), pytest.raises(InvalidInput) as caught:
+    with anyio.fail_after(PATIENCE_S), pytest.raises(InvalidInput) as caught:
         await read_body(request, limit=100, seconds=0.05, count_bytes=lambda _: None)
     assert caught.value.code == "body_timeout"
 

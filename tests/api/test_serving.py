@@ -295,7 +295,7 @@ async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> No
         admission = app.state.components.admission
         admission.byte_limit = 240_000
         group.start_soon(partial(client.post, "/v1/detect", content=slow_body()))
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE_S):
             while admission.bytes < 150_000:
                 await anyio.sleep(0.01)
         refused = await client.post("/v1/detect", content=b"x" * 100_000)
@@ -303,7 +303,7 @@ async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> No
         assert int(refused.headers["retry-after"]) >= 1
         assert admission.bytes == 150_000, "what was refused is forgotten"
         enough.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE_S):
             while admission.bytes:
                 await anyio.sleep(0.01)
         assert (await client.post("/v1/detect", content=COLLINS)).status_code == 200

@@ -17,7 +17,7 @@ from app.concurrency.batcher import Batcher
 from app.errors import LikenessError, Overloaded
 from tests.support.waiting import until
 
-SOON_S = 20
+SOON_S = 60.0
 """How long a test waits for what must happen."""
 
 

@@ -20,7 +20,7 @@ from tests.conftest import PROJECT
 from tests.support.tasks import working
 from tests.support.waiting import until
 
-SOON_S = 20
+SOON_S = 60.0
 
 
 def test_there_are_never_more_at_once_and_none_is_lost() -> None:

@@ -8,6 +8,7 @@ import pytest
 from app.concurrency.admission import CALLER_SHARE, Admission
 from app.errors import Overloaded
 from app.features.unproven import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, UnprovenBodies
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.anyio
@@ -28,7 +29,7 @@ async def test_the_oldest_unproven_request_of_the_greediest_address_gives_way() 
         for address in range(20):
             for _ in range(UNPROVEN_EACH + 2):
                 group.start_soon(hold, str(address))
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE_S):
             while len(ended) < 20 * (UNPROVEN_EACH + 2) + 1 - UNPROVEN - admission.limit:
                 await anyio.sleep(0.01)
         assert "honest" not in ended

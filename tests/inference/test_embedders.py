@@ -22,6 +22,7 @@ from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running
+from tests.support.waiting import PATIENCE_S
 
 GREY: Pixels = np.full((112, 112, 3), 128, np.uint8)
 
@@ -116,16 +117,16 @@ def test_opening_one_does_not_keep_the_others_waiting(models: Path, openings: Op
     def slow(package: Package) -> Embedder:
         if package.id == "b@1":
             opening.set()
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE_S)
         return openings(package)
 
     embedders = Embedders(find_packages(models)["a@1"], lambda: find_packages(models), slow, kept=4)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(use, embedders, "b@1")
-        assert opening.wait(20)
+        assert opening.wait(PATIENCE_S)
         assert use(embedders, "c@1") == 6
         go_on.set()
-        assert waiting.result(20) == 5
+        assert waiting.result(PATIENCE_S) == 5
     embedders.close()
 
 

@@ -71,7 +71,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     (folder / "there").write_text("x")
     command = [sys.executable, "-c", SCRIPT, str(folder / "new"), str(folder / "there")]
     attempts = json.dumps([*ATTEMPTS.values(), *ALLOWED.values()])
-    done = subprocess.run(command, input=attempts, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, input=attempts, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300
+    )
     assert not done.returncode, done.stderr
     assert [path.name for path in folder.iterdir()] == ["there"]
     assert (folder / "there").read_text() == "x"
