@@ -1,4 +1,4 @@
-"""The steps of a release that are no program's own: `python .ci/release.py check|notes TAG`, or `wheels FOLDER`."""
+"""Steps of a release that no other program does: `python .ci/release.py check|notes TAG`, or `wheels FOLDER`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSIONED = ("pyproject.toml", "clients/python/pyproject.toml")
 
 
 def check(tag: str) -> None:
-    """Exit with what is wrong unless the tag is the version of every part, and the changelog has its day."""
+    """Exit with a message unless the tag is the version of every part, and the changelog has its date."""
     version = tag.removeprefix("v")
     projects = {name: tomllib.loads((PROJECT / name).read_text())["project"]["version"] for name in VERSIONED}
     package = (PROJECT / "clients" / "typescript" / "package.json").read_text()
@@ -28,22 +28,22 @@ def check(tag: str) -> None:
 
 
 def notes(tag: str) -> str:
-    """Return the version's part of the changelog. Exits where there is none."""
+    """Return the version's part of the changelog. Exits if there is none."""
     version = re.escape(tag.removeprefix("v"))
     found = re.search(rf"^## {version}(?: [^\n]*)?\n(.*?)(?=^## |\Z)", _changelog(), re.MULTILINE | re.DOTALL)
     return found[1].strip() if found else sys.exit(f"CHANGELOG.md has no part about {tag}.")
 
 
 def wheels(folder: Path) -> None:
-    """Build the wheels of the server and of its client with what is installed, without a download."""
+    """Build the wheels of the server and of its client, with the installed setuptools and without a download."""
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
     projects = [PROJECT, PROJECT / "clients" / "python"]
-    _clear(projects)  # a file that is gone from the project would come back from there
+    _clear(projects)  # otherwise a file that was deleted from the project would come back from an earlier build
     try:
         command = [sys.executable, "-m", "pip", "wheel", *options, *map(str, projects)]
         subprocess.run(command, check=True)  # noqa: S603 - our own words
     finally:
-        _clear(projects)  # a second copy of each module would stop mypy
+        _clear(projects)  # mypy would stop at the second copy of each module
 
 
 def _clear(projects: Sequence[Path]) -> None:

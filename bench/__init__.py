@@ -1,1 +1,2 @@
-"""The benchmark, run as `python -m bench`. Every figure is a ratio of things measured in turns, in one run."""
+"""The benchmark, run as `python -m bench`. Every figure is a ratio of two things that were measured in turn, in one
+run."""

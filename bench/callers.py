@@ -40,7 +40,7 @@ def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
 
 
 def for_a_while(run: Callable[[], int], callers: int, seconds: float) -> Callable[[], int]:
-    """Call `run` repeatedly in this many threads for `seconds`; threads don't wait for each other in between."""
+    """Call `run` repeatedly in this many threads for `seconds`; threads don't wait for each other between calls."""
 
     def keep_on(_caller: int) -> int:
         done, end = 0, time.perf_counter() + seconds

@@ -65,7 +65,8 @@ def compared(
     details: Mapping[str, object] | None = None,
     published: float | None = None,
 ) -> Figure:
-    """Return a figure from two contenders of one contest, or from one and a `published` speed of what isn't here."""
+    """Return a figure from two contenders of one contest, or from one contender and the `published` speed of a program
+    that is not run here."""
     theirs = speeds.of(against).median if published is None else published
     ratio = speeds.ratio(name, against) if published is None else speeds.against(name, published)
     told = {"theirs": theirs, "rounds": len(speeds.rounds[name]), **(details or {})}
@@ -80,10 +81,10 @@ AVX-512) with authentication on: its HTTP server with a stand-in for the model, 
 figure combines the two. Ratios mean something only on a machine of that kind.
 """
 PEER_IDENTIFY: Final = 29.0
-"""Photos a second searched among 1,000 people (20-29)."""
+"""Photos that it searches among 1,000 people in a second; 20 to 29 are published."""
 PEER_VERIFY: Final = 21.0
-"""Pairs of photos a second compared (15-21)."""
+"""Pairs of photos that it compares in a second; 15 to 21 are published."""
 PEER_ENROLL: Final = 20.0
-"""Photos a second enrolled."""
+"""Photos that it enrolls in a second."""
 PEER_IMPORT: Final = 380.0
-"""Templates made elsewhere taken in a second (320-380, in twenties)."""
+"""Templates, made elsewhere, that it imports in a second, in batches of twenty; 320 to 380 are published."""

@@ -42,7 +42,7 @@ class Load:
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
     elapsed_s: float = 0.0
-    """From the first request to the last answer."""
+    """Seconds from the first request to the last answer."""
     own_cpu_s: float = 0.0
     """Processor seconds that sending and receiving took: the generator runs on the cores it measures."""
 

@@ -42,8 +42,8 @@ from training.evaluation.photos import Embed, Templates, open_photos
 from training.terminal import told
 
 Source: TypeAlias = Literal["package", "others", "gallery", "laxer"]
-"""Whose operating points decide: the package's, those of the unused half of the people, or the gallery's, by default or
-with `allow_laxer`."""
+"""Whose operating points decide: the package's; those of the half of the people who are not in galleries; or the
+gallery's own, without or with `allow_laxer`."""
 SOURCES = get_args(Source)
 MIXED = 0
 """Photos per subject by a geometric distribution, 2.9 on average."""
@@ -61,7 +61,7 @@ MISSED_FOUND = "at a found 0.01"
 JPEG_QUALITY = 80
 """JPEG quality of reduced photos, about a camera's."""
 MOST_TRACKS = 4
-"""Maximum tracks drawn from a person's photos: more of one person add no evidence."""
+"""Maximum number of tracks drawn from a person's photos: more tracks of one person add no evidence."""
 WIDTH = 160
 """Columns of the table."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -199,7 +199,7 @@ def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: T
 
 def reduced(lengths: Floats, others: Floats, thresholds: Thresholds) -> Floats:
     """Return the factors, (P, O), at which scores of fused templates count as those of two photos."""
-    powers = [thresholds.power(length) for length in lengths.tolist()]  # of the others' lengths
+    powers = [thresholds.power(length) for length in lengths.tolist()]  # to which the others' lengths are raised
     factors: Floats = (lengths ** thresholds.power(1.0))[:, None] * others[None, :] ** np.array(powers)[:, None]
     return factors
 
@@ -268,7 +268,8 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
 
 
 def measure(faces: Faces, setting: Setting, draws: int) -> Row:
-    """Draw galleries, and average; for the points of ``others``, from either half of the people in turns."""
+    """Draw galleries and average their rates. If the points of ``others`` decide, each half of the people is in turn
+    the half that is drawn from."""
     rates: dict[str, list[float]] = {}
     rows = points.rows_of_people(faces.people)
     half = np.random.default_rng(0).permutation(len(rows)) % 2
@@ -311,7 +312,8 @@ def seen_from_afar(images: Path, names: Sequence[str], width: int, way: Template
 
 
 def one_person_each(vectors: Vectors, people: Ints, above: float | None) -> NDArray[np.bool_]:
-    """Return which photos to keep: drop both of a pair that shows one person under two names (`points.same_people`)."""
+    """Return which photos to keep. Both photos of a pair are dropped if they show one person under two names
+    (`points.same_people`)."""
     kept = np.ones(len(people), bool)
     if above is not None:
         same = points.same_people(vectors, people, points.compare_all(vectors, people), above=above)
@@ -361,7 +363,7 @@ def rates(
     for setting in product(photos, subjects, unnamed, source, probe):
         try:
             found.append(measure(faces, Setting(*setting), draws))  # type: ignore[arg-type]  # it is one of SOURCES
-        except ValueError as error:  # too few people for this setting
+        except ValueError as error:  # there are too few people for this setting
             Console(stderr=True).print(f"{setting[0] or 'mixed'} photos, points of {setting[3]}: left out, {error}")
         else:
             write(out, found, about)

@@ -21,11 +21,13 @@ CACHE = "models"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
-    ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
-    ``faces`` in the largest index; ``growth``, the sizes of gallery at which costs are compared; ``starts`` of a
-    server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a device gets;
-    ``clients`` that send at once where processor time is measured."""
+    """How much work is done for measuring.
+
+    ``rounds`` of each comparison, and the seconds of a turn in it, ``turn_s``; ``seconds`` of each load on a server;
+    number of ``photos`` that are sent, enough that few are enrolled twice; people in the ``gallery`` that is searched
+    by photos; ``faces`` in the largest index; ``growth``, the sizes of gallery at which costs are compared; number of
+    ``starts`` of a server; ``widths``, in pixels, of the photos in which faces are found; ``batches``, the numbers of
+    faces that a device gets at once; number of ``clients`` that send at once while processor time is measured."""
 
     rounds: int
     turn_s: float

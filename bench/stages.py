@@ -55,7 +55,7 @@ def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder
     """
     packages = find_packages(models)
     found = select(packages, DETECTOR)
-    detector_file = locate(found, cache)  # as it came, for OpenCV
+    detector_file = locate(found, cache)  # the file as shipped, which OpenCV reads
     package = select(packages, embedder)
     session = open_embedder(package, cache, "cpu", 1)
     cv2.setNumThreads(1)  # as the server does

@@ -1,4 +1,4 @@
-"""Report, in one line, the settings of this container's environment that the service does not know or can't use."""
+"""Print, in one line, the settings of this container's environment that the service does not know or can't use."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from app.files import PRIVATE, write_new
 
 FOLDER = Path("/run/likeness")
 GROUP = 0o640
-"""Group of the database's container, of the one that creates its role, and of Prometheus's."""
+"""File mode: the group may read, to which the containers of the database, of its role and of Prometheus belong."""
 
 
 def main(folder: Path) -> None:
     password = folder / "database" / "password"
     write_new(password, (os.environ.get("DATABASE_PASSWORD") or secrets.token_urlsafe(32)).encode(), GROUP)
-    (folder / "database" / "pgpass").unlink(missing_ok=True)  # the service was the superuser, up to 0.1.0
+    (folder / "database" / "pgpass").unlink(missing_ok=True)  # from 0.1.0, in which the service was the superuser
     password_file = folder / "service" / "password"
     write_new(password_file, secrets.token_urlsafe(32).encode(), GROUP)
     write_new(folder / "service" / "pgpass", f"*:*:*:*:{password_file.read_text(encoding='utf-8')}\n".encode(), PRIVATE)

@@ -50,7 +50,7 @@ WAITING = """docker() {
     command docker "$@" || [ $? = 3 ]  # 3: some of the photos were refused
 }
 """
-"""A reader continues when `up` ends, but the service may need a few seconds more: wait for it."""
+"""Waits after `up`: a person who follows the page takes a few seconds then, which the service may need."""
 NO_NETWORK = re.compile("NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProtocolError")
 GALLERY = "/v1/galleries/crew"
 OLDEST = (
@@ -434,7 +434,7 @@ def alerts_somebody(trial: Trial) -> str:
             *("--config.file=/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/quick"),
         )
         trial.until("the backup's age is told", lambda: "LikenessBackupOld" in told, 120)
-        # The rule looks at whole minutes: both replicas must be up for one of them.
+        # The alert's rule compares whole minutes, so both replicas have to be up for at least one whole minute.
         both = "max_over_time(count(likeness_ready)[1h:1m]) == 2"
         trial.until("both were there", lambda: bool(asked_of(trial, quick_one, "query", query=both).get("result")), 120)
         trial.docker("stop", trial.replicas()[0])

@@ -99,7 +99,7 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
 
 
 def _shoot(page: Page, name: str) -> None:
-    page.wait_for_timeout(SETTLED_MS)  # the view Today keeps listening, so the network is never idle
+    page.wait_for_timeout(SETTLED_MS)  # the view Today listens for events, so the network never becomes idle
     page.evaluate("document.activeElement?.blur()")
     path = PICTURES / f"{name}.webp"
     with Image.open(io.BytesIO(page.screenshot())) as picture:

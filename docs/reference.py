@@ -31,7 +31,7 @@ from typer.core import TyperCommand
 
 from app import cli
 
-# Everything that is read from the program.
+# The parts of the program that the pages are written from.
 from app.access.grants import Scope
 from app.api.route import Router
 from app.cli.output import Exit

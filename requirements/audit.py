@@ -2,10 +2,10 @@
 
 The advisories are the index's own (PyPI's JSON, which takes them from OSV), recorded with their date in
 advisories.json, so that a check needs no network. `--renew` reads them anew: at each release, and after constraints.txt
-was changed. Of a version that the index (a mirror that knows the newest) tells no more of, the record stays.
+was changed. If the index no longer has advisories for a version (a mirror may know only the newest), the record stays.
 
-Exit code 1: there are vulnerabilities that ACCEPTED does not explain; 2: constraints.txt was changed since, or the
-index can't be reached.
+Exit code 1: there are vulnerabilities that ACCEPTED does not explain. Exit code 2: constraints.txt was changed after
+the record was made, or the index can't be reached.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pinned() -> dict[str, str]:
 
 
 def fetch(name: str, version: str) -> list[dict[str, Any]] | None:
-    """Return the advisories of a version; None if the index has none for it, as a mirror that knows the newest only."""
+    """Return the advisories of a version; None if the index doesn't know the version, as a mirror may not."""
     for url in (f"{INDEX}/{name}/{version}/json", f"{INDEX}/{name}/json"):
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 (https alone, see INDEX)

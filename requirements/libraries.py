@@ -1,7 +1,8 @@
 """Write gpu-libraries.json: which shared libraries the wheels of gpu.txt hold, and which ones those need.
 
-`.venv/bin/python requirements/libraries.py`. The index must be reached; wheels are read over HTTP, some 1.3 GB; none is
-kept. Of wheels larger than READ_BYTES only names are read: they are NVIDIA's own, and need each other.
+`.venv/bin/python requirements/libraries.py`. It needs the package index: some 1.3 GB of wheels are read over HTTP, and
+not kept. Of wheels larger than READ_BYTES only the libraries' names are read: these are NVIDIA's own, which need only
+each other.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def wheel_of(name: str, version: str) -> tuple[str, int]:
 
 
 def libraries(url: str, size: int) -> dict[str, list[str] | None]:
-    """Return each library in a wheel by its path, with those it needs; None where that was not read."""
+    """Return each library in a wheel by its path, with the libraries that it needs, or None if these were not read."""
     with zipfile.ZipFile(io.BufferedReader(Remote(url, size), PIECE_BYTES)) as wheel:
         found = [entry for entry in wheel.infolist() if re.search(r"\.so(\.\d+)*$", entry.filename)]
         return {entry.filename: needed(wheel.read(entry)) if size <= READ_BYTES else None for entry in found}

@@ -1,4 +1,4 @@
-"""Write the requirement files: `python requirements/write.py UV`. The index must be reached; `uv` reads its hashes."""
+"""Write the requirement files: `python requirements/write.py UV`. It needs the package index, whose hashes uv reads."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ALONE: Mapping[str, tuple[str, ...]] = {
 BUILD = "setuptools>=77"
 """As in pyproject.toml: the project is built with what is installed, so that nothing comes without a hash."""
 NEVER = " ; sys_platform == 'never'"
-"""Marks torch, whose builds the index or a local file decides, and what only torch needs."""
+"""A marker for torch, whose builds the index or a local file decides, and for packages that only torch needs."""
 PYTHON = "3.11.7"
-"""Files are for this version and newer ones."""
+"""The requirement files are for this version of Python and newer ones."""
 HEAD = "# Written by `make hashes` from constraints.txt.\n"
 
 
 def main(uv: str) -> None:
     constraints = PROJECT / "constraints.txt"
-    # torch's builds for CUDA ask for other versions of its libraries than serving does, which decides
+    # torch's builds for CUDA require other versions of CUDA's libraries than serving does: serving decides
     cuda = re.findall(r"^(?:cuda|nvidia)-.*$", constraints.read_text(), re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "overrides.txt"

@@ -37,8 +37,8 @@ class LazyParts(TyperGroup):
         del ctx
         if cmd_name not in PARTS:
             return None
-        # Read when torch loads OpenMP: threads that spin while they wait make training three times slower on a machine
-        # that also does other work.
+        # OpenMP reads this when torch loads it. By default its threads spin while they wait, which makes training three
+        # times slower on a machine that also does other work.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         module, attribute, _ = PARTS[cmd_name]
         part: Any = getattr(importlib.import_module(f"training.{module}"), attribute)

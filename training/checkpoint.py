@@ -45,7 +45,7 @@ class Checkpoint:
 def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Write `path` (.pt) and its JSON; a crash leaves either the old files or the new ones.
 
-    The JSON comes first: a checkpoint exists once its `.pt` does.
+    The JSON is written first, so that a checkpoint with a `.pt` is always complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
@@ -53,7 +53,7 @@ def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None
         file.write(text.encode())
     with replacing(
         path, PUBLIC, draft=path.with_name(path.name + ".tmp")
-    ) as file:  # a killed run leaves one draft at most
+    ) as file:  # the draft's name is always the same, so killed runs leave at most one
         torch.save(dict(state), file)
 
 

@@ -91,7 +91,7 @@ def scaled(values: Tensor, factor: float) -> Tensor:
 
 
 def total(values: Tensor) -> Tensor:
-    """Return a number's sum over ranks, on all ranks; the gradient passes unchanged."""
+    """Return the sum of a number over ranks, on every rank; the gradient passes unchanged."""
     result: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 

@@ -57,7 +57,7 @@ PARITY = 1e-5
 FIGURES_FMR = 1e-3
 """The FMR at which variants are compared, by the FNMR that they add."""
 SMALL_SET = 1000
-"""Number of crops up to which a set also measures coarser rates; larger sets have enough pairs for the fine ones."""
+"""Up to this number of crops, coarser rates are measured too; larger sets have enough pairs for the fine rates."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
 
 
@@ -163,7 +163,7 @@ def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dic
 
 
 def parity_crops(count: int) -> Pixels:
-    """Return (count, 112, 112, 3) uint8: smooth colour gradients under noise, always the same."""
+    """Return (count, 112, 112, 3) uint8: smooth colour gradients with noise, always the same."""
     rng = np.random.default_rng(0)
     ramps = np.linspace(0, 255, CROP_SIDE)[None, :, None, None] * rng.random((count, 1, 1, 3))
     ramps = ramps + np.linspace(0, 255, CROP_SIDE)[None, None, :, None] * rng.random((count, 1, 1, 3))
@@ -196,7 +196,7 @@ def _name_batch(model: ModelProto, dimension: int) -> None:
 
 
 def to_fp16(model: ModelProto) -> ModelProto:
-    """Convert the graph to half precision from the first convolution to the last layer with weights; the conversion
+    """Convert the graph to half precision, from the first convolution to the last layer with weights. The conversion
     of pixels, the last normalisation, input and output stay in float32."""
     half: ModelProto = ModelProto.FromString(model.SerializeToString())
     graph = half.graph

@@ -83,7 +83,7 @@ class Embedder(nn.Module):
         return unit
 
 
-# 3. The loss: ArcFace. Each person has a direction. A face's angle to its own person's counts MARGIN radians more.
+# 3. The loss: ArcFace. Each person has a direction. MARGIN is added to the angle between a face and its own person's.
 def arcface(embeddings: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
     """Return the mean loss of unit embeddings (N, D), given the people's directions (C, D) and labels (N,)."""
     cosine = (embeddings @ F.normalize(directions).T).clamp(-1 + 1e-6, 1 - 1e-6)
@@ -92,7 +92,7 @@ def arcface(embeddings: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(SCALE * logits, labels)
 
 
-# 4. Training: draw a batch, mirror half of it, step; the rate falls to zero along a cosine.
+# 4. Training: draw a batch, mirror half of it, step. The learning rate falls to zero along a cosine.
 def train(crops: Tensor, labels: Tensor) -> Embedder:
     people, labels = torch.unique(labels, return_inverse=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"

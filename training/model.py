@@ -53,7 +53,7 @@ class FaceModel(nn.Module):
         self.channels_last = channels_last
         self.register_buffer("resize", area_matrix(input_size, CROP_SIDE), persistent=False)
         if channels_last:
-            # torch's type stubs need a device first; the format alone is the documented call.
+            # This is the call that torch documents, but its type stubs also demand a device.
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ class FaceModel(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """Siamese (``second`` is ``first``) or pseudo-siamese: even positions of a batch through ``first``, odd through
-    ``second``. Batches of K crops of one person in a row put half of each person's crops into each tower."""
+    """Two towers, siamese (``second`` is ``first``) or pseudo-siamese. Even positions of a batch go through ``first``,
+    odd ones through ``second``. If K crops of one person follow each other, half of them go through each tower."""
 
     def __init__(self, first: Tower, second: Tower) -> None:
         super().__init__()
@@ -132,8 +132,8 @@ def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
 
 
 def add_lora(model: nn.Module, config: Model) -> None:
-    """Add the recipe's adapters, if it has some, to every linear layer and convolution with a larger weight matrix than
-    theirs; then nothing else learns. Load the starting weights first, since adapters rename their layers.
+    """Add the recipe's adapters, if it has some, to every linear layer and convolution whose weight matrix is larger
+    than an adapter's. Nothing else learns then. Load the starting weights first, since adapters rename their layers.
 
     Raises InvalidInput (`invalid_recipe`).
     """
@@ -210,7 +210,7 @@ ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 class LowRank(nn.Module):
-    """Adds B·A to (out, …) weights, with B (out, rank) and A (rank, rest); a kernel counts as one matrix."""
+    """Adds B·A to (out, …) weights, with B (out, rank) and A (rank, rest); a kernel is flattened to a matrix."""
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def how_to_serve(folder: Path) -> str:
 
 
 def how_to_measure(folder: Path) -> str:
-    """Return the advice for a package without operating points: it decides nothing until they are measured."""
+    """Return the command that measures the operating points of a package that has none, and why they are needed."""
     name = folder.name
     package = name if folder.parent == MODELS else shlex.quote(str(folder))
     return (

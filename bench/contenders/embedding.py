@@ -58,8 +58,8 @@ def as_shipped(stages: Stages, *, defaults: bool) -> Callable[[Pixels], NDArray[
     """Return a function from a (112, 112, 3) crop to its vector by the package's own file, whose batch size is fixed at
     1.
 
-    It uses ONNX Runtime's `defaults`, or else one thread that doesn't spin, for concurrent callers. Only the weights
-    are removed from the list of inputs, because ONNX Runtime would ask for them.
+    It uses ONNX Runtime's `defaults`, or else one thread that doesn't spin, for concurrent callers. The file is
+    changed only in one way: weights are removed from its list of inputs, because ONNX Runtime would ask for them.
     """
     model = onnx.load(str(locate(stages.package, stages.cache)))
     keep_data_inputs(model)

@@ -54,7 +54,7 @@ def faiss_flat(vectors: Vectors) -> faiss.IndexFlatIP:
 
 
 def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int]:
-    """Search by FAISS's flat index, the whole batch by BLAS on all cores: the raw limit."""
+    """Search by FAISS's flat index: the whole batch at once, by BLAS on all cores. This is the raw limit."""
 
     def run() -> int:
         before = faiss.cvar.distance_compute_blas_threshold, faiss.omp_get_max_threads()
@@ -69,7 +69,8 @@ def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int
 
 
 def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.int64]:
-    """Return the (Q, LIMIT) rows with the highest inner products in float64 among FAISS's best, highest first."""
+    """Return the (Q, LIMIT) rows with the highest inner products, highest first. FAISS finds more than that many, which
+    are compared in float64."""
     _, rows = faiss_flat(vectors).search(queries, 4 * LIMIT)
     scores = np.einsum("qkd,qd->qk", vectors[rows].astype(np.float64), queries.astype(np.float64))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :LIMIT]

@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def measure(run: Run) -> None:
-    """Measure each way only once, since a GPU is lent for minutes."""
+    """Measure each server only once, since a GPU is often available only for minutes."""
     for name, workers, settings in ways(run.device, cores()):
         run.say(name)
         with run.server(**settings) as server:
@@ -46,7 +46,7 @@ def measure(run: Run) -> None:
 
 
 def ways(device: str, most: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield a name, the photo workers and the settings of each server, for up to ``most`` cores."""
+    """Yield the servers to measure on up to ``most`` cores: name, number of photo workers, and settings of each."""
     for workers in [count for count in WORKERS if count <= most]:
         yield f"CPU, {workers} workers", workers, {"PHOTO_WORKERS": workers}
         if device == "cuda":

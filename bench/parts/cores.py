@@ -1,4 +1,5 @@
-"""Compare one server with a photo worker per core, in turns, with one single server per core, on the same cores."""
+"""Compare one server with a photo worker per core and as many servers with one worker each, in turn on the same
+cores."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def measure(run: Run) -> None:
     available = sorted(os.sched_getaffinity(0))
     for count in counts(len(available)):
         with ExitStack() as stack:
-            with _bound_to(available[:count]):  # servers that start meanwhile inherit this
+            with _bound_to(available[:count]):  # servers that start in this block inherit these cores
                 server = stack.enter_context(run.server(PHOTO_WORKERS=count))
                 several = [stack.enter_context(run.server(PHOTO_WORKERS=1)) for _ in range(count)]
             ways = {ONE: _sent(run, [server], count * CLIENTS_EACH), SEVERAL: _sent(run, several, CLIENTS_EACH)}

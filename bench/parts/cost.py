@@ -1,7 +1,7 @@
-"""Measure the processor time of a request, in turns in this checkout's server, in those of other checkouts
-(`--beside`), and in this one's with other model packages (`--package`).
+"""Measure the processor time of a request: in turn by this checkout's server, by those of other checkouts (`--beside`),
+and by this checkout's with other model packages (`--package`).
 
-Since photos differ more than versions do, every server gets the same requests in a round: as many as the slowest one
+Since photos differ more than versions do, every server gets the same requests in a round: as many as the slowest server
 answered during its warm-up.
 """
 

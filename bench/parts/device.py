@@ -1,5 +1,5 @@
-"""Measure the speed of one device, without a server: faces per second of each embedder by batch size, looks per second
-of the detector by canvas, and (the part `search`) searches if FAISS has a GPU. On the CPU it uses one thread.
+"""Measure the speed of one device, without a server: faces per second of each embedder by batch size, runs per second
+of the detector by size of picture, and searches (the part `search`) if FAISS has a GPU. On the CPU it uses one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PART, SEARCH = "device", "search"
 Precision: TypeAlias = Literal["fp32", "fp16"]
 GPU_DIMENSION = 512
 ALONE = -1
-"""Key, on its lane, of FAISS's index without ours."""
+"""The key, on the GPU's lane, of FAISS's plain index, which no index of ours uses."""
 GPU_QUERIES = 1, 64, 1024
 
 
@@ -53,7 +53,7 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
     model = graph_of(run, package)
     chosen = model if precision == "fp32" else in_half(model)
     crops = {size: many(run.stages.crops, size) for size in run.effort.batches}
-    # one each, since on a GPU a session that changes its shape makes a new plan
+    # a session for each batch size, since on a GPU a session makes a new plan whenever the shape changes
     sessions = {
         size: Session(chosen.SerializeToString(), resolve_device_of(run), 1, shape=crops[size].shape) for size in crops
     }

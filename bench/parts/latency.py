@@ -18,7 +18,8 @@ PART = "latency"
 SHARES = 0.5, 0.8, 0.95
 GOALS = {0.8: Goal(3, at_most=True)}
 LONGER = 4
-"""Length of the open loop, as a multiple of other loads', so that the slowest hundredth has some requests."""
+"""How many times as long as other loads the open loop takes, so that there are some requests in the slowest
+hundredth."""
 MOST_ROUNDS = 3
 
 

@@ -43,7 +43,8 @@ SIZE = {"width": 1280, "height": 860}
 CHROMIUM = "chromium", "chromium-browser", "google-chrome"
 
 FIRST_SHOWN = "the first view is shown"
-# Notes when the first view is drawn, since nobody waits for later fetches. Polling the page would give it more work.
+# This script notes when the first view is drawn; nobody waits for what is fetched later. The bench does not poll the
+# page, which would give it more work.
 _BEGIN = f"""
 performance.setResourceTimingBufferSize(100000);
 new MutationObserver((_, watching) => {{
@@ -66,7 +67,7 @@ _FIRST = """() => {
     elements: document.querySelectorAll("*").length,
   };
 }"""
-# Does a step, and returns the time until its result was drawn.
+# This script does a step, and returns the time until its result was drawn.
 _STEP = """async () => {{
   const before = performance.getEntriesByType("resource").length;
   const begin = performance.now();
@@ -77,7 +78,7 @@ _STEP = """async () => {{
   }}
   return {{ ms: performance.now() - begin, before }};
 }}"""
-# Returns what was fetched since, after a while without fetches.
+# This script waits until nothing has been fetched for a while, and returns what was fetched.
 _FETCHED = """async (before) => {
   for (let seen = -1; ; ) {
     const found = performance.getEntriesByType("resource").slice(before);

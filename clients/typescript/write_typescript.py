@@ -1,7 +1,8 @@
 """Write the TypeScript client from the server's OpenAPI document: `python clients/typescript/write_typescript.py`.
 
-A method's parameters, their names, types and descriptions are the declarations' own, as in the Python client, whose
-reading of the document this module shares. A test holds the written files to what it would write now.
+A method has the parameters of its operation, with the names, types and descriptions of the document, as in the Python
+client, whose code for reading the document this module uses. A test compares the files with what this module would
+write now.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _reached(schemas: Mapping[str, Schema], names: set[str]) -> set[str]:
 
 
 def _declaration(name: str, schema: Schema) -> str:
-    """Return an interface, or for a closed set a union, which any other text fits: a newer server may know more."""
+    """Return an interface, or for a closed set a union that also accepts any other text: a newer server may have more
+    values."""
     comment = _comment(schema.get("description", ""), "")
     if "properties" not in schema:
         more = " | (string & {})" if "enum" in schema else ""
@@ -166,7 +168,7 @@ def _qualified(kind: str) -> str:
 
 
 def _variable(name: str) -> str:
-    """Return the name of a parameter: no word that JavaScript keeps for itself."""
+    """Return the name of a parameter, changed if it is a reserved word of JavaScript."""
     return f"{_camel(name)}Id" if name in RESERVED else _camel(name)
 
 

@@ -60,8 +60,8 @@ def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> 
 def precision_on(device: torch.device) -> Precision:
     """Return fp16 on a GPU, bf16 on a CPU with AMX (SFace: 1.5 times fp32's speed), else fp32.
 
-    On a GPU, bf16 is not offered: on an H100 (cuDNN 9.19), the gradient of a depthwise convolution took longer in bf16
-    than the whole rest of the step.
+    bf16 is not used on a GPU: on an H100 (cuDNN 9.19), the gradient of a depthwise convolution took longer in bf16 than
+    the whole rest of the step.
     """
     if device.type == "cuda":
         return "fp16"
@@ -81,7 +81,8 @@ def recipe_of(photos: list[str], package: str, device: torch.device, **sections:
 
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
-"""Changes that teacher and student share, before the conditions: blended, slightly turned and moved, other light."""
+"""The changes that teacher and student share, before the conditions: crops are blended, slightly turned and moved, and
+relit."""
 console = Console(stderr=True)
 
 

@@ -1,9 +1,10 @@
 """Make narrower copies of a MobileNet: choose the channels to keep, and fit weights that make up for the others.
 
-A pointwise convolution reads the channels of the depthwise one before it. They are chosen one by one: each time the one
-that explains most of the pointwise convolution's remaining error (orthogonal matching on its outputs). Least squares
-then fit its weights to the teacher's outputs, from the inputs that the narrower layers before it compute. This is
-channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with their greedy variant's choice.
+A pointwise convolution reads the channels of the depthwise convolution before it. These are chosen one by one: each
+time the channel that explains most of the pointwise convolution's remaining error (orthogonal matching on its outputs).
+Then its weights are fitted to the teacher's outputs by least squares, from the inputs that the narrower layers before
+it compute. This is channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with the choice of their greedy
+variant.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from training.backbones.mobilenet import MobileNet
 
 SAMPLES = 40_000
-"""Number of places (image, y, x) for a layer's statistics, far more than a layer has channels."""
+"""Number of places (image, y, x) at which a layer's statistics are computed: far more than a layer has channels."""
 RIDGE = 1e-4
 """Share of the mean variance added to the normal equations' diagonal."""
 
@@ -104,18 +105,18 @@ def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list
             sample = _sampled(x, _places(x, number))
             weight = convolution.weight[:, :, 0, 0].double()
             gram = torch.cov(sample)
-            # So that all outputs have the same weight.
+            # Scale every output to variance 1, so that all outputs count equally.
             weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]
             kept.append(choose(weight, gram, widths[len(kept)]))
         x = layer(x)
-    sample = x.double().flatten(2).mean(2).T  # the head reads whole maps, which are represented by their means
+    sample = x.double().flatten(2).mean(2).T  # the head reads whole maps: each map's mean stands for it
     columns = teacher.head.linear.weight.double().reshape(-1, x.shape[1], x.shape[2] * x.shape[3]).sum(2)
     kept.append(choose(columns, torch.cov(sample), widths[-1]))
     return kept
 
 
 def _fit_head(narrow: MobileNet, teacher: MobileNet, mine: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
-    """Copy the teacher's columns of the kept channels into the last layers; there are too many to fit them."""
+    """Copy the teacher's columns of the kept channels into the last layers, which have too many weights to fit."""
     head, source = narrow.head, teacher.head
     _take_norm(head.norm, source.norm, list(kept))
     weight = source.linear.weight.reshape(source.linear.out_features, theirs.shape[1], -1)[:, list(kept)]

@@ -31,7 +31,8 @@ from training.run.distributed import choose_device
 from training.terminal import told
 
 HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"
-"""Takes about a third of SFace's time on a CPU. Chosen by time alone: narrowest where maps are largest."""
+"""Channel counts with which a network takes about a third of SFace's time on a CPU. They were chosen by time only: the
+layers with the largest maps are the narrowest."""
 SHARED = (3, 5, 8, 11, 12)
 """Blocks after which student and teacher share their maps: the ends of the stages."""
 MAPS_UNTIL = 0.5
@@ -109,7 +110,7 @@ def load_mobilenet(package: Package) -> MobileNet:
 
 @torch.no_grad()
 def pixel_range(model: ImportedModel) -> float:
-    """Return the first convolution's input for the brightest pixel; for the darkest it must be the negative.
+    """Return the first convolution's input for the brightest pixel. For the darkest pixel it must be minus this value.
 
     Raises Unusable (`not_a_mobilenet`).
     """

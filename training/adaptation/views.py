@@ -126,7 +126,7 @@ FOR: Mapping[str, Mapping[str, Any]] = {
 evaluation's."""
 PLAIN = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0)
 VARIANTS = 64
-"""Number of masks, and of pairs of glasses, which are drawn only once."""
+"""Number of different masks, and of pairs of glasses; they are drawn only once."""
 
 
 def conditions_for(names: Sequence[str]) -> ConditionConfig:
@@ -256,9 +256,9 @@ class Views:
     def small_file(
         self, x: Tensor, sides: Tensor, quality: Tensor, pressed: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Shrink crops to (B,) `sides` pixels, compress them there as JPEG of (B,) `quality` where `pressed`, enlarge
-        them."""
-        small = self._separable(x, self._resize[0][sides])  # in the upper left corner; the rest repeats the edge
+        """Shrink crops to (B,) `sides` pixels, compress those that are `pressed` as JPEG of (B,) `quality`, and enlarge
+        all of them."""
+        small = self._separable(x, self._resize[0][sides])  # the small crop is in the upper left corner, edges repeated
         files = torch.where(pressed, self.jpeg(small.clamp(0, 255).round(), quality), small)
         way = torch.where(uniform(generator, 0, 1, len(x)) < 0.7, 1, 2)
         return self._separable(files, self._resize[way, sides])

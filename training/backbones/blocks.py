@@ -33,7 +33,7 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractC
 
 @contextmanager
 def _held_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep recomputation from updating the running statistics a second time."""
+    """Hold the running statistics for the block, so that recomputation doesn't update them a second time."""
     layers = [layer for layer in block.modules() if isinstance(layer, _BatchNorm)]
     kept = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
     for layer in layers:

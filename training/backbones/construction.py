@@ -27,7 +27,7 @@ class Construction:
 
     def __init__(self, model: ModelProto) -> None:
         self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        # Also infers the shapes of computed values.
+        # With `data_prop`, ONNX also infers the shapes of computed values.
         self._shapes = known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True))
         self._values: dict[str, Value] = {}
         self.root = nn.Module()
@@ -118,7 +118,7 @@ def integers(array: Array) -> list[int]:
 def padded(
     graph: Construction, node: NodeProto, source: Value, kernel: Sequence[int], fill: float
 ) -> tuple[Value, tuple[int, ...]]:
-    """Return the source and the padding that the layer must add; uneven padding is added to the source here."""
+    """Return the source and the padding that the layer must add. Uneven padding is added to the source right here."""
     dimensions = len(kernel)
     pads = list(attribute(node, "pads", [0] * (2 * dimensions)))
     automatic = attribute(node, "auto_pad", "NOTSET")

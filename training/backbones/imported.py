@@ -34,17 +34,17 @@ PIXEL_CENTRE = 127.5
 
 
 class ImportedModel(nn.Module):
-    """Embeds (B, 112, 112, 3) uint8 RGB crops as (B, D), normalised only if the graph does it.
+    """Embeds (B, 112, 112, 3) uint8 RGB crops as (B, D) vectors, which have length 1 only if the graph normalises them.
 
-    `backbone` is the network itself, with the ONNX file's input. With `channels_last`, a network of NCHW pixels runs in
-    that memory format.
+    `backbone` is the network itself, with the ONNX file's input. With `channels_last`, a network that takes NCHW pixels
+    keeps them in torch's memory format of this name.
     """
 
     mean: Tensor
     std: Tensor
     rows: Tensor
     columns: Tensor
-    """Resamples columns to the form's cutout, if it has one."""
+    """If the form has a cutout, `rows` and `columns` are the matrices that resample a crop to it."""
 
     def __init__(self, backbone: nn.Module, form: SourceInput, *, channels_last: bool = False) -> None:
         super().__init__()

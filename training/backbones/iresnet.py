@@ -69,7 +69,8 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels * pixels, dim)
         self.features = nn.BatchNorm1d(dim)
-        self.features.weight.requires_grad_(False)  # the losses own the scale; a learned one could shrink dimensions
+        # The losses scale the embedding. A learned scale here could shrink some of its dimensions.
+        self.features.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.features(self.linear(torch.flatten(self.dropout(self.norm(x)), 1)))

@@ -56,7 +56,7 @@ class MobileNet(nn.Module):
 
 def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     """Return a MobileNet with an imported network's weights, for pixels in [-1, 1]. The network must be 27 times
-    convolution, BN, PReLU, then BN, linear, BN. `scale`: the imported network's input where the MobileNet's is 1.
+    convolution, BN, PReLU, then BN, linear, BN. `scale` is the imported network's input for a pixel that is 1 here.
 
     Raises ValueError if the layers differ.
     """
@@ -77,7 +77,7 @@ def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
             target.load_state_dict(source.state_dict())
             if isinstance(target, nn.BatchNorm1d | nn.BatchNorm2d):
                 target.eps = source.eps  # type: ignore[assignment]  # a number, as both are alike
-    except RuntimeError as error:  # other shapes, or a convolution with a bias
+    except RuntimeError as error:  # the weights have other shapes, or a convolution has a bias
         raise ValueError(f"The network's weights are not those of a MobileNet: {error}") from error
     with torch.no_grad():
         made.stem[0].weight.mul_(scale)  # type: ignore[operator]  # a convolution

@@ -70,7 +70,7 @@ def _tensor(array: Array) -> Tensor:
 
 
 def batch_normalisation(graph: Construction, node: NodeProto) -> Value:
-    """BatchNormalization over axis 1 of (B, C), (B, C, L) or (B, C, H, W)."""
+    """Build BatchNormalization over axis 1 of (B, C), (B, C, L) or (B, C, H, W)."""
     scale, shift, mean, variance = (constant_input(graph, node, place) for place in range(1, 5))
     epsilon, keep = float(attribute(node, "epsilon", 1e-5)), float(attribute(node, "momentum", 0.9))
     shape = graph.shape(node.input[0])
@@ -123,7 +123,7 @@ def matrix_product(graph: Construction, node: NodeProto) -> Value:
 
 
 def layer_normalisation(graph: Construction, node: NodeProto) -> Value:
-    """LayerNormalization over the axes from `axis` on."""
+    """Build LayerNormalization over the axes from `axis` on."""
     scale, shift = constant_input(graph, node, 1), optional_constant(graph, node, 2)
     layer = nn.LayerNorm(scale.shape, eps=float(attribute(node, "epsilon", 1e-5)), bias=shift is not None)
     _fill(layer, weight=scale, bias=shift)
@@ -181,7 +181,7 @@ def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def concatenation(graph: Construction, node: NodeProto) -> Value:
-    """Concat along an axis."""
+    """Build Concat along an axis."""
     return graph.call(torch.cat, [graph.value(name) for name in node.input], dim=int(attribute(node, "axis")))
 
 
@@ -195,7 +195,7 @@ def split(graph: Construction, node: NodeProto) -> Value:
 
 
 def slicing(graph: Construction, node: NodeProto) -> Value:
-    """Slice with constant bounds."""
+    """Build Slice with constant bounds."""
     starts, ends = (integers(constant_input(graph, node, place)) for place in (1, 2))
     axes, steps = (optional_constant(graph, node, place) for place in (3, 4))
     given = list(range(len(starts))) if axes is None else integers(axes)
@@ -215,7 +215,7 @@ def sliced(x: Tensor, cuts: Sequence[tuple[int, int, int, int]]) -> Tensor:
 
 
 def gather(graph: Construction, node: NodeProto) -> Value:
-    """Gather along an axis."""
+    """Build Gather along an axis."""
     axis, places = int(attribute(node, "axis", 0)), graph.constant(node.input[1])
     source = graph.value(node.input[0])
     if places is not None and places.ndim == 0:
@@ -231,7 +231,7 @@ def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
 
 
 def cast(graph: Construction, node: NodeProto) -> Value:
-    """Build Cast to a type that both NumPy and torch have."""
+    """Build Cast, if the target type exists in both NumPy and torch."""
     kind = int(attribute(node, "to"))
     try:
         dtype = torch.from_numpy(np.empty(0, helper.tensor_dtype_to_np_dtype(kind))).dtype
@@ -432,5 +432,5 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "Dropout": identity,
     }
 )
-"""Every operator that can be imported. Nodes with only constant inputs, such as DequantizeLinear of weights, are
-computed before."""
+"""Every operator that can be imported. Nodes with only constant inputs, such as DequantizeLinear of weights, need no
+builder: they are computed before."""

@@ -22,8 +22,8 @@ SIZES: dict[str, dict[str, int]] = {
 """Sizes of the transformers, as published with the WebFace42M models."""
 
 DEFAULT_PATCH = 9
-"""Published: 12 x 12 tokens of 9 px, so 108 of the 112 pixels (1.5 and 5.7 GMACs). With 8 px there are 14 x 14 tokens
-of all pixels, at a third more cost."""
+"""The published size: 12 x 12 tokens of 9 px cover 108 of the 112 pixels (1.5 and 5.7 GMACs). With 8 px, 14 x 14 tokens
+cover all pixels, and cost a third more."""
 MLP_RATIO = 4
 INITIAL_STD = 0.02
 

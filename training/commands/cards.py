@@ -35,7 +35,7 @@ from training.terminal import counted, told
 COPIES_ABOVE = 0.99
 """Correlation from which on two grey thumbnails show one photo; one person's photos of different days stay below."""
 BLOCK = 100
-"""Number of photos turned to all angles before the next ones: an interrupted run's result is complete for these."""
+"""Number of photos that are turned to all angles together. An interrupted run's result is complete for its blocks."""
 SAME_ABOVE, DOUBT_ABOVE = 0.75, 0.6
 """Scores of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of pairs of
 children up to 3 years, who are surely different, many reach 0.6 and few 0.75."""
@@ -269,7 +269,7 @@ def _write_turned(
 
 
 def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
-    """Return (N,) True for each photo that is a near copy of an earlier one."""
+    """Return (N,) bool: whether each photo is a near copy of an earlier one."""
     if above > 1:
         return np.zeros(len(made.names), bool)
     small = np.zeros((len(made.names), THUMBNAIL**2), np.float32)
@@ -292,6 +292,6 @@ def _rows(labels: GroupLabels, made: Templates, used: NDArray[np.bool_], least: 
 
 
 def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Return the groups that are not part of another one. Comparing everybody with everybody would take longer than
-    these groups together."""
+    """Return the groups that are not part of another group. Comparing all people with each other would take longer than
+    comparing the people within each of these groups."""
     return {name: members for name, members in rows.items() if "/" not in name and name != EVERYBODY}

@@ -26,10 +26,10 @@ from training.packages import CACHE, MODELS, find_package
 from training.terminal import counted, told
 
 SHOWN = 10
-"""Rows shown of each table; the JSON has all."""
+"""Number of rows shown of each table; the JSON has all rows."""
 FPIR = 0.05
-"""Share of people found in the other set by mistake. Dropping too many costs little, and a stricter threshold would
-miss half of the shared people if pictures vary as much as celebrities'."""
+"""Share of people who are found in the other set by mistake. Dropping too many people does little harm. A stricter
+threshold would miss half of the shared people if their pictures vary as much as those of celebrities."""
 
 app = typer.Typer(
     help="Align, check and compare sets of photos and crops.",

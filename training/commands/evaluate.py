@@ -238,7 +238,7 @@ def operating_points(
 def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
 
-    If ``new`` is the default, no other one stays it; an only calibration is always the default.
+    If ``new`` is the default, the others no longer are. A calibration without others is always the default.
     """
     new = manifest.bind(new)
     others = [calibration for calibration in manifest.calibrations if calibration.name != new.name]
@@ -247,7 +247,7 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     elif not any(calibration.default for calibration in others):
         new = new.model_copy(update={"default": True})
     calibrations = tuple(sorted([*others, new], key=lambda calibration: calibration.name))
-    # Validate again, since model_copy checks nothing.
+    # model_copy doesn't validate, so validate here.
     return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())
 
 

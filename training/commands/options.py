@@ -30,7 +30,7 @@ CACHE = Path("data/cache")
 
 
 PairProtocol: TypeAlias = Literal["auto", "lfw", "plain"]
-"""How accuracy is computed: over the list's folds (or folds made here), or without folds."""
+"""How accuracy is computed: over the list's folds (`lfw` makes folds if the list has none), or without folds."""
 
 
 IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
@@ -98,8 +98,8 @@ class TemplateOptions:
 def with_template_options(
     *without: str,
 ) -> Callable[[Callable[Concatenate[TemplateOptions, Arguments], None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of TemplateOptions, passed as one object, its first argument.
-    Options named in ``without`` are not offered, and keep their defaults."""
+    """Return a decorator that gives a command the options of TemplateOptions; the command gets them as its first
+    argument. Options named in ``without`` are not offered, and keep their defaults."""
     shared = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for option in inspect.signature(TemplateOptions, eval_str=True).parameters.values()
@@ -193,7 +193,7 @@ def photos_and_pairs(images: Path | None, lists: Sequence[Path], pack: Path | No
 
 
 def _joined(lists: Sequence[PairList]) -> PairList:
-    """Join several lists into one; their folds follow each other."""
+    """Join several lists of pairs into one; the folds of each list are numbered after those of the list before."""
     if len(lists) == 1:
         return lists[0]
     together, start = [], 0
@@ -204,7 +204,8 @@ def _joined(lists: Sequence[PairList]) -> PairList:
 
 
 def fold_of_each_pair(listed: PairList, protocol: PairProtocol, folds: int) -> Ints | None:
-    """Return each pair's fold, None without folds; pairs of a list without folds are assigned in turn."""
+    """Return each pair's fold, or None if accuracy is computed without folds. If folds are wanted but the list has
+    none, its pairs are assigned to ``folds`` folds in turn."""
     if protocol == "plain" or (protocol == "auto" and listed.folds == 1):
         return None
     return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds

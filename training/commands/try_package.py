@@ -28,8 +28,8 @@ from training.service import becomes_ready, environment, reserved_port, spawned
 from training.terminal import told
 
 FIRST = 2_000_000
-"""Number of the first drawn person. The demo's recipe trains on numbers from 0 on, and is measured on those from
-1,000,000 on."""
+"""Number of the first drawn person. The demo's recipe trains on people numbered from 0, and is measured on people
+numbered from 1,000,000."""
 ENROLLED, SEARCHED = 3, 2
 """Number of photos of each person."""
 BORDER = 24
@@ -125,8 +125,8 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 
 @contextmanager
 def served(name: str, models: Path, folder: Path) -> Iterator[Client]:
-    """Run a server on the package for the block and yield a client with the admin key; its data folder is in
-    ``folder``. Raises Unusable if there is no such package, or it doesn't start."""
+    """Run a server with the package for the block and yield a client with the admin key. The server's data folder is in
+    ``folder``. Raises Unusable if there is no such package, or the server doesn't start."""
     find_package(name, models)
     data, log = folder / "data", folder / "server.log"
     with (

@@ -46,7 +46,7 @@ class Augment:
         self.config = config
 
     def __call__(self, crop: Pixels, random: Random) -> Pixels:
-        # always one draw per change, so that no change affects another's draw
+        # every change draws once, whether it is made or not, so that no change affects another's draw
         lots = random.random(len(CHANGES))
         for (name, change), lot in zip(CHANGES.items(), lots, strict=True):
             if lot < getattr(self.config, name):

@@ -25,7 +25,7 @@ JPEG_START = b"\xff\xd8\xff"
 HEAD = 4096
 """Number of a JPEG's first bytes to search for NOTES."""
 NOTES = (b"Exif\0", b"ICC_PROFILE", b"Adobe")
-"""A JPEG with one of these may be turned, or in other colours than sRGB."""
+"""If a JPEG has one of these markers, it may be turned, or in other colours than sRGB."""
 
 
 def decode_crop(data: bytes) -> Pixels:
@@ -38,7 +38,7 @@ def decode_crop(data: bytes) -> Pixels:
         with suppress(ValueError, LookupError):  # `decode` says what is wrong
             height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=True)
             check_size(width, height, Limits())
-            pixels = decode_jpeg(data, width, height)  # takes half as long as if Pillow reads the head
+            pixels = decode_jpeg(data, width, height)  # half the time of `decode`, in which Pillow reads the header
     if pixels is None:
         pixels = decode(data, Limits()).pixels.copy()
     height, width = pixels.shape[:2]

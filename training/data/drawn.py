@@ -176,7 +176,7 @@ class View(Drawn):
     gaze: Annotated[NDArray[np.float64], lambda random: random.uniform(-1, 1, 2) * [2.2, 0.8]]
     brow: Annotated[float, near(0, 1.0)]
     light: Annotated[NDArray[np.float64], lambda random: random.normal(0, 1, 3) * [1, 0.7, 0.3] + [0, -0.35, 1]]
-    """(3,) towards the lamp."""
+    """(3,) direction towards the lamp."""
     contrast: Annotated[float, even(0.1, 0.75)]
     exposure: Annotated[float, near(1.0, 0.16)]
     tint: Annotated[NDArray[np.float64], lambda random: 1 + np.clip(random.normal(0, 0.06, 3), -0.15, 0.15)]
@@ -239,8 +239,8 @@ class ProceduralFaces(FaceSet):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A polygon or line in head coordinates, (N, 3). ``width`` 0 fills it; all ``soft`` ones are blurred together; a
-    ``flat`` one belongs to the outline, which shifts and scales with the head but does not turn."""
+    """A polygon or line in head coordinates, (N, 3). A ``width`` of 0 fills it. All ``soft`` parts are blurred
+    together. A ``flat`` part belongs to the outline, which shifts and scales with the head but does not turn."""
 
     points: Points
     colour: Colour
@@ -342,7 +342,7 @@ def _eyes(person: Person, view: View) -> list[_Part]:
         for radius, colour in ((person.iris_radius, person.iris), (person.iris_radius * 0.45, (14.0, 12.0, 12.0))):
             ring = _RING * radius + view.gaze
             top, bottom = (np.interp(ring[:, 0], lid[:, 0], lid[:, 1]) for lid in (upper, lower))
-            ring[:, 1] = np.clip(ring[:, 1], top, bottom)  # the iris goes under the lids
+            ring[:, 1] = np.clip(ring[:, 1], top, bottom)  # the lids cover the iris's upper and lower ends
             parts.append(_Part(_on_head(person, ring + centre), colour))
         parts.append(_Part(_on_head(person, upper + centre), mix(person.skin, DARK, 0.75), 1.3, closed=False))
         x = _SPAN * person.brow_length

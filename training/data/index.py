@@ -33,7 +33,7 @@ COLUMNS = ("labels", "file", "offset", "size")
 FACTS = "index.json"
 FETCHED_AT_ONCE = 2
 MOST_DAMAGED = 0.01
-"""Share of damaged images from which on a run ends, since that many mean a broken copy of the set."""
+"""A run ends if a larger share of its images is damaged: the copy of the set is then probably broken."""
 
 
 class IndexedFaces(FaceSet):
@@ -99,7 +99,7 @@ class IndexedFaces(FaceSet):
         return self.folder.name
 
     def stamp(self) -> str:
-        """Return a text that changes if any image does; checks every file if each image has its own."""
+        """Return a text that changes if any image does. If each image is a file of its own, every file is checked."""
         digest = hashlib.sha256(self.folder.name.encode())
         if self._kind == "path":
             for name in self._names:
@@ -181,7 +181,7 @@ def put_in_place(made: Path, folder: Path) -> None:
 
 
 def index_key(listing: Listing) -> str:
-    """Return 16 hex digits that change if the set's files do, by their names, sizes and times."""
+    """Return 16 hex digits that change if a name, size or time of one of the set's files changes."""
     digest = hashlib.sha256(f"{FORMAT} {listing.kind}".encode())
     for path in listing.watched():
         facts = f"{path} {remote.stamp(path)}" if isinstance(path, str) else f"{path.resolve()} {_stamp(path)}"
@@ -199,7 +199,7 @@ def _stamp(path: Path) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked worker, which has a copy of the set
+    if os.getpid() == owner:  # a forked worker has a copy of the set, and must not delete the index
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -26,7 +26,7 @@ from training.data.sampler import BatchSampler
 AHEAD = 4
 """Number of batches that each worker prepares ahead."""
 MOST_WORKERS = 8
-"""Maximum default number of a rank's worker processes: more don't decode crops faster."""
+"""Maximum of the default number of a rank's worker processes: more processes don't decode crops faster."""
 Augmenter: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 """Takes a (112, 112, 3) uint8 RGB crop and its own generator, and returns the crop to train on, of the same shape."""
 
@@ -78,13 +78,13 @@ class BatchSource(Dataset[Batch]):
         bits = np.random.Philox(np.random.SeedSequence((self.seed, key.epoch)))
         rng, state = np.random.Generator(bits), bits.state
         for slot, index in enumerate(key.indices):
-            # 2^128 numbers per crop; a new generator for each would take half as long as decoding the crop
+            # Each crop gets 2^128 numbers of one generator. Making a new one takes half as long as decoding the crop.
             state["state"]["counter"][:] = 0, 0, key.start + slot, 0
             bits.state = state
             mirrored[slot] = rng.random() < 0.5
             crop = self.crops.pixels[int(self.crops.rows[index])]
             if mirrored[slot]:
-                crop = np.asarray(cv2.flip(crop, 1), np.uint8)  # copying a reversed view takes thirty times as long
+                crop = np.asarray(cv2.flip(crop, 1), np.uint8)  # thirty times as fast as copying crop[:, ::-1]
             images[slot] = crop if self.augment is None else self.augment(crop, rng)
         indices = np.asarray(key.indices, np.int64)
         labels = torch.from_numpy(self.crops.labels[indices])

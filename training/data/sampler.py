@@ -217,7 +217,7 @@ class ShardSampler(BatchSampler):
         begun = np.flatnonzero((begins >= index * self.batch_size) & (begins < (index + 1) * self.batch_size))
         for ahead in order[self.together :][begun[begun < len(order) - self.together]].tolist():
             self.fetch(int(self.numbers[ahead]))
-        drawn = np.searchsorted(ends, places, side="right")  # position of the shard in the order
+        drawn = np.searchsorted(ends, places, side="right")  # the position of each place's shard in the shuffled order
         chosen: NDArray[np.intp] = places - begins[drawn] + self.starts[order[drawn]]
         return chosen
 
@@ -240,7 +240,7 @@ class MixedSampler(BatchSampler):
         self.places = [np.flatnonzero(groups == group) for group in range(len(shares))]
         self.shares, self.largest = shares, int(np.argmax(shares))
         require(all(len(places) for places in self.places), "a source has no images left")
-        # Every other group's rounding may take one more than its share; the largest group's rest must not be negative
+        # Rounding may give each other group one crop more than its share; what is left for the largest must not be < 0.
         fits = batch_size * max(shares) >= len(shares) - 2
         require(fits, f"a batch of {batch_size} is too small for {len(shares)} sources")
         self.size = len(groups)

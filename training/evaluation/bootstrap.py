@@ -26,8 +26,8 @@ ROUNDS = 1000
 def equal_error_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the two people of each
-    pair."""
+    """Return the interval of `metrics.equal_error_rate`. ``people`` (P, 2) are the numbers, from 0, of each pair's two
+    people."""
     ascending, is_mated, sides = _ascending(scores, mated, people)
     value = metrics.equal_error_rate(ascending[is_mated], ascending[~is_mated])
     first = np.flatnonzero(np.append(True, ascending[1:] > ascending[:-1]))
@@ -56,7 +56,7 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
 def match_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, fmr: float, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round. Arrays are as for
+    """Return the interval of 1 − FNMR at ``fmr``; the threshold is found again in every round. The arrays are those of
     `equal_error_rate_interval`."""
     descending, is_mated, sides = (values[::-1] for values in _ascending(scores, mated, people))
     value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(descending[~is_mated], fmr), descending[is_mated])
@@ -167,9 +167,9 @@ def found_samples(
 
 
 def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
-    """Return the interval of a share of ``trials`` people. If all or none of them are counted, all rounds are the same,
-    though other people might differ; then the far end is Wilson's. Without trials the value is NaN, and the interval 0
-    to 1."""
+    """Return the interval of a share of ``trials`` people. If the share is 0 or 1, all rounds are the same although
+    other people might differ, so the interval's other end is Wilson's. Without trials the value is NaN, and the
+    interval 0 to 1."""
     if trials == 0:
         return wilson(0, 0)
     interval = percentile_interval(value, samples)

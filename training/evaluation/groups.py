@@ -38,7 +38,7 @@ AGES = (
     (59, "adults-18-59"),
     (199, "adults-60-plus"),
 )
-"""The last year of each age group."""
+"""Each age group with its last year of age."""
 UTKFACE = re.compile(r"(\d{1,3})_([01])_([0-4])_")
 SEXES = ("male", "female")
 ETHNIC_GROUPS = ("white", "black", "asian", "indian", None)
@@ -58,7 +58,7 @@ class GroupLabels:
 
 
 def utkface(photo: str) -> Sequence[str]:
-    """Read ``AGE_SEX_GROUP_TIME``: groups by age, and by age, sex and ethnic group."""
+    """Return the groups of a photo named ``AGE_SEX_GROUP_TIME``: by age, and by age, sex and ethnic group."""
     match = UTKFACE.match(photo.rpartition("/")[2])
     if match is None:
         return ()
@@ -138,7 +138,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """How many pairs reached the threshold with the stated rate ``fmr``, and the rate found, with its 95 % interval."""
+    """How many pairs reached the threshold that states the rate ``fmr``, and the rate found, with its 95 % interval."""
 
     fmr: float
     threshold: float

@@ -88,8 +88,8 @@ def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
 
 
 def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
-    """Return `best_threshold` of sorted scores, where rejecting the i-th one gains ``won[i]``: 1 for a non-mated pair,
-    -1 for a mated one, multiplied if a pair counts more than once."""
+    """Return `best_threshold` of sorted scores. Rejecting the i-th gains ``won[i]``: 1 for a non-mated pair, -1 for a
+    mated pair, multiplied if a pair counts more than once."""
     last = np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))
     edges = ascending[last]
     cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
@@ -204,8 +204,8 @@ class Retrieval:
 def retrieval(
     templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
 ) -> Retrieval:
-    """Search with each of (N, D) unit ``templates`` among all others. An image that is alone with its label is in the
-    searched set, but not a probe. Equal scores keep the order of the set. Raises ValueError if no image has a mate."""
+    """Search with each of (N, D) unit ``templates`` among all others. An image whose label no other image has can be
+    found, but is not a probe. Equal scores keep the order of the set. Raises ValueError if no image has a mate."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
     depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))
@@ -226,7 +226,7 @@ def retrieval(
 
 
 def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, depth: int) -> Bools:
-    """Return whether the n-th nearest other image has the same label, (rows, depth) bool."""
+    """Return whether each of the ``depth`` nearest other images has the same label, (rows, depth) bool."""
     scores = templates[rows] @ templates.T
     scores[np.arange(len(rows)), rows] = -np.inf
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -294,8 +294,8 @@ class Discarding:
 
 
 def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
-    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) is that of its faces. A pair has the
-    lower of its two."""
+    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) is that of its faces. A pair's quality
+    is that of its poorer face."""
     lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
     return Discarding(
         threshold=threshold,
@@ -306,7 +306,8 @@ def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discard
 
 
 def verification_figures(vectors: NDArray[np.floating[Any]], labels: Ints, fmr: float) -> dict[str, float]:
-    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and the number of pairs."""
+    """Compare all pairs of (N, D) unit vectors. Return `fnmr` at `fmr`, its `threshold`, `eer`, and the numbers of
+    pairs."""
     scores = vectors @ vectors.T
     rows, columns = np.triu_indices(len(labels), 1)
     alike = labels[rows] == labels[columns]

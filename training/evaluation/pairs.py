@@ -4,9 +4,9 @@ A list's first line is either ``N`` (View 1: N mated pairs, then N non-mated one
 N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mated one ``name1 n1 name2 n2``; columns
 are separated by tabs (or by spaces, if no name contains one). n = 1 means the photo ``name/name_0001.jpg``.
 
-A verification pack (``lfw.bin``, ``cfp_fp.bin`` …) names no people. Images with the same bytes, and the two of a mated
-pair, count as one person, all others as different people. So intervals may be too narrow for a pack with many pairs of
-few people, but not too wide.
+A verification pack (``lfw.bin``, ``cfp_fp.bin`` …) names no people. Two images count as one person if they have the
+same bytes or are a mated pair, else as different people. So intervals may be too narrow for a pack with many pairs of
+few people, but never too wide.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
         _, fpir, missed = np.array(curve_points(curve)).T
         axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
     for at, rate in rates.items():
-        # A bootstrap's interval may not contain its figure.
+        # Error bars can't be negative, but a bootstrap's interval may not contain its figure.
         arms = np.maximum([[rate.value - rate.low], [rate.high - rate.value]], 0)
         axes.errorbar(at, rate.value, arms, fmt="o", color="C1", capsize=3)
     # Without strangers there are no rates.
@@ -124,8 +124,8 @@ def discard(rows: Sequence[Discard], fmr: float, path: Path) -> None:
 
 
 def turned(figures: Sequence[Turned], path: Path) -> None:
-    """Draw, over the angle of turned photos, the share of mated pairs that match, and the matches with strangers as a
-    multiple of the stated rates."""
+    """Draw two figures over the angle of turned photos: the share of mated pairs that match, and how often strangers
+    match, as a multiple of the stated rates."""
     figure, axes = _figure()
     degrees = [row.degrees for row in figures]
     matching = [100 * row.mated_matches / max(1, row.mated) for row in figures]

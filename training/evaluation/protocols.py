@@ -47,10 +47,10 @@ class Verification:
     mated: int
     nonmated: int
     accuracy: FoldAccuracy | None
-    """Accuracy over the folds, each decided by the others' threshold; None if the list has no folds."""
+    """Accuracy over the folds, each decided with the threshold that is best on the others; None without folds."""
     accuracy_interval: Interval | None
     best_accuracy: float
-    """Accuracy at the best threshold for these same pairs, which makes it too high."""
+    """Accuracy at the threshold that is best for these same pairs. So it is too high."""
     equal_error_rate: float
     equal_error_rate_interval: Interval
     match_rates: tuple[MatchRate, ...]
@@ -108,7 +108,7 @@ def verification(
 def match_rates(
     scores: Floats, mated: Bools, people: Ints, fmrs: Sequence[float], *, rounds: int, seed: int
 ) -> tuple[MatchRate, ...]:
-    """Return 1 − FNMR at each FMR that the (P,) scores can measure; ``people`` is (P, 2), numbered from 0."""
+    """Return 1 − FNMR at each FMR for which the (P,) scores suffice; ``people`` (P, 2) are numbered from 0."""
     return tuple(
         MatchRate(
             fmr,

@@ -50,11 +50,11 @@ class Speeds:
         return Spread.of(self.rounds[name] / self.rounds[against])
 
     def against(self, name: str, constant: float) -> Spread:
-        """Return the speed divided by a known one of something that does not take part."""
+        """Return one contender's speed divided by the known speed of something that does not take part."""
         return Spread.of(self.rounds[name] / constant)
 
     def times(self, name: str, factor: float) -> Speeds:
-        """Return the speeds with one contender's items counted in another unit: an item is ``factor`` of these."""
+        """Return the speeds with one contender's items counted in another unit: each item is ``factor`` units."""
         return Speeds({**self.rounds, name: factor * self.rounds[name]})
 
     def best(self, among: Iterable[str]) -> str:
@@ -111,7 +111,8 @@ class Speed:
 def compare_speed(
     sessions: Mapping[str, EmbedderSession], batch: int, *, rounds: int, progress: Callable[[int], None]
 ) -> list[Speed]:
-    """Time every package on the same random crops, `batch` per call; ``progress`` counts turns, with the warm-up's."""
+    """Time every package on the same random crops, `batch` per call. ``progress`` counts turns, those of the warm-up
+    included."""
     crops = np.random.default_rng(0).integers(0, 256, (batch, CROP_SIDE, CROP_SIDE, 3), np.uint8)
 
     def contender(session: EmbedderSession) -> Callable[[], int]:

@@ -110,7 +110,7 @@ def build(
 
 
 def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
-    """Build a class-level loss for only the rows of `table`."""
+    """Build a class-level loss that holds only the rows of `table`, a part of all classes."""
     kind: Any = kind_of(name)
     if not issubclass(kind, ClassLoss):
         check_choice("class-level loss", name, CLASS_LEVEL)

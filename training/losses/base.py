@@ -24,7 +24,7 @@ NORM_FLOOR = 1e-12
 WEIGHT_STD = 0.01
 """Rows start as N(0, 0.01²), as in the released code of ArcFace; after normalisation only the direction matters."""
 ROW_BLOCK = 4096
-"""Class rows are drawn in blocks of this size, each with its own seed: the start doesn't depend on sharding."""
+"""Class rows are drawn in blocks of this size, each with its own seed, so that they don't depend on sharding."""
 HALF_TYPES = (torch.float16, torch.bfloat16)
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -88,7 +88,7 @@ def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim
     if num_classes is None:
         return
     if labels.device.type != "cpu":
-        return  # reading the values would wait for the GPU, which stops by itself at an index out of range
+        return  # reading the values would wait for the GPU, which stops at an index out of range anyway
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= num_classes:
         raise LossError(f"labels must lie in 0…{num_classes - 1}, got {low}…{high}")

@@ -26,7 +26,7 @@ Mode = Literal["none", "easy", "hard", "continuous", "reflect"]
 
 
 def angular_margin(theta: Tensor, cosine: Tensor, m1: float, m2: float | Tensor, mode: Mode) -> Tensor:
-    """cos(m1·θ + m2) while m1·θ + m2 ≤ π; beyond, where it would rise again, what `mode` says.
+    """Return cos(m1·θ + m2) while m1·θ + m2 ≤ π. Beyond π, where the cosine would rise again, `mode` decides.
 
     θ and cos θ are (n,), m2 a number or (n,). With θ* the angle at which m1·θ* + m2 = π:
     none: the formula as it is; easy: plain cos θ wherever cos θ ≤ 0; hard: cos θ − (π−θ*) sin(π−θ*), with a jump at θ*

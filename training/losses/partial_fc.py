@@ -60,7 +60,7 @@ def select_rows(values: Tensor, index: Tensor) -> Tensor:
 
 
 class Shards(Ranks):
-    """The ranks of torch.distributed's default group."""
+    """Exchanges values between the ranks of torch.distributed's default group, which share a table of classes."""
 
     def total(self, values: Tensor) -> Tensor:
         return collectives.total(values)

@@ -1,8 +1,8 @@
 """torch's fused SGD and AdamW, stepping only the rows that a sparse gradient names.
 
 torch's own SGD moves every row at every step, by momentum and weight decay. Here a row that was not drawn keeps its
-value and its state, as if the step had not happened: its history is that of a dense optimiser with only the row's own
-steps. As with torch's fused optimisers, nothing is stepped if `found_inf` is set to 1.
+value and its state, as if the step had not happened. A row ends where a dense optimiser would bring it with only the
+steps in which the row was drawn. As with torch's fused optimisers, nothing is stepped if `found_inf` is set to 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distil from a teacher package: its templates as targets, and the two losses that pull a student towards them."""
+"""Distil from a teacher package: its templates are the targets, and two losses pull a student towards them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Projection(nn.Module):
 
 
 class Teacher:
-    """A package's embedder in ONNX Runtime; with a table of templates, it runs only to make the table."""
+    """A package's embedder in ONNX Runtime. If there is a table of its templates, it runs only to make this table."""
 
     def __init__(self, session: EmbedderSession, table: Vectors | None, rows: np.ndarray, *, mirror_mean: bool) -> None:
         self._session = session
@@ -86,7 +86,7 @@ class Teacher:
 def open_teacher(
     package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
 ) -> Teacher:
-    """Open the teacher for a set; with a `cache` folder, its templates of every crop are made once and kept there."""
+    """Open the teacher for a set. With a `cache` folder, templates of every crop are made once and kept there."""
     from app.models.opening import open_embedder  # noqa: PLC0415  needs onnxruntime, which only a teacher does
 
     session = open_embedder(package, CACHE, device="auto", threads=1)
@@ -97,7 +97,7 @@ def open_teacher(
 def teacher_table(
     session: EmbedderSession, pixels: PixelSource, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
-    """Return templates of every crop and its mirror image, (M, 2, D) float32, kept in `cache`, one file per teacher."""
+    """Return templates of every crop and its mirror image, (M, 2, D) float32. `cache` keeps a file for each teacher."""
     facts = json.dumps([session.package_id, facts_of(pixels)], sort_keys=True)
     key = hashlib.sha256(facts.encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"

@@ -51,7 +51,7 @@ def joined(device: str = "auto") -> Iterator[World]:
     atexit.register(_outlive, dist.group.WORLD)
     try:
         yield World(rank, size, chosen, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        dist.barrier()  # no rank may leave while another works, above all not the first one, which holds the store
+        dist.barrier()  # no rank may leave while another works, least of all the first, which holds the shared store
     finally:
         dist.destroy_process_group()
 

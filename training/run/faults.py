@@ -46,7 +46,8 @@ def _joined(buffers: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VoidCount:
-    """Counts of void steps: all; in a row at the end; the longest row since the last reading; the last void step."""
+    """Counts of void steps: all of them; those in a row at the end; the longest row since the last reading. And the
+    number of the last void step."""
 
     total: int
     in_a_row: int
@@ -82,16 +83,16 @@ class VoidSteps:
 
 
 FALLEN = 0.8
-"""The loss has fallen if it is below this share of the first one logged."""
+"""The loss counts as fallen if it is below this share of the first logged loss."""
 PATIENCE = 5
-"""Number of logs in a row before the alarm."""
+"""Number of logs in a row that must show the problem before the alarm."""
 ALIKE = 0.99
-"""Mean score between a batch's crops from which on all embeddings count as one."""
+"""From this mean score between the crops of a batch on, all embeddings count as alike."""
 
 
 class CollapseAlarm:
-    """Warns if the loss falls while accuracy is 0 (a margin beyond π − m rewards moving away), all embeddings are
-    alike, or embeddings have length zero, which most losses give no gradient.
+    """Warns if the loss falls while accuracy stays 0 (beyond θ = π − m a margin rewards moving away), if all embeddings
+    are alike, or if embeddings have length zero, for which most losses have no gradient.
 
     `observe` returns one warning for each such episode.
     """
@@ -102,8 +103,8 @@ class CollapseAlarm:
         self._in_a_row = {"wrong": 0, "alike": 0, "zero": 0}
 
     def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
-        """Return a warning if the batch shows a new problem. `accuracy`: that of the class-level head in 0…1, None if
-        there is no head; `embeddings` (B, D)."""
+        """Return a warning if the batch shows a new problem. `accuracy` is that of the class-level head, 0…1, or None
+        if there is no head; `embeddings` are (B, D)."""
         self._first = loss if self._first is None else self._first
         unit = F.normalize(embeddings.float())
         count = len(unit)

@@ -44,11 +44,11 @@ class StepGuard:
         self._loss_buffers.put_back()
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor, losses: Sequence[Tensor], number: int) -> Tensor:
-        """Step the optimiser, and return 0. If the gradient's `norm` or one of the `losses` is not finite on any rank,
-        leave everything as it was before step `number`, and return 1."""
+        """Step the optimiser and return 0. If the gradient's `norm` or one of the `losses` is not finite on some rank,
+        leave everything as it was before step `number` and return 1."""
         finite = torch.isfinite(torch.stack([norm, *losses])).all()
         void = collectives.largest((~finite).float())
-        if getattr(optimizer, "_step_supports_amp_scaling", False):  # torch's fused ones, and ours
+        if getattr(optimizer, "_step_supports_amp_scaling", False):  # torch's fused optimisers, and ours
             optimizer.found_inf = void  # type: ignore[attr-defined]  # makes them not step
             optimizer.step()
         elif not bool(void):  # for other optimisers the host has to decide

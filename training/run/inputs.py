@@ -100,7 +100,7 @@ def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[Fac
 
 
 def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choose: Callable[[], Crops]) -> Crops:
-    """Return the crops of a set that the recipe uses, chosen once and then mapped from a file."""
+    """Return the crops of a set that the recipe uses. They are chosen once, and later mapped from a file."""
     drop = Path(recipe.data.drop).read_text("utf-8") if recipe.data.drop else ""
     data, evaluate = recipe.data.model_dump(exclude=NOT_CHOOSING), recipe.evaluate.model_dump()
     facts = json.dumps([FORMAT, faces.key(), part, recipe.seed, data, drop, evaluate], sort_keys=True)
@@ -119,8 +119,8 @@ def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, 
 
 
 def _held_out_share(recipe: Recipe, crops: int) -> float:
-    """Return the share of the people to hold out; by default enough for the number of crops that evaluation uses, if
-    all people had equally many."""
+    """Return the share of the people to hold out. By default it is enough for the crops that evaluation uses, assuming
+    that all people have equally many."""
     if recipe.data.held_out is not None:
         return recipe.data.held_out
     return 0.0 if recipe.evaluate.source else min(MOST_HELD_OUT, recipe.evaluate.max_images / max(1, crops))

@@ -79,7 +79,7 @@ class Reporter:
             )
 
     def evaluated(self, step: int, figures: Mapping[str, float]) -> None:
-        """Log the figures of an evaluation; its time doesn't count against images per second."""
+        """Log the figures of an evaluation. Its time is left out of the images per second."""
         if self._out is None:
             return
         self._write("evaluation", step, figures)
@@ -191,7 +191,7 @@ def draw_run(out: Path) -> Path | None:
 
 
 def _series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Return the steps and values of a figure; those of evaluations are called `evaluation NAME`."""
+    """Return the steps and values of a figure. Names of evaluations' figures begin with `evaluation `."""
     kind, key = ("evaluation", name.removeprefix("evaluation ")) if " " in name else ("train", name)
     points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and key in line]
     return [step for step, _ in points], [value for _, value in points]

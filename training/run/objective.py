@@ -161,8 +161,9 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Return the share of (B, D) embeddings whose own class scores highest without margin, of this rank, or of all
-        ranks if they share the class weights. None without a class-level loss. Collective."""
+        """Return the share of (B, D) embeddings whose own class scores highest without margin; None without a
+        class-level loss. It is of this rank's embeddings, or of all ranks' if they share the class weights.
+        Collective."""
         for term in self._terms():
             if isinstance(term.loss, PartialFC) and term.loss.table.num_classes <= LARGEST_ACCURACY_TABLE:
                 return float(term.loss.accuracy(embeddings, labels))

@@ -54,7 +54,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 class LossScale:
-    """The factor of the loss in fp16: halved by a void step, doubled after GROWTH_STEPS good ones; 1 if not `used`.
+    """The factor of the loss in fp16: halved by a void step, doubled after GROWTH_STEPS good steps; 1 unless `used`.
 
     torch's GradScaler waits for the device at every step; this one doesn't.
     """

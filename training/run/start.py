@@ -51,7 +51,7 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
 
 
 def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) -> None:
-    """Check that `model.fresh` lists the model's weights that the start lacks, and the start's superfluous ones.
+    """Check that `model.fresh` lists the model's weights that the start lacks, and the start's that the model lacks.
 
     Raises InvalidInput (`start_does_not_fit`).
     """
@@ -109,7 +109,7 @@ def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
 def embedded(
     model: nn.Module, crops: Crops, places: NDArray[np.int64], console: Console | None = None
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Yield the places, a few at a time, with the (n, D) templates of their crops, and show progress."""
+    """Yield places in the set, a few at a time, with the (n, D) templates of the crops there; show progress."""
     with counted("embedding the training set", len(places), console) as progress:
         for start in range(0, len(places), EMBEDDED_AT_ONCE):
             part = places[start : start + EMBEDDED_AT_ONCE]

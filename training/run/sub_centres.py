@@ -46,8 +46,8 @@ class Doubts:
 def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
     """Find a run's training images more than ``degrees`` (75 in the paper) from their person's dominant centre.
 
-    Raises InvalidInput (`no_sub_centres`) for a run without a loss that has several centres a class, or for another
-    number of people than it was trained on.
+    Raises InvalidInput (`no_sub_centres`) if no loss of the run has several centres per class, or the data has another
+    number of people than the run was trained on.
     """
     saved = checkpoint.load(checkpoint.resolve(run))
     faces, crops = training_crops(saved.recipe, console)
@@ -69,7 +69,7 @@ def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
 
 
 def _centres(saved: checkpoint.Checkpoint, people: int) -> Tensor:
-    """Return the (C, K, D) class weights of the first loss with several centres a class."""
+    """Return the (C, K, D) class weights of the first loss with several centres per class."""
     weights = (term.get("weight") for term in saved.state["objective"]["terms"])
     several = (weight for weight in weights if weight is not None and weight.ndim == 3 and weight.shape[1] > 1)
     weight = next(several, None)

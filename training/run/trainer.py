@@ -73,7 +73,7 @@ class Material:
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of one step, on the device, so that reading them waits; `embeddings` are the last batch's."""
+    """The results of one step. They are on the device: reading them waits for it. `embeddings` are the last batch's."""
 
     loss: Tensor
     parts: dict[str, Tensor]
@@ -159,7 +159,7 @@ class Trainer:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
-                self._evaluate(report)  # the earlier run ended before its evaluation
+                self._evaluate(report)  # the run was stopped between its last step and the evaluation
             while self.progress.step < last:
                 step = self.progress.step + 1
                 logged = step % recipe.train.log_every == 0 or step == last
@@ -282,7 +282,7 @@ class Trainer:
             raise Unusable(message, code="training_diverged", step=self.progress.step)
 
     def _dump(self, step: int) -> None:
-        """Write the crops of a step, made again exactly, for a person to look at."""
+        """Write the crops of a step into a file, for a person to look at. They are made again exactly as they were."""
         if len(list(self.out.glob("skipped_*.pt"))) >= KEPT_DUMPS * self.world.size:
             return
         count, online = self.recipe.train.accumulate, self.material.online
@@ -315,7 +315,8 @@ class Trainer:
             )
 
     def _evaluate(self, report: Reporter) -> None:
-        """Measure on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
+        """Measure, and keep the checkpoint if it is the best so far: by accuracy on the packs or, without packs, by the
+        FNMR (then EER) on unseen people."""
         if self.material.held_out is None and not self.recipe.evaluate.packs:
             return
         mine = self.evaluate() if self.world.is_first else {}
@@ -470,7 +471,7 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
 
 
 def pack_accuracy(model: nn.Module, pack: VerificationPack, *, flip: bool) -> float:
-    """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold.
+    """Return the mean accuracy over 10 consecutive folds of the pack, each decided by the best threshold of the others.
     With ``flip``, a template is the sum of the image's and its mirror image's; arcface_torch sums unnormalised ones."""
     scores = []
     for start in range(0, len(pack), PAIRS_AT_ONCE):

@@ -20,8 +20,8 @@ IMAGES = "images.bin"
 
 @dataclass(frozen=True, slots=True)
 class ImageBlock:
-    """Some images of a set: for each the person, its name in the set, and its offset and length in bytes in the set's
-    file number ``file``; (n,) int64 each, 0 if ``Kind`` doesn't need them."""
+    """Some images of a set. Each has a person, a name in the set, and an offset and length in bytes within the set's
+    file number ``file``. The numbers are (n,) int64 each, 0 if ``Kind`` doesn't need them."""
 
     people: Sequence[str]
     names: Sequence[str]

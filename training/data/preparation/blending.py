@@ -27,9 +27,10 @@ SHARES = (0.25, 0.75)
 EVEN = 0.5
 """Probability of a constant mixture; otherwise the share varies over the face."""
 PATCHES = 4
-"""A mask or a warp is drawn on a grid of 4 x 4 and enlarged smoothly: about the size of an eye, a mouth, a cheek."""
+"""Masks and warps are drawn on a grid of 4 x 4 and enlarged smoothly: a patch has about the size of an eye, a mouth or
+a cheek."""
 CONTRAST = 6.0
-"""Contrast of a mask: at most places nearly only one of the crops is seen."""
+"""Contrast of a mask: so high that at most places only one of the two crops is visible."""
 WARP_PIXELS = 4.0
 """Standard deviation of the strongest warp at its grid points; each blend draws its own strength from 0 up to this."""
 BLENDS = "blends"

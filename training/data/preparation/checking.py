@@ -28,7 +28,7 @@ NEAR = 0.98
 crops of 5,566 people 81 pairs reach it, and all of them have an SFace cosine above 0.86, even with two people's names;
 between 0.95 and 0.97 there are pairs of different people."""
 NEAR_LIMIT = 100_000
-"""Up to this number of images all are compared with all; in larger sets only those of the same person."""
+"""Up to this number of images, all pairs are compared for near duplicates; in larger sets only pairs of one person."""
 LEAST_IMAGES = 3
 """Minimum images of a person for finding misplaced ones: the image and two others to compare it with."""
 

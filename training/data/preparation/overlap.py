@@ -28,8 +28,8 @@ class SharedPerson:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Everyone in A whose mean template reaches the threshold with somebody's in B, or one of whose images reaches the
-    threshold of pairs."""
+    """The people of A who seem to be in B too: whose mean template reaches the threshold with that of a person in B, or
+    one of whose images reaches the threshold for pairs."""
 
     package: str
     threshold: float
@@ -56,7 +56,7 @@ def find_overlap(a: CropTemplates, b: CropTemplates, threshold: float, pair_thre
     matches = []
     for person in shared.tolist():
         mean, pair = float(means[person]), float(pair_score[person])
-        # the person of B that the stronger evidence points to
+        # take the person of B for whom the evidence is stronger
         other = int(best_mean[person]) if mean >= threshold else int(b.labels[pair_image[person]])
         images = (int(own_image[person]), int(pair_image[person]))
         matches.append(SharedPerson(a.people[person], b.people[other], round(mean, 4), round(pair, 4), images))

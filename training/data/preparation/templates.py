@@ -46,7 +46,8 @@ def embed_set(
     progress: Callable[[int], None] = lambda _images: None,
     on_crop: Callable[[int, Pixels], None] = lambda _index, _crop: None,
 ) -> CropTemplates:
-    """Embed every image. ``progress`` gets the number done since its last call, ``on_crop`` every readable crop."""
+    """Embed every image. ``progress`` gets the number of images embedded since its last call, ``on_crop`` every
+    readable crop."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
     with ThreadPoolExecutor(cores()) as readers:

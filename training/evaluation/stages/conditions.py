@@ -57,7 +57,7 @@ JPEG_QUALITY = 20
 
 
 def clean(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
-    """Return the photo unchanged, to compare the others with."""
+    """Return the photo unchanged: the condition with which the others are compared."""
     return photo
 
 
@@ -67,7 +67,7 @@ def grey(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pix
 
 
 def infrared_like(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
-    """Return the red channel, which of a colour photo is closest to infrared, brightened, softened and with noise."""
+    """Return the red channel, brightened, softened and with noise. It is the channel that is closest to infrared."""
     bright = 255 * (photo[:, :, 0] / 255.0) ** INFRARED_GAMMA
     soft = cv2.GaussianBlur(bright.astype(np.uint8), (0, 0), INFRARED_BLUR * _Face.of(landmarks).eyes)
     return _three(_noisy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
@@ -169,7 +169,7 @@ def _three(levels: NDArray[np.uint8]) -> Pixels:
 
 
 def one_photo_each(clean_templates: Templates) -> list[str]:
-    """Return the photos to draw conditions on: the first one of everybody who has another one."""
+    """Return the photos to draw conditions on: the first photo of each person who has more than one."""
     return [clean_templates.names[rows[0]] for rows in clean_templates.rows_by_person().values() if len(rows) > 1]
 
 
@@ -228,7 +228,7 @@ def measure(
 
 
 def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
-    """Return the rows of probes and of the gallery that show the same person in two photos."""
+    """Return the rows of probes and of the gallery for each mated pair: two different photos of one person."""
     rows = gallery.rows_by_person()
     pairs = [
         (probe, row)

@@ -32,7 +32,7 @@ from training.evaluation import bootstrap, metrics
 from training.packages import DETECTOR, find_package
 
 RATES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-"""Error rates to measure points at, as far as there are enough recordings."""
+"""Error rates at which points are measured, if there are enough recordings."""
 ONE_KIND = "attack"
 """The kind of attacks that are not in a folder for their kind."""
 
@@ -129,7 +129,8 @@ def score_all(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The (N,) scores of one kind of recording, and the person or video of each; None: all are independent."""
+    """The (N,) scores of one kind of recording, and the person or video of each. None means that all recordings are
+    independent."""
 
     scores: Floats
     groups: Ints | None
@@ -204,16 +205,16 @@ def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, r
 
 
 def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
-    """Yield for each rate the lowest threshold at which no kind of attack passes more often."""
+    """Yield for each of RATES the lowest threshold at which no kind of attack passes more often than that."""
     for rate in RATES:
         if all(rate * len(sample.scores) >= 1 for sample in attacks.values()):
             passed = max(metrics.threshold_at_fmr(sample.scores, rate) for sample in attacks.values())
-            if passed <= 1:  # a higher one could not be reached by live faces either
+            if passed <= 1:  # scores are at most 1, so no live face could reach a higher threshold
                 yield passed
 
 
 def _by_bpcer(live: Sample) -> Iterator[float]:
-    """Yield for each rate the highest threshold that no larger share of the live faces misses."""
+    """Yield for each of RATES the highest threshold that no larger share of the live faces fails to reach."""
     rising = np.sort(live.scores)
     for rate in RATES:
         if rate * len(rising) >= 1:
@@ -249,5 +250,5 @@ def with_calibration(manifest: Manifest, new: LivenessCalibration) -> Manifest:
         calibration for calibration in manifest.liveness_calibrations if calibration.measured_with != new.measured_with
     ]
     changed = manifest.model_copy(update={"liveness_calibrations": (*kept, new)})
-    # Validate again, since model_copy checks nothing.
+    # model_copy doesn't validate, so validate here.
     return Manifest.model_validate_json(changed.model_dump_json())

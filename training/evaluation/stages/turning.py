@@ -30,7 +30,8 @@ ALL_TURNED = "all turned"
 ROUNDS = 1000
 """Rounds of the bootstrap over people."""
 LEAST_EVENTS = 10
-"""Minimum events of upright photos to give multiples of: with fewer, too many rounds draw none."""
+"""Minimum number of events of upright photos, as a multiple of which turned photos' events are given: with fewer, too
+many rounds of the bootstrap draw none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,16 @@ class Turned:
     made_up_enrolled: int
     """How many of these an enrollment accepts by default."""
     mated: int
-    """Pairs of one turned photo and another, upright one of the same person."""
+    """Number of pairs of a turned photo with another photo of the same person, upright."""
     mated_matches: int
     strangers: int
-    """Pairs of two people, both turned."""
+    """Number of pairs of photos of two people, both turned."""
     false_matches: int
     mixed: int
-    """Pairs of two people, one turned and one upright."""
+    """Number of pairs of photos of two people, one turned and one upright."""
     mixed_matches: int
     searches: int
-    """Turned photos that are searched for among one turned photo of everybody else."""
+    """Number of turned photos with which one turned photo of each other person is searched."""
     false_finds: int
 
 
@@ -96,7 +97,8 @@ def sample(names: Sequence[str], most: int, *, skipped: int = 0, singles: bool =
 
 @dataclass(frozen=True, slots=True)
 class MatchThresholds:
-    """The thresholds from which on photos match, pairs of strangers count, and a stranger's search finds somebody."""
+    """Three thresholds: from which on two photos match, a pair of strangers counts as matching, and a stranger's search
+    finds somebody."""
 
     match: float
     stranger: float
@@ -115,7 +117,8 @@ class MatchThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How often something happened and how often it could have, by person, (P,), or by pair of people, (P, P)."""
+    """How often something happened, and how often it could have happened: by person, (P,), or by pair of people,
+    (P, P)."""
 
     happened: Floats
     of: Floats
@@ -148,8 +151,8 @@ class ByPeople:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Rates of turned photos as multiples of the upright ones', with 95 % intervals over people; None if it happened
-    less than LEAST_EVENTS times upright."""
+    """Rates of turned photos as multiples of the upright photos' rates, with 95 % intervals over people. None if the
+    event happened less than LEAST_EVENTS times upright."""
 
     turned_by: str
     mated: Interval | None
@@ -159,7 +162,7 @@ class Beside:
 
 
 def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> list[Beside]:
-    """Return the multiples at each angle but 0, and over all of these together."""
+    """Return the rates at each angle but 0, and over all these angles together, as multiples of the rates at 0."""
     people = len(counted[0].mated.of)
     weights = np.concatenate([np.ones((1, people), np.int64), people_weights(people, rounds)])
     rows = {f"{degrees}°": found for degrees, found in counted.items() if degrees}
@@ -172,7 +175,8 @@ def beside_upright(counted: Mapping[int, ByPeople], *, rounds: int = ROUNDS) -> 
 
 
 def _times(turned: Events, upright: Events, weights: Ints) -> Interval | None:
-    """Return the multiple in the first round, which has everybody once, and the interval over the other rounds."""
+    """Return ``turned``'s rate as a multiple of ``upright``'s: in the first round, in which everybody counts once, with
+    the interval over the other rounds."""
     if upright.happened.sum() < LEAST_EVENTS:
         return None
     rates, beside = turned.rates(weights), upright.rates(weights)
@@ -181,7 +185,7 @@ def _times(turned: Events, upright: Events, weights: Ints) -> Interval | None:
 
 
 def measure(degrees: int, turned: Templates, upright: Templates, at: MatchThresholds) -> tuple[Turned, ByPeople]:
-    """Compare photos with the same ones upright, in the same order."""
+    """Compare turned photos with the same photos upright; both are in the same order."""
     both = turned.found & upright.found
     made_up = both & ((turned.vectors * upright.vectors).sum(axis=1) < at.match)
     people, who = np.unique([person_of(name) for name in turned.names], return_inverse=True)
