@@ -62,7 +62,7 @@ def enroll_face(
             raise objections.error
     stages: dict[str, float] = {}
     with timed(stages, "store"):
-        made = operations.add(gallery, subject, [(subject, face, origin or origin_of(photo, face))])
+        made = operations.add_faces(gallery, subject, [(face, origin or origin_of(photo, face))])
     operations.observe(stages)
     return made.faces[0]
 

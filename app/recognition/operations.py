@@ -406,8 +406,8 @@ class Operations:
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
-            new = [(subject, chosen.face, origin_of(chosen.photo, chosen.face)) for chosen, _ in good.values()]
-            made = self.add(gallery, subject, new, terms, also)
+            new = [(chosen.face, origin_of(chosen.photo, chosen.face)) for chosen, _ in good.values()]
+            made = self.add_faces(gallery, subject, new, terms, also)
         self.observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         ids = {index: (index, row.face_id) for index, row in rows.items()}
@@ -518,16 +518,17 @@ class Operations:
         with self._embedders.use(package.id) as opened:
             return self.galleries.create_gallery(gallery, opened.id, opened.embedder.dimension, **settings)
 
-    def add(
+    def add_faces(
         self,
         gallery: Gallery,
         subject: str,
-        faces: Sequence[tuple[str, Face, Origin | None]],
+        faces: Sequence[tuple[Face, Origin]],
         terms: Terms = NO_TERMS,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
+        """Add faces to the subject unchecked, whatever they resemble. Raises what `Galleries.enroll` raises."""
         check_deadline()  # don't store anything for a request that was given up
-        stored = to_store(self._embedders, gallery, faces)
+        stored = to_store(self._embedders, gallery, [(subject, face, origin) for face, origin in faces])
         return self.galleries.enroll(gallery, subject, stored, terms=terms, also=also)
 
     def _rule_out(

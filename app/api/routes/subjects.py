@@ -29,7 +29,6 @@ def list_subjects(
 
     Lists them in the order of their creation, page by page; with `search` only those whose id or name contains it.
     """
-
     page = store.subjects(
         gallery,
         cursor=query.cursor,
