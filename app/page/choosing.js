@@ -34,6 +34,9 @@ export const everyGallery = () => every(path("galleries"), "galleries", firstPag
  */
 export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gallery);
 
+/** The gallery that was last looked at or chosen; null if there was none. */
+export const preferred = () => sessionStorage.getItem(PLACE);
+
 /**
  * A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too.
  * @param {(gallery: string) => void} onchange
@@ -51,7 +54,7 @@ export async function galleryControl(onchange) {
       placeholder: "Its id",
       onchange: (/** @type {any} */ event) => chosen(event.target.value.trim()),
     });
-  const last = ids.includes(sessionStorage.getItem(PLACE)) ? sessionStorage.getItem(PLACE) : (ids[0] ?? "");
+  const last = ids.includes(preferred()) ? preferred() : (ids[0] ?? "");
   const control = select(ids.length ? ids.map((id) => [id, id]) : [["", "There is none yet"]], last, chosen);
   onchange(last);
   return control;

@@ -42,6 +42,12 @@ export async function decoded(url, alt) {
 }
 
 /**
+ * The kind of a photo that can't be shown, in its place: "HEIC".
+ * @param {string} name
+ */
+export const kindOf = (name) => name.split(".").at(-1)?.toUpperCase() ?? "";
+
+/**
  * A small picture of the photo at `url`, its kind in words where this browser can't show it.
  * @param {string} url
  * @param {{name: string}} file
@@ -49,9 +55,8 @@ export async function decoded(url, alt) {
  * @param {string} [alt]
  */
 export function thumbnail(url, { name }, tag = "img", alt = "") {
-  const kind = name.split(".").at(-1)?.toUpperCase();
   const blank = () =>
-    h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kind);
+    h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kindOf(name));
   const image = h(tag, {
     src: url,
     alt,

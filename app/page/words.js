@@ -217,23 +217,23 @@ export const aboutOneIn = (rate) => `1 in ${Number((1 / rate).toPrecision(2)).to
 
 /** @type {Record<string, any>} */
 const FALLBACKS = {
-  not_measured: "the gallery's own is not measured yet",
+  not_measured: "the gallery's own are not measured yet",
   too_few_subjects: "the gallery has too few people",
-  other_model: "the gallery's own was measured with another model",
+  other_model: "the gallery's own were measured with another model",
   rate_not_supported: "the gallery's people do not support the rate",
 };
 
 /**
- * Which calibration decided, as answers name it.
+ * Whose thresholds decided, as answers name their calibration.
  * @param {Api.DecidedBy} calibration
  */
 export function decidedBy({ source, name, fallback, ratio }) {
   const whose =
     source === "gallery"
-      ? "the gallery's own calibration"
+      ? "the gallery's own thresholds"
       : name
-        ? `the package's calibration ${name}`
-        : "nothing, since the package has no operating points";
+        ? `the model's thresholds (${name})`
+        : "nothing, since no thresholds were measured for the model";
   const corrected = ratio ? `; its rates are multiplied by ${ratio.toFixed(2)}, which they show at higher ones` : "";
   return fallback ? `${whose}, because ${FALLBACKS[fallback]}${corrected}` : whose;
 }

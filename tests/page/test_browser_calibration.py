@@ -51,9 +51,9 @@ def test_a_gallery_is_measured_shown_and_switched(visitor: Visitor, api: httpx.C
         expect(rows.nth(2)).to_contain_text(f"{point[name]:.3f}")
     expect(rows.last).to_contain_text("–")
     expect(page.get_by_text(re.compile(f"people of {PEOPLE + 1}"))).to_be_visible()
-    assert "the package's calibration train112" in decides(page)
+    assert "the model's thresholds (train112)" in decides(page)
     page.get_by_label("Thresholds that decide").select_option("gallery")
-    expect(page.get_by_text("Now: the gallery's own calibration")).to_be_visible()
+    expect(page.get_by_text("Now: the gallery's own thresholds")).to_be_visible()
     assert api.get(f"/v1/galleries/{crew}").json()["calibration"] == "gallery"
     page.get_by_label(re.compile("Allow thresholds far laxer")).check()
     expect(page.get_by_text("The floor is changed.")).to_be_visible()

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pillow_heif
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageFilter
 from playwright.sync_api import Locator, Route, expect
 
 from tests.support.browsing import SAMPLES, Visitor, make_gallery
@@ -295,6 +295,36 @@ def test_a_photo_that_the_browser_cannot_show_is_named_and_not_broken(
     assert shown["width"] / shown["height"] == pytest.approx(shape, abs=0.05), "the box lies where the face is"
     visitor.picture("heic-identified")
     assert page.evaluate("() => [...document.images].every((one) => !one.complete || one.naturalWidth > 0)")
+    visitor.see("#/galleries/heic/enroll", "Enroll photos")
+    page.locator("input[multiple]").first.set_input_files(photo)
+    page.get_by_label("Several people, unsorted").check()
+    page.get_by_role("button", name="Group 1 photo").click()
+    expect(page.get_by_role("group", name="Faces of person 1").get_by_role("button")).to_have_text("HEIC")
+
+
+def test_names_that_cameras_and_messengers_give_are_nobodys(
+    visitor: Visitor, api: httpx.Client, tmp_path: Path
+) -> None:
+    make_gallery(api, "cameras")
+    names = ("IMG_E1234.jpg", "photo_2026-11-28_10-11-12.jpg", "image (1).jpg", "20261128_101112.jpg")
+    photos = [shutil.copy(SAMPLES / "collins.jpg", tmp_path / name) for name in names]
+    visitor.sign_in(where="#/galleries/cameras/enroll")
+    page = visitor.page
+    page.locator("input[multiple]").first.set_input_files(photos)
+    expect(page.get_by_label("All of them show one person")).to_be_checked()
+    expect(page.get_by_text("4 photos.", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Enroll 4 photos")).to_be_disabled()
+
+
+def test_a_face_that_was_not_compared_says_so(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    make_gallery(api, "blurred", eileen="collins")
+    with Image.open(SAMPLES / "hopper.jpg") as sample:
+        sample.filter(ImageFilter.GaussianBlur(18)).save(tmp_path / "blurred.jpg")
+    visitor.sign_in(where="#/identify?gallery=blurred")
+    visitor.page.locator("main input[type=file]").set_input_files(tmp_path / "blurred.jpg")
+    card = visitor.page.locator("li.face")
+    expect(card).to_contain_text("its eyes, nose and mouth can't be told")
+    expect(card).to_contain_text("It was compared with nobody")
 
 
 def test_photos_without_names_are_grouped_named_merged_and_skipped(visitor: Visitor, api: httpx.Client) -> None:

@@ -38,6 +38,10 @@ def test_the_first_view_leads_from_a_gallery_to_people_to_trying(visitor: Visito
     expect(page.get_by_label("Gallery")).to_have_value("staff")
     expect(page.get_by_label("Strictness").locator("option").first).to_have_text("default (1 in 100)")
     assert api.get("/galleries/staff").json()["subjects"] == 1
+    api.post("/galleries", json={"id": "emptier"}).raise_for_status()
+    page.reload()
+    visitor.see("#/", "Overview")
+    expect(page.get_by_role("link", name="Enroll into staff"), "the gallery last looked at").to_be_visible()
 
 
 def test_a_sign_in_brings_the_first_view_and_later_ones_are_asked_for(visitor: Visitor, api: httpx.Client) -> None:

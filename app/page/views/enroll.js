@@ -17,8 +17,14 @@ import { discard } from "./underway.js";
 const PEOPLE_SHOWN = 60;
 const PHOTOS_SHOWN = 3;
 /** Names that cameras and messengers give; they say nothing of who is shown. */
-const CAMERAS =
-  /^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|whatsapp image)[ _-]*\d|^p?\d{6,}|^(?:image|photo)[ _-]*\d*(?:\.|$)/i;
+const CAMERAS = new RegExp(
+  [
+    "^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|signal|whatsapp image)[ _-]*e?\\d",
+    "^p?\\d{6,}",
+    "^(?:image|photo)[ _-]*(?:\\(?\\d*\\)?(?:\\.|$)|\\d{4}-)",
+  ].join("|"),
+  "i",
+);
 const NUMBER = /[ _.-]*\(?\d+\)?$/;
 
 const MODES = [
@@ -28,10 +34,10 @@ const MODES = [
   ["group", "Several people, unsorted: group them by face, then I name each person"],
 ];
 const GATES = [
-  ["high", "high"],
-  ["medium", "medium"],
-  ["low", "low"],
-  ["none", "any"],
+  ["high", "only very good ones"],
+  ["medium", "good ones"],
+  ["low", "also poor ones"],
+  ["none", "any that show a face"],
 ];
 
 /**
@@ -205,11 +211,12 @@ function showPlan(state) {
     put(go, `${unsaid ? "Group" : "Enroll"} ${count(state.photos.length, "photo")}`);
     const groups = Map.groupBy(state.photos, ({ name }) => subjectOf(state, name));
     const named = [...groups.keys()].filter(Boolean).length;
+    const of = named && !unsaid ? ` of ${count(named, "person", "people")}` : "";
     const left = state.left ? ` ${count(state.left, "other file")} left out.` : "";
     put(
       summary,
       state.photos.length
-        ? `${count(state.photos.length, "photo")}${unsaid ? "" : ` of ${count(named, "person", "people")}`}.${left}`
+        ? `${count(state.photos.length, "photo")}${of}.${left}`
         : `There is no photo among these files.${left}`,
     );
     put(people, !unsaid && preview(state, groups));
@@ -223,7 +230,7 @@ function showPlan(state) {
   };
   whose.hidden = state.mode !== "one";
   const gate = field(
-    "Least quality",
+    "Photos to accept",
     select(GATES, state.gate, (value) => (state.gate = value)),
   );
   put(

@@ -68,15 +68,20 @@ function card(state, shot, face, index) {
           h("p.small", {}, `Looks most like the person of face ${face.displaced_by + 1}, who can't be here twice.`),
       ),
     ),
-    face.candidates.length
-      ? candidates(face)
-      : h(
-          "p.small",
-          {},
-          shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet.",
-        ),
+    face.candidates.length ? candidates(face) : h("p.small", {}, withoutCandidates(shot.answer, face)),
     session.may("enroll") && actions(state, shot, face, best),
   );
+}
+
+/**
+ * Why a face has no candidates.
+ * @param {any} answer
+ * @param {Api.IdentifiedFace} face
+ */
+function withoutCandidates(answer, face) {
+  if (!answer.subjects) return "Nobody in this gallery has a face yet.";
+  if (face.quality.reasons.includes("unalignable")) return "It was compared with nobody: take a photo that shows them.";
+  return `Nobody ${face.displaced_by === null ? "" : "else "}of this gallery comes near.`;
 }
 
 /** @param {Api.IdentifiedFace} face */

@@ -3,7 +3,7 @@
 import { call, get, path } from "../api.js";
 import { h, put, select } from "../dom.js";
 import { isOpen, later } from "../parts.js";
-import { fitted } from "../picture.js";
+import { fitted, kindOf } from "../picture.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
@@ -181,7 +181,7 @@ class Group {
       },
       h("span.blank", {}),
     );
-    void cut(file, face.box).then((canvas) => canvas && put(button, canvas));
+    void cut(file, face.box).then((canvas) => put(button, canvas ?? h("span.blank", {}, kindOf(name))));
     return button;
   }
 

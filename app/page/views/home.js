@@ -1,7 +1,7 @@
 /** Where one begins: what to do first, how the server is, and where help is. */
 
 import { call, get, path } from "../api.js";
-import { everyGallery } from "../choosing.js";
+import { everyGallery, preferred } from "../choosing.js";
 import { h, whenDrawn } from "../dom.js";
 import { icon } from "../icons.js";
 import { adviceLink, facts, head } from "../parts.js";
@@ -110,14 +110,15 @@ function first(galleries) {
  */
 function second(galleries, people) {
   const least = [...galleries].sort((a, b) => a.subjects - b.subjects)[0];
+  const meant = galleries.find(({ id }) => id === preferred()) ?? least;
   const add =
-    least &&
+    meant &&
     session.may("enroll") &&
     h(
       people ? "a.button" : "a.button.primary",
-      { href: link("galleries", least.id, "enroll") },
+      { href: link("galleries", meant.id, "enroll") },
       icon("plus"),
-      `Enroll into ${least.id}`,
+      `Enroll into ${meant.id}`,
     );
   return [
     "Add people",

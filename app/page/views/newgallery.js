@@ -14,7 +14,12 @@ export async function newGallery(model = null) {
   const crops = h("input", { type: "checkbox", checked: true });
   const fields = [
     field("Id", id, "What programs call it, such as staff. It can't be changed later."),
-    h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
+    h(
+      "label.choice",
+      {},
+      crops,
+      h("span", {}, "Keep a small picture of each face, to show it here and to move to another model"),
+    ),
     model && h("p.small", {}, `Its templates will be of ${model.id}.`, ...doubts(model)),
   ];
   const terms = model && {

@@ -15,6 +15,9 @@ import { erase } from "./erasing.js";
 import { faces } from "./faces.js";
 import { merge } from "./merging.js";
 
+/** An id that the server has made up, which says nothing to people. */
+const MADE_UP = /^[0-9a-f]{32}$/;
+
 /**
  * @param {any} galleryId
  * @param {any} subjectId
@@ -65,18 +68,14 @@ async function load(state) {
 function showHead(state) {
   const { subject } = state;
   const heading = h("h1", {}, nameOf(subject));
+  const id = subject.name && !MADE_UP.test(subject.id) ? `${subject.id}, ` : "";
   put(
     state.head,
     h(
       "div.who",
       {},
       portrait(state.galleryId, subject),
-      h(
-        "div",
-        {},
-        heading,
-        h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`),
-      ),
+      h("div", {}, heading, h("p.lead", {}, `${id}${count(subject.face_count, "face")}`)),
     ),
   );
 }
