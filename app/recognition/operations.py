@@ -195,14 +195,14 @@ class Operations:
         gate = self.open_gate(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as opened:
             verify_point(opened.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
-            sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
-            gates = {name: gate if liveness_of in {"both", name} else OFF for name in sides}
+            gate1, gate2 = (gate if liveness_of in {"both", name} else OFF for name in ("image1", "image2"))
             if track:
-                side1, side2 = (self._from_track(sides[name][0], name, quality, opened, gates[name]) for name in sides)
+                side1 = self._from_track(first, "image1", quality, opened, gate1)
+                side2 = self._from_track(second, "image2", quality, opened, gate2)
             else:
                 calls = {
-                    name: partial(self.choose, images[0], name, gates[name], index)
-                    for name, (images, index) in sides.items()
+                    "image1": partial(self.choose, first[0], "image1", gate1, faces[0]),
+                    "image2": partial(self.choose, second[0], "image2", gate2, faces[1]),
                 }
                 side1, side2 = self.embed_live(self._side_by_side(calls), opened, gate)
             point = verify_point(opened.thresholds, fmr, self.defaults.fmr, length=side1.length, other=side2.length)
@@ -310,11 +310,11 @@ class Operations:
         searched = self.galleries.open_search(gallery)
         with self.use_in(gallery, searched.package) as opened:
             thresholds, sizes = opened.thresholds, searched.sizes
-            rates = fmr, fpir, self.defaults
-            point = identify_point(thresholds, *rates, sizes, fused_scores=True)  # fails before any work on the photo
+            decided_at = partial(identify_point, thresholds, fmr, fpir, self.defaults, sizes, fused_scores=True)
+            point = decided_at()  # fails before any work on the photo
             if track:
                 probes = self._fuse_track(images, quality, opened, gate)
-                point = identify_point(thresholds, *rates, sizes, length=probes.length, fused_scores=True)
+                point = decided_at(length=probes.length)
             else:
                 (image,) = images
                 photo = self.embed_all(image, opened, gate)
