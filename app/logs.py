@@ -9,7 +9,7 @@ import traceback
 from datetime import UTC, datetime
 
 LOGGER = "likeness"
-OWN = (LOGGER, "app")
+OWN_LOGGERS = (LOGGER, "app")
 """Prefixes of our own loggers' names. Other loggers may write anything (SQLAlchemy the values of statements, Pillow
 EXIF fields), so only their warnings and errors are logged, without the messages' arguments."""
 
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        is_ours = record.name.split(".")[0] in OWN
+        is_ours = record.name.split(".")[0] in OWN_LOGGERS
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -52,5 +52,5 @@ def configure(level: str) -> None:
     handler.setLevel(least)  # some libraries set their own level
     logging.basicConfig(level=max(logging.WARNING, least), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
-    for name in OWN:
+    for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(least)

@@ -31,7 +31,7 @@ from app.models.calibration.intervals import Floats, Ints
 from app.models.stages import Stages, pixels_of
 from app.package.folders import load_package
 from app.package.manifest import Manifest
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.pipeline import choose_face
 from app.recognition.decisions import DefaultRates, identify_point, verify_point
 from app.recognition.duplicates import CONFLICT_FPIR
@@ -174,7 +174,7 @@ def probes_of(vectors: Vectors, rows: Ints) -> Probes:
     """Return the fused probes, given each one's rows, (P, probe)."""
     if rows.shape[1] == 1:
         return Probes(vectors[rows[:, 0]], np.ones(len(rows)))
-    means, lengths = zip(*(fuse(vectors[members]) for members in rows), strict=True)
+    means, lengths = zip(*(fuse_templates(vectors[members]) for members in rows), strict=True)
     return Probes(np.stack(means), np.array(lengths))
 
 
@@ -192,7 +192,9 @@ def subject_scores(probes: Probes, vectors: Vectors, drawn: Drawn, thresholds: T
     if thresholds.fusion is None:
         best = best_scores(probes, vectors, drawn)
         return best * reduced(probes.lengths, np.ones(1), thresholds)
-    means = [fuse(vectors[drawn.faces[drawn.subjects == subject]]) for subject in range(drawn.subjects.max() + 1)]
+    means = [
+        fuse_templates(vectors[drawn.faces[drawn.subjects == subject]]) for subject in range(drawn.subjects.max() + 1)
+    ]
     lengths = np.array([length for _, length in means])
     return probes.vectors @ np.stack([mean for mean, _ in means]).T * reduced(probes.lengths, lengths, thresholds)
 
@@ -259,7 +261,7 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
         measured = measure_population(*faces_of, package, measured_on="gallery")
         calibration = measured.calibration
         return deciding(package, calibration, allow_laxer=source == "laxer") if calibration else package
-    who = points.numbered([str(name) for name in faces.people[others]])
+    who = points.number_people([str(name) for name in faces.people[others]])
     compared = points.compare_all(vectors[others], who)
     found = points.measure(compared, who, rounds=2)
     fusion, on = measure_fusion(vectors[others], who), "other people"
@@ -351,9 +353,9 @@ def rates(
         if face_width and way.aligned:
             raise ValueError("--face-width needs whole photos, not aligned crops")
         searching = seen_from_afar(images, templates.names, face_width, way) if face_width else templates
-    people = points.numbered([person_of(name) for name in templates.names])
+    people = points.number_people([person_of(name) for name in templates.names])
     kept = one_person_each(templates.vectors, people, same_above) & searching.found
-    people = points.numbered([str(name) for name in people[kept]])
+    people = points.number_people([str(name) for name in people[kept]])
     manifest = load_package(way.folder).manifest
     faces = Faces(templates.vectors[kept], people, manifest, searching.vectors[kept])
     about: dict[str, object] = {"images": str(images), "package": manifest.id, "draws": draws, "photos": len(people)}

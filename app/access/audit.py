@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.concurrency.threads import FailureLog, Worker
+from app.db.clock import DAY_S
 from app.db.engine import Database
 from app.db.schema import AUDIT
 from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound, Overloaded
@@ -132,7 +133,6 @@ BATCH = 500
 """Maximum entries written in one transaction."""
 RETRY_S = 1.0
 """Seconds before a failed write is repeated."""
-DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
 """HTTP statuses, also for the server's own work."""
 

@@ -70,7 +70,7 @@ class Key(KeyTerms):
     revoked_at: str | None
 
 
-PREFIX = "lk_"
+KEY_PREFIX = "lk_"
 CACHE_S = 1.0
 """Seconds that a checked key is cached. A key may work for this time after another process revoked it."""
 CACHE_SIZE = 10_000
@@ -342,12 +342,12 @@ def digest_of(secret: str) -> bytes:
 
 def token_of(key_id: str, secret: str) -> str:
     """Return the token that the holder of a key sends."""
-    return f"{PREFIX}{key_id}_{secret}"
+    return f"{KEY_PREFIX}{key_id}_{secret}"
 
 
 def split_token(token: str) -> tuple[str, str]:
     """Split a token into id and secret; both are empty if it is not a token."""
-    if not token.startswith(PREFIX):
+    if not token.startswith(KEY_PREFIX):
         return "", ""
-    key_id, _, secret = token.removeprefix(PREFIX).partition("_")
+    key_id, _, secret = token.removeprefix(KEY_PREFIX).partition("_")
     return key_id, secret

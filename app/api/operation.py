@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from app.access.grants import Scope
 from app.api.body import BodyLimits, File, ImageFields
-from app.api.wire import OWN, WireFormat
+from app.api.wire import OWN_FORMAT, WireFormat
 
 OPEN_CODES = ("host_not_allowed", "internal_error")
 """Error codes of every operation."""
@@ -59,7 +59,7 @@ IMAGE_CODES = (
 UPLOAD_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout", "invalid_multipart", "empty_upload")
 
 # Codes that several operations share
-RATES = ("operating_point_unavailable",)
+RATE_CODES = ("operating_point_unavailable",)
 PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
 GALLERY_PACKAGE = (*PACKAGE, "package_not_measured", "licence_not_accepted")
 LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
@@ -108,7 +108,7 @@ class Operation:
     """Whether its answer lasts as long as the client listens; then it does not count as a request in progress."""
     public: bool = False
     """Whether it needs no key."""
-    wire: WireFormat = OWN
+    wire: WireFormat = OWN_FORMAT
 
     @property
     def error_codes(self) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ class Operation:
         return self.path.format(**{name: quote(value, safe="") for name, value in ids.items()})
 
 
-GALLERIES = "/v1/galleries"
-GALLERY = f"{GALLERIES}/{{gallery}}"
-SUBJECTS = f"{GALLERY}/subjects"
-SUBJECT = f"{SUBJECTS}/{{subject}}"
-FACES = f"{SUBJECT}/faces"
+GALLERIES_PATH = "/v1/galleries"
+GALLERY_PATH = f"{GALLERIES_PATH}/{{gallery}}"
+SUBJECTS_PATH = f"{GALLERY_PATH}/subjects"
+SUBJECT_PATH = f"{SUBJECTS_PATH}/{{subject}}"
+FACES_PATH = f"{SUBJECT_PATH}/faces"

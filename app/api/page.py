@@ -24,7 +24,7 @@ from fastapi.staticfiles import StaticFiles
 
 from app.api import openapi
 from app.api.middleware import CSP
-from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, PageFile, digest_of, served_files
+from app.api.page_files import DIGEST_CHARACTERS, PAGE_FILES, START, PageFile, files_digest, served_files
 from app.api.route import Router, add_operations, operations_of
 from app.api.wire import given_key
 from app.errors import NotFound
@@ -56,7 +56,7 @@ def add_page(server: FastAPI, added: Sequence[Path] = ()) -> None:
     """Make ``server`` serve both pages and the OpenAPI document; ``added`` are features' folders of the web page."""
     _install_api_page(server)
     files = served_files(added)
-    digest = digest_of(files)
+    digest = files_digest(files)
 
     async def show_start(request: Request) -> Response:
         return _answer(request, files[START], REVALIDATED)

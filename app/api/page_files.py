@@ -89,14 +89,14 @@ def served_files(added: Sequence[Path] = ()) -> dict[str, PageFile]:
     html = _SCRIPT.sub("", _SHEET.sub("", html)).replace(
         HEAD_END, f'    <template id="later">{rest}</template>\n{HEAD_END}'
     )
-    below = f"{PAGE_FILES}{digest_of(files)}/"
+    below = f"{PAGE_FILES}{files_digest(files)}/"
     html, script, styles = (text.replace(f'"{PAGE_FILES}', f'"{below}') for text in (html, script, styles))
     html = html.replace(HEAD_END, _inline("style", styles) + _inline("script", script) + HEAD_END)
     files[START] = _file(START, html.encode(), _policy(script, styles))
     return files
 
 
-def digest_of(files: Mapping[str, PageFile]) -> str:
+def files_digest(files: Mapping[str, PageFile]) -> str:
     """Return a digest of the names and contents of all files except START, which contains it."""
     tags = "".join(f"{name} {file.headers['etag']}\n" for name, file in sorted(files.items()) if name != START)
     return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]

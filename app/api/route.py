@@ -41,7 +41,7 @@ from app.api.body import (
 from app.api.components import Components, GalleryId
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
-from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, error_answer, expected, not_ready
+from app.api.wire import CLIENT_GONE, OWN_FORMAT, WireFormat, callers_of, error_answer, expected, not_ready
 from app.db.engine import again_if_overtaken
 from app.error_codes import ERROR_CODES
 from app.errors import GalleryNotFound, InvalidInput, LikenessError
@@ -200,7 +200,7 @@ Handler = TypeVar("Handler", bound=Callable[..., object])
 class Router:
     """The operations of one module; ``tag`` is the group's name on `/docs`."""
 
-    def __init__(self, tag: str, wire: WireFormat = OWN, route: type[OperationRoute] = OperationRoute) -> None:
+    def __init__(self, tag: str, wire: WireFormat = OWN_FORMAT, route: type[OperationRoute] = OperationRoute) -> None:
         self.tag = tag
         self.routes: list[OperationRoute] = []
         self._wire = wire

@@ -149,7 +149,7 @@ class OwnFormat(WireFormat):
         return Response(problem.body.model_dump_json(), problem.status, problem.headers, "application/json")
 
 
-OWN = OwnFormat()
+OWN_FORMAT = OwnFormat()
 
 
 def missing_key() -> InvalidInput:
@@ -211,7 +211,7 @@ def error_answer(error: LikenessError, wire: WireFormat, scope: Scope) -> Respon
 def wire_of(scope: Scope) -> WireFormat:
     """Return the wire format of a request without an operation."""
     others: tuple[WireFormat, ...] = scope["app"].state.wires
-    return next((wire for wire in others if wire.speaks(scope)), OWN)
+    return next((wire for wire in others if wire.speaks(scope)), OWN_FORMAT)
 
 
 def add_error_handlers(app: FastAPI) -> None:

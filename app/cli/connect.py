@@ -76,7 +76,7 @@ def find_server(server: str | None, key: str | None) -> Client | None:
     url = data_folder.running_at(settings.data_dir)
     if url is None:
         return None
-    return own_client(settings, url, key or own_key(settings))
+    return own_client(settings, url, key or own_admin_key(settings))
 
 
 def _key_from_file() -> str | None:
@@ -99,7 +99,7 @@ def own_client(settings: Settings, url: str, key: str) -> Client:
     return Client(url, key, timeout_s=TIMEOUT_S, transport=transport)
 
 
-def own_key(settings: Settings) -> str:
+def own_admin_key(settings: Settings) -> str:
     """Return the admin key of the data folder. Raises Unusable (``no_data_folder``, ``key_unusable``)."""
     path = settings.data_dir / ADMIN_KEY_FILE
     if not path.exists():

@@ -283,11 +283,11 @@ def client_for(session: CliSession, gallery: str, *, create: bool) -> Client:
     """Connect for work on a gallery; with ``create`` it is created unless it exists."""
     client = session.client(Data.CREATED if create else Data.EXISTING)
     if create:
-        create_gallery(client, gallery)
+        ensure_gallery(client, gallery)
     return client
 
 
-def create_gallery(client: Client, gallery: str, embedder: str | None = None) -> bool:
+def ensure_gallery(client: Client, gallery: str, embedder: str | None = None) -> bool:
     """Create a gallery unless it exists, and return whether it was created."""
     try:
         client.create_gallery(gallery, embedder=embedder)

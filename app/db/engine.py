@@ -32,7 +32,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-KEPT = 256
+KEPT_ENTRIES = 256
 """Number of entries above which a cache is emptied."""
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
@@ -324,7 +324,7 @@ class Cache(Generic[K, V]):
     """Keeps values until the database changes. Safe to share between threads. Above ``most`` it is emptied.
     ``version`` returns None if nothing may be cached."""
 
-    def __init__(self, version: Callable[[], int | None], most: int = KEPT) -> None:
+    def __init__(self, version: Callable[[], int | None], most: int = KEPT_ENTRIES) -> None:
         self._version, self._most = version, most
         self._kept: tuple[int, dict[K, V]] = 0, {}
         """A version and its values."""

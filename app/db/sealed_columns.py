@@ -52,7 +52,7 @@ class SealedColumn:
         return sa.func.length(self.blob) % _FLOAT_BYTES == 1
 
 
-COLUMNS: Mapping[BlobKind, SealedColumn] = {
+SEALED_COLUMNS: Mapping[BlobKind, SealedColumn] = {
     "template": SealedColumn(FACES.c.template, FACES.c.key, FACES.c.face_id),
     "second": SealedColumn(SECOND_TEMPLATES.c.template, SECOND_TEMPLATES.c.face_key, FACES.c.face_id),
     "crop": SealedColumn(CROPS.c.jpeg, CROPS.c.face_key, FACES.c.face_id, told_by_first_byte=True),
@@ -81,7 +81,7 @@ class Blobs:
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
         """Return the plain bytes of a stored blob. Raises Unusable ``sealed_unreadable``."""
-        by_first_byte = COLUMNS[kind].told_by_first_byte  # as `SealedColumn.is_sealed`
+        by_first_byte = SEALED_COLUMNS[kind].told_by_first_byte  # as `SealedColumn.is_sealed`
         if not (stored[:1] == bytes([FORMAT]) if by_first_byte else len(stored) % _FLOAT_BYTES == 1):
             return stored
         if self._ring is None:
@@ -91,7 +91,7 @@ class Blobs:
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
         """Return SQL for the blobs that `pack` would now store in another form."""
-        column = COLUMNS[kind]
+        column = SEALED_COLUMNS[kind]
         if self._sealer is None:
             return column.is_sealed
         return ~column.is_sealed | (column.head != self._sealer.mark)

@@ -124,7 +124,7 @@ FRONTAL: NDArray[np.complex128] = np.asarray(CANONICAL_LANDMARKS @ (1, 1j), np.c
 """(5,) x + iy: a frontal face's landmarks."""
 FRONTAL_CENTRE = complex(FRONTAL.mean())
 FRONTAL_SIZE = float(np.linalg.norm(FRONTAL - FRONTAL_CENTRE))
-FACE: NDArray[np.complex128] = (np.arange(22, 91, 4)[None, :] + 1j * np.arange(28, 109, 4)[:, None]).ravel()
+FACE_POINTS: NDArray[np.complex128] = (np.arange(22, 91, 4)[None, :] + 1j * np.arange(28, 109, 4)[:, None]).ravel()
 """(378,) x + iy: points all over a face in the crop."""
 
 
@@ -154,7 +154,7 @@ def _pose_and_cut(landmarks: Landmarks, width: int, height: int) -> tuple[float,
         return 1.0, 1.0
     product = np.vdot(FRONTAL - FRONTAL_CENTRE, seen - centre)
     alike = abs(product) / (FRONTAL_SIZE * spread)
-    in_photo = (FACE - FRONTAL_CENTRE) * (product / FRONTAL_SIZE**2) + centre
+    in_photo = (FACE_POINTS - FRONTAL_CENTRE) * (product / FRONTAL_SIZE**2) + centre
     x, y = in_photo.real, in_photo.imag
     outside = (x < -0.5) | (y < -0.5) | (x > width - 0.5) | (y > height - 0.5)
-    return math.sqrt(max(0.0, 1 - alike * alike)), np.count_nonzero(outside) / len(FACE)
+    return math.sqrt(max(0.0, 1 - alike * alike)), np.count_nonzero(outside) / len(FACE_POINTS)

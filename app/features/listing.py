@@ -19,9 +19,9 @@ from app.gallery.records import (
     StoredFace,
     face_query,
     from_bytes,
-    is_current,
     is_unnamed_row,
     join_templates,
+    not_expired,
     template_column,
     to_face,
 )
@@ -61,7 +61,7 @@ def faces_of_image(store: Store, gallery: Gallery, image_id: str) -> list[Stored
 
 def count_people(store: Store, gallery: Gallery) -> int:
     """Count the named subjects."""
-    mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & is_current()
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & not_expired()
     query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
     with store.database.read() as connection:
         return connection.execute(query).scalar_one()
@@ -69,7 +69,7 @@ def count_people(store: Store, gallery: Gallery) -> int:
 
 def subject_ids(store: Store, gallery: Gallery) -> list[str]:
     """Return the ids of all subjects, oldest first."""
-    mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & not_expired()
     query = sa.select(SUBJECTS.c.id).where(mine).order_by(SUBJECTS.c.key)
     return store.database.column(query)
 
@@ -81,7 +81,7 @@ def face_ids(
 
     The faces are the gallery's, or one subject's, which need not exist. The database steps over `offset` rows.
     """
-    mine = (FACES.c.gallery_key == gallery.key) & is_current()
+    mine = (FACES.c.gallery_key == gallery.key) & not_expired()
     query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
     if subject_id is not None:
         query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
@@ -91,7 +91,7 @@ def face_ids(
         return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
 
 
-def find_faces(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
+def faces_by_id(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
     """Return the faces that exist, by id, without their templates and crops."""
     query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
     with store.database.read() as connection:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.api import schemas
-from app.api.routes.jobs import answer
+from app.api.routes.jobs import job_answer
 from app.db.schema import JOBS
 from app.jobs.records import FINISHED
 from app.jobs.store import JobStore
@@ -22,7 +22,7 @@ class UnderWay(Exception):
         self.job = job
 
 
-def check_free(connection: Connection, job_id: str | None, **params: str) -> None:
+def check_not_running(connection: Connection, job_id: str | None, **params: str) -> None:
     """Raise UnderWay if this job exists, has these parameters and has not finished."""
     row = connection.execute(sa.select(JOBS.c.state, JOBS.c.params).where(JOBS.c.id == job_id)).one_or_none()
     if job_id is None or row is None or row.state in FINISHED:
@@ -34,4 +34,4 @@ def check_free(connection: Connection, job_id: str | None, **params: str) -> Non
 def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
     """Return the last job on something; None if there was none, or it was pruned."""
     job = jobs.find(job_id)
-    return None if job is None else answer(job)
+    return None if job is None else job_answer(job)

@@ -385,7 +385,7 @@ def to_subject(row: Row[Any]) -> Subject:
     )
 
 
-def is_current(subjects: sa.FromClause = SUBJECTS) -> sa.ColumnElement[bool]:
+def not_expired(subjects: sa.FromClause = SUBJECTS) -> sa.ColumnElement[bool]:
     """Return SQL for subjects that have not expired; expired ones are in no answer, even before they are erased."""
     now: sa.BindParameter[str] = sa.bindparam(None, callable_=utc_now)  # evaluated whenever the statement runs
     return subjects.c.expires_at.is_(None) | (subjects.c.expires_at > now)
@@ -462,7 +462,7 @@ def face_query(package: str) -> sa.Select[Any]:
     faces = faces.outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
     origin = (column.label(f"photo_{column.name}") for column in FACE_ORIGINS.c)
     query = sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
-    return query.where(is_current())
+    return query.where(not_expired())
 
 
 def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> StoredFace:

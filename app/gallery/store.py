@@ -50,10 +50,10 @@ from app.gallery.records import (
     find_face,
     find_gallery,
     find_subject,
-    is_current,
     is_unnamed_row,
     join_templates,
     lock_gallery,
+    not_expired,
     population_column,
     read_crop,
     reread,
@@ -283,7 +283,7 @@ class Store:
     ) -> Page[Subject]:
         """List subjects, or only `named` ones, whose id or name contains `search`, both folded, without the first
         `offset`. Raises InvalidInput ``invalid_search``."""
-        query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key, is_current())
+        query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key, not_expired())
         if named:
             query = query.where(~is_unnamed_row())
         if expires_before is not None:

@@ -30,7 +30,7 @@ from app.types import Pixels, Template, Vector
 
 F = TypeVar("F", np.float32, np.float64)
 
-TASK = "embed"
+EMBED = "embed"
 BOUND_S = 5.0
 """Seconds between checks that a package made the stored templates of its id: another server may remove it, add another
 model under its id, and make a gallery with that."""
@@ -172,7 +172,7 @@ class Embedders:
         """
         if name in {None, self.default.id}:
             return self.default
-        embedders = {key: package for key, package in self.packages().items() if package.manifest.task == TASK}
+        embedders = {key: package for key, package in self.packages().items() if package.manifest.task == EMBED}
         try:
             return select(embedders, str(name))
         except Unusable as error:
@@ -333,7 +333,7 @@ class Embedders:
         if package_id == self.default.id:
             return self.default
         package = self._packages.get(package_id) or self.packages().get(package_id)
-        if package is None or package.manifest.task != TASK:
+        if package is None or package.manifest.task != EMBED:
             message = f"The model package {package_id} is not installed: put its folder back among the others."
             raise PackageUnavailable(message, package=package_id, reason="package_unknown")
         return package

@@ -39,7 +39,7 @@ class Photographed:
                 "Photos of two people at least are needed.", code="too_few_people", found=len(set(names))
             )
         vectors = np.stack([vector for _, _, vector in photos]).astype(np.float32)
-        return cls(tuple(path for _, path, _ in photos), vectors, points.numbered(names))
+        return cls(tuple(path for _, path, _ in photos), vectors, points.number_people(names))
 
     @property
     def count(self) -> int:

@@ -72,7 +72,7 @@ def fmr_for(fpir: float, comparisons: float) -> float:
     return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
 
 
-def fuse(vectors: Vectors) -> tuple[Vector, float]:
+def fuse_templates(vectors: Vectors) -> tuple[Vector, float]:
     """Return the mean (D,) of (N, D) unit vectors scaled to length 1, and its length before, 0 to 1.
 
     Raises ValueError if it is 0, which photos of a person never give.

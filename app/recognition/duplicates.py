@@ -18,7 +18,7 @@ from app.errors import InvalidInput, SubjectNotFound
 from app.gallery.records import Candidate
 from app.gallery.service import GallerySearch
 from app.gallery.text import clean_id, is_unnamed
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.recognition.decisions import LINKED_FMR, AnsweredScores, DefaultRates, identify_point, verify_point
 from app.types import Template
 
@@ -125,7 +125,7 @@ def find_objections(
     Raises what `GallerySearch.search` raises, InvalidInput ``invalid_id``.
     """
     templates = [template for _, template in faces]
-    mean, length = fuse(np.stack([template.vector for template in templates])) if track else (None, 1.0)
+    mean, length = fuse_templates(np.stack([template.vector for template in templates])) if track else (None, 1.0)
     conflict_at = None
     if measured.calibration is not None:
         rates, sizes = DefaultRates(fmr, CONFLICT_FPIR), searched.sizes

@@ -25,7 +25,7 @@ from app.gallery.corrections import wrong_probes
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, Origin, StoredFace, Terms, encode_crop
 from app.gallery.service import Enrolled, Galleries, GallerySearch
 from app.inference.embedders import Embedders, OpenedModel
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face, crop_of, embed_faces, timed
 from app.recognition.decisions import (
     RERANKED,
@@ -620,7 +620,7 @@ class Operations:
         if not good:
             return Probes(replace(photos[0], faces=()), (), (), track=())
         faces = self.embed_live(good, opened, gate)
-        vector, length = fuse(np.stack([template_of(chosen.face).vector for chosen in faces]))
+        vector, length = fuse_templates(np.stack([template_of(chosen.face).vector for chosen in faces]))
         best = max(faces, key=lambda chosen: chosen.face.quality.score)
         template = Template(vector, opened.id)
         photo = replace(best.photo, faces=(replace(best.face, template=template),))

@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
-from app.files import replacing
+from app.files import DRAFT, replacing
 from app.search.index import PIECE_ROWS, View
 from app.search.types import FaceBlock, IndexKey, IndexSpec, LogPosition, Snapshotted
 
@@ -46,7 +46,6 @@ CHECK_THREADS = 2
 MIN_FACES = 10_000
 """Smaller galleries load from the database about as fast."""
 SUFFIX = ".snapshot"
-DRAFT = ".draft"
 LOCK_FILE = "writer.lock"
 COLUMNS = ("<i8", "<i8", "<f4", "<f4")
 """Types of the columns: faces' keys, subjects, vectors and qualities."""

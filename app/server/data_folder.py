@@ -19,7 +19,7 @@ from app.files import write_new
 
 FOLDER = "servers"
 KEY_PREFIX = "lk_"
-KEY_BYTES = 32
+ADMIN_KEY_BYTES = 32
 """Random bytes of the key: 256 bits, so that a fast hash protects it as well as a slow one."""
 
 
@@ -41,7 +41,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     """
     prepare_data_dir(folder)
     path = folder / ADMIN_KEY_FILE
-    made = not path.exists() and write_new(path, new_key().encode() + b"\n")
+    made = not path.exists() and write_new(path, new_admin_key().encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -50,8 +50,8 @@ def load_key(folder: Path) -> tuple[str, bool]:
     return read_admin_key(path), made
 
 
-def new_key() -> str:
-    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+def new_admin_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(ADMIN_KEY_BYTES)
 
 
 @contextmanager

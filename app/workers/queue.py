@@ -20,7 +20,7 @@ from app.types import Photo
 from app.workers.start import PARENT_ENDED, Ended, Parent, PhotoWorker
 from app.workers.worker import WorkerAnswer, WorkerLimits
 
-NICENESS = 5
+SMALL_NICENESS = 5
 """Niceness of workers, so that nearly finished work goes first: the server, which makes templates and answers, gets
 three quarters of a core that a worker also wants."""
 COSTLY_NICENESS = 15
@@ -37,7 +37,7 @@ STUCK = 10
 TOO_LONG = "SIGXCPU"
 KILLED = "SIGKILL", "SIGTERM", PARENT_ENDED
 """The ways in which a worker ends that its photo didn't cause."""
-TRIES = 2
+MOST_KILLED = 2
 """Maximum workers that one photo may kill."""
 UNREADABLE = "The image could not be read."
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class PhotoWorkers:
         """
         rest = memory * (1 - SMALL_SHARE)
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
-        small = WorkerLimits(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, NICENESS, COSTLY_PIXELS)
+        small = WorkerLimits(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, SMALL_NICENESS, COSTLY_PIXELS)
         large = WorkerLimits(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, COSTLY_NICENESS, math.inf)
         self._small = Crew(self._parent, self._count, small, patience_s=math.inf, kept_s=math.inf)
         self._costly = Crew(self._parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
@@ -221,7 +221,7 @@ class PhotoWorkers:
                 answer = self._asked(crew, image, cuts)
             except Ended as error:
                 ended += 1
-                again = ended < TRIES and str(error) != TOO_LONG
+                again = ended < MOST_KILLED and str(error) != TOO_LONG
                 self._note(str(error), image, again=again)
                 if not again:
                     raise InvalidImage(UNREADABLE) from error

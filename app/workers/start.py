@@ -26,12 +26,12 @@ START_S = 60.0
 """Seconds for the parent to load its libraries, which takes one second on an idle machine."""
 FORK_S = 10.0
 """Seconds for the parent to start or end a worker, which takes milliseconds unless the machine swaps."""
-TRIES = 3
+START_TRIES = 3
 """Maximum attempts to start a worker before requests are refused."""
 LOOK_S = 0.1
 """Seconds between checks whether a thread should still wait for a worker."""
 PARENT_ENDED = "its parent ended"
-KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 """Variables kept from the environment, which may also hold passwords."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Keep libraries from starting threads when they are loaded, since a process with threads can't be forked safely."""
@@ -64,7 +64,7 @@ class Parent:
 
     def start(self, limits: WorkerLimits) -> PhotoWorker:
         """Return a new worker; one that ends before it is ready is replaced. Raises Unusable ``workers_unusable``."""
-        for _ in range(TRIES - 1):
+        for _ in range(START_TRIES - 1):
             with suppress(wire.Broken, OSError):
                 return self._start(limits)
         try:
@@ -127,7 +127,7 @@ class Parent:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_S)
         places = [str(Path(app.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        environ = {name: value for name, value in os.environ.items() if name in KEPT} | ONE_THREAD | MALLOC
+        environ = {name: value for name, value in os.environ.items() if name in VARIABLES} | ONE_THREAD | MALLOC
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-m", "app.workers", str(theirs.fileno())],

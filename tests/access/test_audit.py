@@ -23,7 +23,8 @@ import pytest
 from starlette.types import Message
 
 from app.access import audit as audit_module
-from app.access.audit import DAY_S, AuditEntry, AuditLog, AuditStore
+from app.access.audit import AuditEntry, AuditLog, AuditStore
+from app.db.clock import DAY_S
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.features.audit.reading import AuditFilter, entries
 from app.features.audit.sink import AuditSink

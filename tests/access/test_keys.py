@@ -41,7 +41,7 @@ from app.db.secrets import SecretStore
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.features.access_keys import access_key_of, key_id_of, signing_tokens
 from app.features.issued_keys import create_key, declare_keys, list_keys, read_key, revoke_key, rotate_key
-from app.features.keys_file.reading import read_keys
+from app.features.keys_file.reading import read_declared_keys
 from app.gallery.store import Store
 from app.types import utc_text
 from tests.support.ready import give_database
@@ -426,7 +426,7 @@ def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clo
 
 def declare(keys: ApiKeys, path: Path, text: str, environ: dict[str, str] | None = None) -> None:
     path.write_text(text)
-    declare_keys(keys, read_keys(path, environ or {}))
+    declare_keys(keys, read_declared_keys(path, environ or {}))
 
 
 DOOR = "keys: [{id: door, scopes: [recognize], galleries: [staff], rate: 10/s, secret_env: DOOR}]"
@@ -500,7 +500,7 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
     path = tmp_path / "keys.yaml"
     path.write_text(text.replace("%s", SECRET))
     with pytest.raises(Unusable, match=words) as caught:
-        read_keys(path, {})
+        read_declared_keys(path, {})
     assert caught.value.code == "keys_file_invalid"
     assert str(path) in caught.value.message
     assert SECRET not in caught.value.message

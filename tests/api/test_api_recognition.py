@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.api import schemas
 from app.package.folders import load_package
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from tests.support.ready import MODELS
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, covered, encoded, enroll, error_of
 
@@ -336,7 +336,7 @@ def test_a_subject_is_decided_by_its_faces_together(api: httpx.Client, gallery: 
     """Its score is that of their mean template, reduced to a photo's; without one of them, that of the other."""
     faces = enroll(api, gallery, "eileen", COLLINS, AGAIN, quality="none").json()["enrolled"]
     embedded = [send(api, "/v1/embed", image).json()["faces"][0]["embedding"] for image in (COLLINS, AGAIN, HOPPER)]
-    mean, length = fuse(np.array(embedded[:2], np.float32))
+    mean, length = fuse_templates(np.array(embedded[:2], np.float32))
     fusion = Thresholds(load_package(MODELS / "sface").manifest).fusion
     assert fusion is not None
     path = f"{gallery}/subjects/eileen/verify"

@@ -21,7 +21,7 @@ from app.features.bulk.rows import everything
 from app.features.checks.comparing import check_index
 from app.features.erasure.checking import check_receipt
 from app.features.erasure.erasing import Erasures
-from app.features.listing import count_people, face_ids, find_faces, placed_faces, subject_ids
+from app.features.listing import count_people, face_ids, faces_by_id, placed_faces, subject_ids
 from app.features.monitoring.collector import Totals, count_totals
 from app.features.signatures import Signer
 from app.features.transfers import Move, dissolve_subject, move_faces, rename_subject
@@ -163,7 +163,7 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
         subject_ids(store, gallery),
         [subject for _, subject in face_ids(store, gallery)[0]],
         [face.subject for face in placed_faces(store, gallery).items],
-        [face.subject for face in find_faces(store, gallery, list(ids.values())).values()],
+        [face.subject for face in faces_by_id(store, gallery, list(ids.values())).values()],
     ]
     assert lists == [["grace"], [], *[["grace"]] * 4]
     assert count_people(store, gallery) == 1

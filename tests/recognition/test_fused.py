@@ -8,7 +8,7 @@ import pytest
 from app.gallery.records import Candidate
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import measure_fusion
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.recognition.decisions import DefaultRates, by_fused_score, count_comparisons, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed
@@ -34,7 +34,7 @@ def test_stated_rates_are_found_whatever_number_of_photos_subjects_have(
 ) -> None:
     every, people = photographed(60, 10, 2)
     faces = [every[people == person][: photos[person % len(photos)]] for person in range(60)]
-    means, lengths = zip(*(fuse(photos_of) for photos_of in faces), strict=True)
+    means, lengths = zip(*(fuse_templates(photos_of) for photos_of in faces), strict=True)
     strangers, _ = photographed(10_000, 1, 3)
     scores = strangers @ np.stack(means).T  # (strangers, subjects)
     ranked = [

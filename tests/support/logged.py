@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from app.logs import OWN
+from app.logs import OWN_LOGGERS
 
 
 def logged(caplog: pytest.LogCaptureFixture, thread: str = "") -> list[logging.LogRecord]:
@@ -27,7 +27,7 @@ def messages(caplog: pytest.LogCaptureFixture, thread: str = "") -> list[str]:
 def own_logging() -> Iterator[None]:
     """Undo at the end what a server does to the logging of its process, so that later tests hear what they expect."""
     root = logging.getLogger()
-    loggers = [root, *map(logging.getLogger, OWN)]
+    loggers = [root, *map(logging.getLogger, OWN_LOGGERS)]
     handlers, levels = list(root.handlers), [logger.level for logger in loggers]
     try:
         yield

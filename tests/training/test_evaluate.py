@@ -236,7 +236,7 @@ def test_without_strangers_there_is_no_rate_of_theirs() -> None:
 @pytest.mark.long
 def test_retrieval_intervals_hold_their_figures() -> None:
     names, vectors = faces(np.random.default_rng(5), 30, 4, noise=0.9)
-    people = points.numbered([person_of(name) for name in names])
+    people = points.number_people([person_of(name) for name in names])
     figures = protocols.retrieval_figures(vectors, people, rounds=200, seed=0)
     plain = metrics.retrieval(vectors, people)
     assert figures["MAP@R"].value == pytest.approx(plain.average_precision.mean())
@@ -255,7 +255,7 @@ def test_retrieval_intervals_hold_their_figures() -> None:
 
 def test_operating_points_equal_counting_over_all_pairs() -> None:
     names, vectors = faces(np.random.default_rng(6), 60, 3, noise=0.6)
-    people = points.numbered([person_of(name) for name in names])
+    people = points.number_people([person_of(name) for name in names])
     compared = points.compare_all(vectors, people)
     measured = points.measure(compared, people, rates=(1e-2, 1e-3, 1e-4, 1e-6), rounds=40)
     scores = [(float(a @ b), i == j) for (a, i), (b, j) in combinations(list(zip(vectors, people, strict=True)), 2)]
@@ -279,7 +279,7 @@ def test_operating_points_equal_counting_over_all_pairs() -> None:
 
 def test_people_under_two_names_misplaced_photos_and_copies_are_found_and_left_out() -> None:
     names, vectors = faces(np.random.default_rng(7), 80, 6, noise=0.7, d=256)
-    true = points.numbered([person_of(name) for name in names])
+    true = points.number_people([person_of(name) for name in names])
     vectors[-1] = vectors[-7]  # the last person's last photo is the last but one's
     said = true.copy()
     said[:2] = 80  # the first person's first two photos under a name of their own

@@ -162,7 +162,7 @@ def retrieval(
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
-        people = points.numbered([person_of(name) for name in made.names])
+        people = points.number_people([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
         settings = {"images": str(images), "photos": len(made.names), "rounds": rounds, "flip": way.flip}
         write_found(out, "retrieval", made, settings, {"retrieval": figures})
@@ -196,7 +196,7 @@ def operating_points(
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         shown = made.with_face()
-        vectors, people = shown.vectors, points.numbered([person_of(photo) for photo in shown.names])
+        vectors, people = shown.vectors, points.number_people([person_of(photo) for photo in shown.names])
         with counted("comparing", len(vectors)) as advance:
             compared = points.compare_all(vectors, people, progress=advance)
         same = None if same_above is None else points.same_people(vectors, people, compared, above=same_above)
@@ -266,7 +266,7 @@ def quality(
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         shown = made.with_face()
-        people = points.numbered([person_of(name) for name in shown.names])
+        people = points.number_people([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
         threshold = compared.threshold(fmr)
         study = metrics.discarding_of(compared, shown.quality.astype(np.float64), threshold)

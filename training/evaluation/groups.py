@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.models.calibration.intervals import Bools, Interval, Ints
-from app.models.calibration.operating_points import Measurement, false_match_rates, numbered
+from app.models.calibration.operating_points import Measurement, false_match_rates, number_people
 from app.models.calibration.pairs import all_pairs
 from app.package.cards import BiasCard, Group, GroupRate
 from app.package.manifest import Manifest
@@ -191,7 +191,7 @@ def measure_groups(
     floor = min(thresholds.values())
     figures = []
     for name, members in rows.items():
-        who = numbered([people[row] for row in members])
+        who = number_people([people[row] for row in members])
         pairs = all_pairs(vectors[members], who, floor=floor)
         left_out: Bools = pairs.top.score >= same_above
         measured = Measurement(pairs, (), left_out, pairs.nonmated_count - int(left_out.sum()))

@@ -10,7 +10,7 @@ from app.access.grants import Scope
 from app.api import schemas
 from app.api.body import JPEG_TYPE, File
 from app.api.components import FaceId, SubjectId
-from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
+from app.api.operation import CURSOR, FACES_PATH, NO_FACE, NO_SUBJECT
 from app.api.route import Router
 from app.errors import NotFound
 from app.gallery import subjects
@@ -20,10 +20,10 @@ from app.gallery.store import Store
 
 router = Router("faces")
 
-FACE = f"{FACES}/{{face_id}}"
+FACE_PATH = f"{FACES_PATH}/{{face_id}}"
 
 
-@router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
+@router.operation("GET", FACES_PATH, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
     store: Store, gallery: Gallery, subject: SubjectId, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.FacePage:
@@ -35,7 +35,7 @@ def list_faces(
     return schemas.FacePage.of(page, faces=[stored_face(face, gallery) for face in page.items])
 
 
-@router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
+@router.operation("GET", FACE_PATH, scope=Scope.READ, name="show_face", codes=NO_FACE)
 def get_face(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
@@ -44,7 +44,7 @@ def get_face(store: Store, gallery: Gallery, subject: SubjectId, face_id: FaceId
     return stored_face(store.face(gallery, face_id, subject), gallery)
 
 
-@router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
+@router.operation("DELETE", FACE_PATH, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
 def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
@@ -56,7 +56,7 @@ def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face
 
 @router.operation(
     "GET",
-    f"{FACE}/crop",
+    f"{FACE_PATH}/crop",
     scope=Scope.READ,
     name="show_crop",
     file=File((JPEG_TYPE,), "The aligned face, 112x112."),

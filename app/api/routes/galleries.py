@@ -11,7 +11,7 @@ from pydantic import Field
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.components import Components
-from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
+from app.api.operation import CURSOR, GALLERIES_PATH, GALLERY_PACKAGE, GALLERY_PATH, SEARCH
 from app.api.route import Router
 from app.api.schemas.base import (
     CALIBRATION_SOURCES,
@@ -100,7 +100,7 @@ class GalleryPage(Wire):
     next_cursor: NextCursor
 
 
-@router.operation("GET", GALLERIES, scope=Scope.READ, codes=CURSOR)
+@router.operation("GET", GALLERIES_PATH, scope=Scope.READ, codes=CURSOR)
 def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
     """List galleries.
 
@@ -112,7 +112,7 @@ def list_galleries(store: Store, grant: Grant, query: Annotated[PageParams, Quer
 
 @router.operation(
     "POST",
-    GALLERIES,
+    GALLERIES_PATH,
     scope=Scope.ADMIN,
     changes=True,
     unrestricted=True,
@@ -129,7 +129,7 @@ def create_gallery(operations: Operations, store: Store, entry: AuditEntry, aske
     return _answer(store, made)
 
 
-@router.operation("GET", GALLERY, scope=Scope.READ, name="show_gallery")
+@router.operation("GET", GALLERY_PATH, scope=Scope.READ, name="show_gallery")
 def get_gallery(store: Store, gallery: records.Gallery) -> Gallery:
     """Show a gallery.
 
@@ -138,7 +138,7 @@ def get_gallery(store: Store, gallery: records.Gallery) -> Gallery:
     return _answer(store, gallery)
 
 
-@router.operation("PATCH", GALLERY, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
+@router.operation("PATCH", GALLERY_PATH, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
 def update_gallery(
     components: Components,
     store: Store,
@@ -159,7 +159,7 @@ def update_gallery(
     return _answer(store, updated)
 
 
-@router.operation("DELETE", GALLERY, scope=Scope.ADMIN, changes=True, unrestricted=True)
+@router.operation("DELETE", GALLERY_PATH, scope=Scope.ADMIN, changes=True, unrestricted=True)
 def delete_gallery(galleries: Galleries, gallery: records.Gallery) -> None:
     """Delete a gallery with everyone in it.
 

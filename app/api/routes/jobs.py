@@ -27,15 +27,15 @@ from app.jobs.store import REPORT_ROWS, JobStore
 
 router = Router("jobs")
 
-JOBS = "/v1/jobs"
-JOB = f"{JOBS}/{{job}}"
+JOBS_PATH = "/v1/jobs"
+JOB_PATH = f"{JOBS_PATH}/{{job}}"
 
 REPORT_FIELDS = ("item", "name", "code", "message", "reasons", "enrolled")
 FORMULA_SIGNS = tuple("=+-@\t\r")
 """A spreadsheet takes a cell that begins with one of these for a formula, and senders choose the items' names."""
 
 
-@router.operation("GET", JOBS, scope=Scope.READ, codes=("invalid_cursor", "invalid_id"))
+@router.operation("GET", JOBS_PATH, scope=Scope.READ, codes=("invalid_cursor", "invalid_id"))
 def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPageParams, Query()]) -> schemas.JobPage:
     """List the jobs.
 
@@ -44,19 +44,19 @@ def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPagePara
     """
     gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
     page = jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
-    return schemas.JobPage.of(page, jobs=[answer(job) for job in page.items])
+    return schemas.JobPage.of(page, jobs=[job_answer(job) for job in page.items])
 
 
-@router.operation("GET", JOB, scope=Scope.READ, name="show_job", codes=NO_JOB)
+@router.operation("GET", JOB_PATH, scope=Scope.READ, name="show_job", codes=NO_JOB)
 def get_job(jobs: JobStore, grant: Grant, job: JobId) -> schemas.Job:
     """Show a job.
 
     Answers its progress, its counts, and how it ended.
     """
-    return answer(find_job(jobs, grant, job))
+    return job_answer(find_job(jobs, grant, job))
 
 
-@router.operation("POST", f"{JOB}/cancel", scope=Scope.ADMIN, changes=True, codes=NO_JOB)
+@router.operation("POST", f"{JOB_PATH}/cancel", scope=Scope.ADMIN, changes=True, codes=NO_JOB)
 def cancel_job(jobs: JobStore, entry: AuditEntry, grant: Grant, job: JobId) -> schemas.Job:
     """Cancel a job.
 
@@ -64,12 +64,12 @@ def cancel_job(jobs: JobStore, entry: AuditEntry, grant: Grant, job: JobId) -> s
     as it is.
     """
     entry.gallery = find_job(jobs, grant, job).gallery
-    return answer(jobs.cancel(job))
+    return job_answer(jobs.cancel(job))
 
 
 @router.operation(
     "GET",
-    f"{JOB}/report",
+    f"{JOB_PATH}/report",
     scope=Scope.READ,
     name="show_report",
     file=File((LINES_TYPE, CSV_TYPE), "One line for each rejected item."),
@@ -104,7 +104,7 @@ def find_job(jobs: JobStore, grant: Grant, job_id: str) -> records.Job:
     return job
 
 
-def answer(job: records.Job) -> schemas.Job:
+def job_answer(job: records.Job) -> schemas.Job:
     error = None
     if job.error_code is not None:
         error = {"code": job.error_code, "message": job.error_message or ""}

@@ -12,7 +12,7 @@ from app.access.keys import Guard
 from app.api import schemas
 from app.api.body import IMAGE_OR_TRACK, MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
 from app.api.components import SubjectId
-from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
+from app.api.operation import FACES_PATH, GALLERY_PATH, LIVENESS, PACKAGE, RATE_CODES, SUBJECT_PATH, TEMPLATES
 from app.api.route import Router
 from app.errors import InvalidInput
 from app.face.quality import QualityLevel
@@ -32,7 +32,7 @@ from app.types import Photo, utc_now
 router = Router("recognition")
 
 VERIFY_SUBJECT_CODES = (
-    *RATES,
+    *RATE_CODES,
     *TEMPLATES,
     *LIVENESS,
     "no_face",
@@ -92,7 +92,7 @@ def embed(operations: Operations, sent: Sent[schemas.EmbedParams]) -> schemas.Em
     "/v1/verify",
     scope=Scope.RECOGNIZE,
     images=TWO_IMAGES,
-    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face", "face_unalignable"),
+    codes=(*RATE_CODES, *PACKAGE, *LIVENESS, "no_face", "face_unalignable"),
 )
 def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
@@ -127,10 +127,10 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
 
 @router.operation(
     "POST",
-    f"{GALLERY}/identify",
+    f"{GALLERY_PATH}/identify",
     scope=Scope.RECOGNIZE,
     images=IMAGE_OR_TRACK,
-    codes=(*RATES, *TEMPLATES, *LIVENESS),
+    codes=(*RATE_CODES, *TEMPLATES, *LIVENESS),
 )
 def identify(
     operations: Operations,
@@ -169,7 +169,7 @@ def identify(
 
 @router.operation(
     "POST",
-    f"{SUBJECT}/verify",
+    f"{SUBJECT_PATH}/verify",
     scope=Scope.RECOGNIZE,
     images=IMAGE_OR_TRACK,
     codes=VERIFY_SUBJECT_CODES,
@@ -204,7 +204,7 @@ def verify_subject(
 
 @router.operation(
     "POST",
-    FACES,
+    FACES_PATH,
     scope=Scope.ENROLL,
     changes=True,
     status=201,

@@ -10,7 +10,7 @@ from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.components import SubjectId
-from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS
+from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT_FIELDS, SUBJECT_PATH, SUBJECTS_PATH
 from app.api.route import Router
 from app.gallery import subjects
 from app.gallery.records import UNSET, Consent, Gallery, Terms
@@ -21,7 +21,7 @@ from app.types import utc_now
 router = Router("subjects")
 
 
-@router.operation("GET", SUBJECTS, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
+@router.operation("GET", SUBJECTS_PATH, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
 def list_subjects(
     store: Store, gallery: Gallery, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
@@ -41,7 +41,7 @@ def list_subjects(
 
 
 @router.operation(
-    "POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201, codes=(*SUBJECT_FIELDS, "subject_exists")
+    "POST", SUBJECTS_PATH, scope=Scope.ENROLL, changes=True, status=201, codes=(*SUBJECT_FIELDS, "subject_exists")
 )
 def create_subject(store: Store, entry: AuditEntry, gallery: Gallery, asked: schemas.SubjectCreate) -> schemas.Subject:
     """Create a subject.
@@ -56,7 +56,7 @@ def create_subject(store: Store, entry: AuditEntry, gallery: Gallery, asked: sch
     return schemas.Subject.model_validate(made)
 
 
-@router.operation("GET", SUBJECT, scope=Scope.READ, name="show_subject", codes=NO_SUBJECT)
+@router.operation("GET", SUBJECT_PATH, scope=Scope.READ, name="show_subject", codes=NO_SUBJECT)
 def get_subject(store: Store, gallery: Gallery, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
@@ -66,7 +66,7 @@ def get_subject(store: Store, gallery: Gallery, subject: SubjectId) -> schemas.S
 
 
 @router.operation(
-    "PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS, "subject_exists")
+    "PATCH", SUBJECT_PATH, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS, "subject_exists")
 )
 def update_subject(
     store: Store, entry: AuditEntry, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
@@ -89,7 +89,7 @@ def update_subject(
     return schemas.Subject.model_validate(edited)
 
 
-@router.operation("DELETE", SUBJECT, scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
+@router.operation("DELETE", SUBJECT_PATH, scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
 def delete_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -> None:
     """Delete a subject with its faces.
 

@@ -21,7 +21,7 @@ from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.options import CliSession, command, model_ids
 from app.cli.output import Exit, Failure
-from app.cli.recognition import attempt, client_for, create_gallery
+from app.cli.recognition import attempt, client_for, ensure_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
 from app.features import tar_stream
 from app.features.bulk import json_lines, npy
@@ -91,7 +91,7 @@ def import_(
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
     check_writable(report)
     client = session.client(Data.CREATED if create else Data.EXISTING)
-    created = create and create_gallery(client, gallery, package)
+    created = create and ensure_gallery(client, gallery, package)
     try:
         job = client.import_faces(
             gallery,

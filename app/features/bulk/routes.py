@@ -17,10 +17,10 @@ from app.api import schemas
 from app.api.body import JSON_TYPE, TAR_TYPE, File
 from app.api.components import Components, GalleryId, JobId
 from app.api.feature import Feature, Part
-from app.api.operation import GALLERY, NO_JOB
+from app.api.operation import GALLERY_PATH, NO_JOB
 from app.api.route import Router
 from app.api.routes import jobs as job_routes
-from app.api.routes.jobs import JOB, find_job
+from app.api.routes.jobs import JOB_PATH, find_job
 from app.api.schemas import Job
 from app.api.schemas.base import Wire
 from app.errors import InvalidInput, NotFound
@@ -37,7 +37,7 @@ jobs = Router("jobs")
 
 @galleries.operation(
     "POST",
-    f"{GALLERY}/import",
+    f"{GALLERY_PATH}/import",
     scope=Scope.ADMIN,
     name="import",
     changes=True,
@@ -85,7 +85,7 @@ class PhotoGroups(Wire):
 
 
 @galleries.operation(
-    "POST", f"{GALLERY}/group", scope=Scope.ENROLL, name="group_photos", changes=True, status=202, upload=ARCHIVE
+    "POST", f"{GALLERY_PATH}/group", scope=Scope.ENROLL, name="group_photos", changes=True, status=202, upload=ARCHIVE
 )
 async def group_photos(
     request: Request, bulk: BulkService, components: Components, grant: Grant, gallery: GalleryId
@@ -121,12 +121,12 @@ async def _receive(
         job = await receive_upload(request, ARCHIVE, file, start, admission=core.admission, limits=core.limits)
     finally:
         bulk.end_upload(who)
-    return job_routes.answer(job)
+    return job_routes.job_answer(job)
 
 
 @galleries.operation(
     "GET",
-    f"{GALLERY}/group/{{job}}",
+    f"{GALLERY_PATH}/group/{{job}}",
     scope=Scope.ENROLL,
     name="show_groups",
     codes=(*NO_JOB, "result_not_found"),
@@ -141,23 +141,23 @@ def show_groups(bulk: BulkService, jobs: JobStore, grant: Grant, gallery: Galler
         raise NotFound(f"There is no grouping {job!r}.", code="job_not_found", job=job)
     found = b"".join(bulk.result(grouping)[1]) if grouping.result else b"{}"
     return PhotoGroups.model_validate(
-        {"job": job_routes.answer(grouping), "groups": [], "without": 0, **json.loads(found)}
+        {"job": job_routes.job_answer(grouping), "groups": [], "without": 0, **json.loads(found)}
     )
 
 
-@galleries.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
+@galleries.operation("POST", f"{GALLERY_PATH}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
 def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: Annotated[ExportParams, Query()]) -> Job:
     """Export a gallery.
 
     Answers with the job that writes the gallery, as of the job's start, to one signed archive. Fetch it from
     `/v1/jobs/{job}/result`.
     """
-    return job_routes.answer(bulk.begin_export(gallery, grant.key_id, crops=query.crops))
+    return job_routes.job_answer(bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
 
 @jobs.operation(
     "GET",
-    f"{JOB}/result",
+    f"{JOB_PATH}/result",
     scope=Scope.ADMIN,
     name="fetch_result",
     file=File((TAR_TYPE, JSON_TYPE), "The file."),

@@ -25,8 +25,8 @@ from app.gallery.records import (
     Metadata,
     StoredFace,
     face_query,
-    is_current,
     join_templates,
+    not_expired,
     package_mismatch,
     reread,
     template_column,
@@ -166,14 +166,14 @@ def everything(store: Store, gallery: Gallery, *, crops: bool) -> Iterator[Every
         now = reread(connection, gallery)
         subjects = read_subjects(connection, now)
         faces = read_faces(connection, now, store.blobs, crops=crops)
-        query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, is_current())
+        query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, not_expired())
         people = connection.execute(query).scalar_one()
         there, without = count_faces(connection, now)
         yield Everything(now, Counts(people, there), without, subjects, faces)
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
-    mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & not_expired()
     query = sa.select(SUBJECTS).where(mine).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         times = (row.created_at, row.updated_at, row.expires_at)
@@ -186,7 +186,7 @@ def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:
     source = join_templates(FACES.join(SUBJECTS), gallery.embedder)
     whole = sa.func.count(template_column(gallery.embedder))
     query = sa.select(whole, sa.func.count() - whole).select_from(source)
-    row = connection.execute(query.where(FACES.c.gallery_key == gallery.key, is_current())).one()
+    row = connection.execute(query.where(FACES.c.gallery_key == gallery.key, not_expired())).one()
     return row[0], row[1]
 
 

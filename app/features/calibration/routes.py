@@ -12,7 +12,7 @@ from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.components import Components, GalleryId
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import GALLERY
+from app.api.operation import GALLERY_PATH
 from app.api.route import Router
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.choices import CalibrationSource
@@ -26,7 +26,7 @@ from app.package.thresholds import Thresholds
 
 router = Router("galleries")
 
-CALIBRATION = f"{GALLERY}/calibration"
+CALIBRATION = f"{GALLERY_PATH}/calibration"
 LOOK_S = 60.0
 """Seconds between checks for stale calibrations."""
 

@@ -14,8 +14,8 @@ from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.errors import GalleryNotFound
 from app.features.calibration.population import Figures, deciding
-from app.features.own_jobs import check_free
-from app.gallery.records import Gallery, is_current, lock_gallery
+from app.features.own_jobs import check_not_running
+from app.gallery.records import Gallery, lock_gallery, not_expired
 from app.gallery.store import Store
 from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
@@ -137,7 +137,7 @@ class Calibrations:
     def assign(self, connection: Connection, gallery: Gallery, job_id: str) -> None:
         """Store the id of the job that measures the gallery. Raises UnderWay if another one does."""
         last = sa.select(GALLERY_CALIBRATIONS.c.job).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
-        check_free(connection, connection.execute(last).scalar_one_or_none())
+        check_not_running(connection, connection.execute(last).scalar_one_or_none())
         insert = self._database.insert(GALLERY_CALIBRATIONS).values(gallery_key=gallery.key, job=job_id)
         connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key"], set_={"job": job_id}))
 
@@ -201,7 +201,7 @@ _PAIRS = (
     .join(_SECOND, _SECOND.c.key == CALIBRATION_PAIRS.c.second_key)
     .join(_ONE, _ONE.c.key == _FIRST.c.subject_key)
     .join(_OTHER, _OTHER.c.key == _SECOND.c.subject_key)
-    .where(_FIRST.c.subject_key != _SECOND.c.subject_key, is_current(_ONE), is_current(_OTHER))
+    .where(_FIRST.c.subject_key != _SECOND.c.subject_key, not_expired(_ONE), not_expired(_OTHER))
     .order_by(CALIBRATION_PAIRS.c.score.desc(), CALIBRATION_PAIRS.c.first_key)
 )
 

@@ -13,7 +13,7 @@ from app.api import schemas
 from app.api.body import MANY_IMAGES, Sent
 from app.api.components import Components
 from app.api.feature import Feature, Part
-from app.api.operation import GALLERY
+from app.api.operation import GALLERY_PATH
 from app.api.route import Router
 from app.api.routes.recognition import (
     ENROLL_CODES,
@@ -36,7 +36,7 @@ from app.recognition.operations import Operations
 
 router = Router("challenges")
 
-CHALLENGES = f"{GALLERY}/challenges"
+CHALLENGES = f"{GALLERY_PATH}/challenges"
 
 ChallengedOperation: TypeAlias = Literal["verify", "identify", "enroll"]
 Steps: TypeAlias = Annotated[

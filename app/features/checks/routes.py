@@ -6,7 +6,7 @@ from pydantic import Field
 
 from app.access.grants import Scope
 from app.api.feature import Feature
-from app.api.operation import GALLERY
+from app.api.operation import GALLERY_PATH
 from app.api.route import Router
 from app.api.schemas.base import Wire
 from app.errors import PackageUnavailable
@@ -29,7 +29,7 @@ class GalleryCheck(Wire):
     examples: list[str] = Field(description="Ids of some faces that are missing or different.")
 
 
-@router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
+@router.operation("GET", f"{GALLERY_PATH}/check", scope=Scope.ADMIN)
 def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
     """Check a gallery.
 

@@ -44,7 +44,7 @@ from app.features.compreface.wire import (
     CompreFaceError,
     CompreFaceRoute,
 )
-from app.features.listing import face_ids, find_faces, subject_ids
+from app.features.listing import face_ids, faces_by_id, subject_ids
 from app.features.photos import embed_for, enroll_face
 from app.gallery import subjects
 from app.gallery.records import subject_not_found
@@ -233,7 +233,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     """Delete the faces that exist, whoever's they are, and return their ids and subjects."""
     gallery = home.open()
-    stored = find_faces(home.store, gallery, face_ids)
+    stored = faces_by_id(home.store, gallery, face_ids)
     if not stored:
         return []
     with home.galleries.change(gallery) as change:

@@ -12,7 +12,7 @@ from app.access.grants import Grant, Scope
 from app.api.body import ONE_IMAGE, Sent
 from app.api.components import Components, SubjectId, path_id
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
+from app.api.operation import NO_SUBJECT, SUBJECT_PATH, TEMPLATES
 from app.api.route import Router
 from app.api.schemas.base import Params, Time, Wire
 from app.api.schemas.recognition import FACE_INDEX, FaceIndex
@@ -23,7 +23,7 @@ from app.gallery.store import Store
 
 router = Router("subjects")
 
-CORRECTIONS = f"{SUBJECT}/corrections"
+CORRECTIONS = f"{SUBJECT_PATH}/corrections"
 CorrectionId: TypeAlias = Annotated[
     str,
     path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"),

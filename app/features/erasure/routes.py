@@ -13,7 +13,7 @@ from app.access.grants import Scope
 from app.api import schemas
 from app.api.components import Components, GalleryId, SubjectId, path_id
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
+from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT_PATH
 from app.api.route import Router
 from app.api.schemas.base import NextCursor, Params, Wire
 from app.features.erasure.erasing import ErasureReason, Erasures
@@ -96,7 +96,7 @@ class ReceiptPage(Wire):
     next_cursor: NextCursor
 
 
-@subjects.operation("POST", f"{SUBJECT}/erase", scope=Scope.ADMIN, answer=Receipt, changes=True, codes=NO_SUBJECT)
+@subjects.operation("POST", f"{SUBJECT_PATH}/erase", scope=Scope.ADMIN, answer=Receipt, changes=True, codes=NO_SUBJECT)
 def erase_subject(
     erasures: Erasures, gallery: GalleryId, subject: SubjectId, query: Annotated[EraseParams, Query()]
 ) -> JSONResponse:

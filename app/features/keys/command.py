@@ -13,7 +13,7 @@ from likeness_client import ApiError, Unreachable, answers
 
 from app.access.grants import Scope
 from app.cli import options, output
-from app.cli.connect import Data, own_client, own_key
+from app.cli.connect import Data, own_admin_key, own_client
 from app.cli.options import CliSession, command, gallery_ids
 from app.config import Settings, load_settings
 from app.db.encryption import ADMIN_KEY_FILE
@@ -109,7 +109,7 @@ def show_admin_key(
     """Print the admin key of the data folder, which the first start of the server creates."""
     settings = load_settings()
     if not rotate:
-        output.say(own_key(settings))
+        output.say(own_admin_key(settings))
         return
     new = replace_key(settings.data_dir)
     output.say(new)
@@ -122,7 +122,7 @@ def show_admin_key(
 def replace_key(folder: Path) -> str:
     """Replace the admin key atomically, and return the new one; running servers take it. Raises as `load_key` does."""
     data_folder.prepare_data_dir(folder)
-    key = data_folder.new_key()
+    key = data_folder.new_admin_key()
     with replacing(folder / ADMIN_KEY_FILE) as file:
         file.write(key.encode() + b"\n")
     return key

@@ -13,9 +13,9 @@ from app.features.issued_keys import declare_keys
 def _start(core: Components, keys_file: Path | None) -> Part:
     """Declare the keys in the file, if there is one. Raises Unusable (``keys_file_invalid``)."""
     if keys_file is not None:
-        from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - needs YAML, which few servers do
+        from app.features.keys_file.reading import read_declared_keys  # noqa: PLC0415 - needs YAML, which few servers do
 
-        declare_keys(core.keys, read_keys(keys_file, os.environ))
+        declare_keys(core.keys, read_declared_keys(keys_file, os.environ))
     return Part()
 
 

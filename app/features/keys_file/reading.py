@@ -63,7 +63,7 @@ class _KeysFile(BaseModel):
         return self
 
 
-def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, str]]:
+def read_declared_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, str]]:
     """Return the keys that the file declares, each with its secret. Raises Unusable (``keys_file_invalid``)."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -113,7 +113,7 @@ def pull_model(model_adder: ModelAdder, grant: Grant, wanted: PullParams) -> sch
     Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If the server can't
     reach the network, the job's `error` says which files to bring. Galleries choose the package as their `embedder`.
     """
-    return jobs.answer(model_adder.begin_pull(wanted.model_dump(), grant.key_id))
+    return jobs.job_answer(model_adder.begin_pull(wanted.model_dump(), grant.key_id))
 
 
 @router.operation(
@@ -147,7 +147,7 @@ async def add_model(
         job = await receive_upload(request, MODEL_FILE, file, begin, admission=admission, limits=limits)
     finally:
         model_adder.end_upload()
-    return jobs.answer(job)
+    return jobs.job_answer(job)
 
 
 @router.operation(

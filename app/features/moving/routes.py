@@ -12,9 +12,9 @@ from app.access.grants import Scope
 from app.api import schemas
 from app.api.components import Components, FaceId, SubjectId
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import FACES, NO_FACE, NO_SUBJECT, SUBJECT
+from app.api.operation import FACES_PATH, NO_FACE, NO_SUBJECT, SUBJECT_PATH
 from app.api.route import Router
-from app.api.routes.faces import FACE, stored_face
+from app.api.routes.faces import FACE_PATH, stored_face
 from app.api.schemas import Subject
 from app.api.schemas.base import FACE_ID, MAX_PAGE, Example, Id, Params, Wire
 from app.features import transfers
@@ -52,7 +52,7 @@ class FacesMove(FaceMove):
 
 
 @subjects_router.operation(
-    "POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired")
+    "POST", f"{SUBJECT_PATH}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired")
 )
 def merge_subject(
     store: Store,
@@ -75,7 +75,9 @@ def merge_subject(
     return MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
 
 
-@faces_router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+@faces_router.operation(
+    "POST", f"{FACE_PATH}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired")
+)
 def move_face(
     store: Store,
     galleries: Galleries,
@@ -96,7 +98,9 @@ def move_face(
     return stored_face(store.face(gallery, face_id, target), gallery)
 
 
-@faces_router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+@faces_router.operation(
+    "POST", f"{FACES_PATH}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired")
+)
 def move_faces(
     store: Store,
     galleries: Galleries,

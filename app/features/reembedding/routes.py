@@ -10,7 +10,7 @@ from pydantic import Field
 from app.access.grants import Grant, Scope
 from app.api.components import Components, GalleryId
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import GALLERY, GALLERY_PACKAGE
+from app.api.operation import GALLERY_PACKAGE, GALLERY_PATH
 from app.api.route import Router
 from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
@@ -26,7 +26,7 @@ router = Router("galleries")
 NO_MOVE = ("reembedding_not_found",)
 NOT_SWITCHED = (*NO_MOVE, "reembedding_not_switched")
 
-REEMBED = f"{GALLERY}/reembed"
+REEMBED = f"{GALLERY_PATH}/reembed"
 LOOK_S = 60.0
 """Seconds between checks for moves that can no longer be rolled back."""
 

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from app.choices import WithoutCrop
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
-from app.features.own_jobs import check_free
+from app.features.own_jobs import check_not_running
 from app.gallery.records import Gallery, join_templates, lock_gallery, template_column, to_bytes
 from app.gallery.store import STAMP_BITS, Store
 from app.types import Template, utc_now
@@ -122,7 +122,7 @@ class Reembeddings:
 
         Raises UnderWay if another job does; NotFound ``reembedding_not_found``.
         """
-        check_free(connection, _found(connection, gallery).job, step=step)
+        check_not_running(connection, _found(connection, gallery).job, step=step)
         _update(connection, gallery, job=job_id)
 
     def left(self, gallery: Gallery, target: str) -> int:

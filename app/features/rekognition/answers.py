@@ -120,7 +120,7 @@ def paged(shape: Shape, page: Page[Any]) -> Shape:
     return shape if page.next_cursor is None else shape | {"NextToken": page.next_cursor}
 
 
-def reasons_of(face: Face) -> list[str]:
+def quality_reasons(face: Face) -> list[str]:
     """Return why a face is of too low quality; at least one reason."""
     return sorted({REASONS[reason] for reason in face.quality.reasons}) or ["LOW_FACE_QUALITY"]
 

@@ -9,7 +9,7 @@ import hashlib
 
 from app.errors import FaceNotFound
 from app.features import transfers
-from app.features.listing import count_people, faces_of_image, find_faces, placed_faces
+from app.features.listing import count_people, faces_by_id, faces_of_image, placed_faces
 from app.features.photos import embed_for, enroll_face
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
@@ -20,7 +20,7 @@ from app.features.rekognition.answers import (
     face_id_to,
     largest_first,
     paged,
-    reasons_of,
+    quality_reasons,
     stored_face,
     user_of,
 )
@@ -92,7 +92,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
         "FaceModelVersion": gallery.embedder,
         "UnindexedFaces": [
             {
-                "Reasons": ["EXCEEDS_MAX_FACES"] if any(face is other for other in good) else reasons_of(face),
+                "Reasons": ["EXCEEDS_MAX_FACES"] if any(face is other for other in good) else quality_reasons(face),
                 "FaceDetail": face_detail(face, photo),
             }
             for face in left_out
@@ -116,7 +116,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = find_faces(call.store, gallery, ids)
+    stored = faces_by_id(call.store, gallery, ids)
     free = [face for face in ids if face in stored and user_of(stored[face].subject) is None]
     with call.galleries.change(gallery) as change:
         deleted = set(transfers.delete_faces(change, free))
@@ -135,7 +135,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
     row = enroll_face(call.operations, gallery, unnamed_id(), photo, face, origin=origin)
-    stored = find_faces(call.store, gallery, [row.face_id])
+    stored = faces_by_id(call.store, gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return stored[row.face_id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.errors import NotFound
-from app.features.listing import count_people, find_faces
+from app.features.listing import count_people, faces_by_id
 from app.features.photos import embed_for, rank
 from app.features.rekognition import requests
 from app.features.rekognition.answers import (
@@ -102,7 +102,7 @@ def match_faces(
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
-    stored = find_faces(call.store, gallery, [face for _, face in best])
+    stored = faces_by_id(call.store, gallery, [face for _, face in best])
     return [
         {"Similarity": percent(answered), "Face": stored_face(stored[face], gallery)}
         for score, face in best

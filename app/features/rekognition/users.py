@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from app.access.grants import Scope
 from app.errors import FaceNotFound
 from app.features import transfers
-from app.features.listing import find_faces
+from app.features.listing import faces_by_id
 from app.features.photos import embed_for
 from app.features.rekognition import errors, requests
 from app.features.rekognition.answers import (
@@ -22,7 +22,7 @@ from app.features.rekognition.answers import (
     largest_first,
     paged,
     percent,
-    reasons_of,
+    quality_reasons,
     status_of,
     user_of,
 )
@@ -142,7 +142,7 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     answer["UnsearchedFaces"] = [
         {
             "FaceDetails": face_detail(face, photo),
-            "Reasons": ["FACE_NOT_LARGEST"] if any(face is good_face for good_face in good) else reasons_of(face),
+            "Reasons": ["FACE_NOT_LARGEST"] if any(face is good_face for good_face in good) else quality_reasons(face),
         }
         for face in largest_first(photo.faces)
         if not good or face is not good[0]
@@ -154,7 +154,7 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = find_faces(call.store, gallery, ids)
+    stored = faces_by_id(call.store, gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     compared = 0
@@ -183,7 +183,7 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
 def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    stored = find_faces(call.store, gallery, ids)
+    stored = faces_by_id(call.store, gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids

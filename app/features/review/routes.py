@@ -9,9 +9,9 @@ from fastapi import Query
 from app.access.grants import Grant, Scope
 from app.api.components import Components, GalleryId, path_id
 from app.api.feature import Feature, Part
-from app.api.operation import CURSOR, GALLERY, RATES
+from app.api.operation import CURSOR, GALLERY_PATH, RATE_CODES
 from app.api.route import Router
-from app.api.routes.jobs import answer
+from app.api.routes.jobs import job_answer
 from app.api.schemas import Job
 from app.choices import FindingKind
 from app.features.own_jobs import last_job
@@ -30,11 +30,13 @@ router = Router("galleries")
 NO_FINDING = ("finding_not_found",)
 FindingId: TypeAlias = Annotated[str, path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
 
-REVIEW = f"{GALLERY}/review"
+REVIEW = f"{GALLERY_PATH}/review"
 FINDING = f"{REVIEW}/{{finding}}"
 
 
-@router.operation("POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable"))
+@router.operation(
+    "POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATE_CODES, "package_unavailable")
+)
 def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     """Review a gallery.
 
@@ -42,7 +44,7 @@ def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     twice, faces of another person, poor faces. It also measures how well the gallery tells its people apart. If a
     review is running already, the answer is its job.
     """
-    return answer(reviewer.begin(gallery, who=grant.key_id))
+    return job_answer(reviewer.begin(gallery, who=grant.key_id))
 
 
 @router.operation(
@@ -50,7 +52,7 @@ def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     REVIEW,
     scope=Scope.READ,
     name="show_review",
-    codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
+    codes=("review_not_found", "package_unavailable", *RATE_CODES, *CURSOR),
 )
 def get_review(
     store: Store,

@@ -19,10 +19,10 @@ from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.features.dismissals import Dismissal, forget, remember
-from app.features.own_jobs import check_free
+from app.features.own_jobs import check_not_running
 from app.features.review.records import Draft, Evidence, ReviewState, ReviewSummary
 from app.features.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
-from app.gallery.records import Gallery, is_current, lock_gallery
+from app.gallery.records import Gallery, lock_gallery, not_expired
 from app.gallery.text import is_unnamed
 from app.types import utc_now
 
@@ -51,7 +51,7 @@ class Reviews:
         connection.execute(insert.on_conflict_do_nothing())
         query = sa.select(REVIEWS.c.job, REVIEWS.c.published).where(mine).with_for_update()
         last = connection.execute(query).one()
-        check_free(connection, last.job)
+        check_not_running(connection, last.job)
         connection.execute(sa.update(REVIEWS).where(mine).values(job=job))
         stale = FINDINGS.c.review != last.published if last.published else sa.true()
         connection.execute(sa.delete(FINDINGS).where(_of(gallery), stale))
@@ -208,7 +208,7 @@ _FINDINGS = (
     .join(_SUBJECT, _SUBJECT.c.key == _FACE.c.subject_key)
     .outerjoin(_OTHER, _OTHER.c.face_id == FINDINGS.c.other_face_id)
     .outerjoin(_OTHER_SUBJECT, _OTHER_SUBJECT.c.key == _OTHER.c.subject_key)
-    .where(is_current(_SUBJECT), is_current(_OTHER_SUBJECT))
+    .where(not_expired(_SUBJECT), not_expired(_OTHER_SUBJECT))
 )
 
 

@@ -18,7 +18,7 @@ from app.db import usage
 from app.db.encryption import encode_key, new_key
 from app.db.engine import Database
 from app.db.schema import SECRETS
-from app.db.sealed_columns import COLUMNS, Blobs
+from app.db.sealed_columns import SEALED_COLUMNS, Blobs
 from app.db.secrets import Rings, load_rings
 from app.errors import InvalidSetting
 from app.features.vault.reseal import PLAIN, census, reseal_secrets
@@ -103,7 +103,7 @@ def _reseal(*, sealed: bool) -> None:
             f"{count} templates, crops and job keys and {secrets} secrets are now {form}; {snapshots} snapshots removed"
         )
         if not database.is_sqlite:
-            tables = sorted({str(column.blob.table) for column in COLUMNS.values()} | {SECRETS.name})
+            tables = sorted({str(column.blob.table) for column in SEALED_COLUMNS.values()} | {SECRETS.name})
             output.say(f"PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL {', '.join(tables)}")
         elif not scrubbed:
             output.say(

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from app.db.encryption import FORMAT, Sealer
 from app.db.engine import Database
 from app.db.schema import FACES, SECRETS
-from app.db.sealed_columns import COLUMNS, MARK_PREFIX, BlobKind, Blobs, marks
+from app.db.sealed_columns import MARK_PREFIX, SEALED_COLUMNS, BlobKind, Blobs, marks
 from app.db.secrets import IS_SECRET, purpose_of
 
 BATCH = 500
@@ -25,13 +25,13 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
     """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
     counts: dict[str, dict[BlobKind, int]] = {}
     with database.read() as connection:
-        for kind, column in COLUMNS.items():
+        for kind, column in SEALED_COLUMNS.items():
             head = sa.case((column.is_sealed, column.head))
             query = sa.select(head.label("head"), sa.func.count()).select_from(column.blob.table)
             query = query.where(column.blob.is_not(None)).group_by("head")
             for mark, count in connection.execute(query):
                 name = PLAIN if mark is None else bytes(mark)[1:].hex()
-                counts.setdefault(name, dict.fromkeys(COLUMNS, 0))[kind] += count
+                counts.setdefault(name, dict.fromkeys(SEALED_COLUMNS, 0))[kind] += count
     return counts
 
 
@@ -40,7 +40,7 @@ def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[
 
     Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
     """
-    for kind in COLUMNS:
+    for kind in SEALED_COLUMNS:
         yield from _reseal_kind(database, blobs, kind, batch)
     with database.write() as connection:
         for name in marks(connection):
@@ -58,7 +58,7 @@ def seal_job_keys(database: Database, blobs: Blobs) -> int:
 
 
 def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
-    key, owner, blob = COLUMNS[kind].key, COLUMNS[kind].owner, COLUMNS[kind].blob
+    key, owner, blob = SEALED_COLUMNS[kind].key, SEALED_COLUMNS[kind].owner, SEALED_COLUMNS[kind].blob
     query = sa.select(key.label("key"), owner.label("owner"), blob.label("blob")).where(blobs.is_due(kind))
     if owner.table is not blob.table:
         query = query.join_from(blob.table, FACES)
@@ -93,7 +93,7 @@ def _unmark(connection: Connection, name: str) -> None:
     """Remove a key's mark if nothing is sealed with it; writers lock the mark until they commit."""
     connection.execute(sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update())
     header = bytes([FORMAT]) + bytes.fromhex(name.removeprefix(MARK_PREFIX))
-    for column in COLUMNS.values():
+    for column in SEALED_COLUMNS.values():
         rows = sa.select(sa.literal(1)).select_from(column.blob.table)
         used = rows.where(column.is_sealed & (column.head == header)).limit(1)
         if connection.execute(used).scalar() is not None:

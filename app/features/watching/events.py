@@ -14,7 +14,7 @@ from app.choices import EventKind
 from app.db.engine import Database
 from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES, SUBJECTS
 from app.features.watching.rows import Where
-from app.gallery.records import is_current
+from app.gallery.records import not_expired
 from app.gallery.store import Change
 from app.types import utc_now, utc_seconds
 
@@ -75,7 +75,7 @@ def read_events(
 ) -> list[Event]:
     """Return the events after this number, in order, for which ``where`` holds. They name only subjects for whom
     ``named`` holds, with None all."""
-    whom = (EVENTS.c.subject_key == SUBJECTS.c.key) & is_current() & (sa.true() if named is None else named)
+    whom = (EVENTS.c.subject_key == SUBJECTS.c.key) & not_expired() & (sa.true() if named is None else named)
     query = sa.select(EVENTS.c.document, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name"))
     query = query.join_from(EVENTS, GALLERIES).outerjoin(SUBJECTS, whom).where(EVENTS.c.number > after, *where)
     rows = database.rows(query.order_by(EVENTS.c.number).limit(limit))

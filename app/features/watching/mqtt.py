@@ -29,7 +29,7 @@ from app.errors import LikenessError
 from app.features.watching.broker import broker_client
 from app.features.watching.events import Event, aged, last_number, read_events
 from app.features.watching.rows import ROWS, to_stored
-from app.gallery.records import is_current
+from app.gallery.records import not_expired
 from app.gallery.store import Store
 from app.types import SKEW_S, utc_now
 
@@ -191,7 +191,7 @@ def _cameras(database: Database) -> dict[str, list[str]]:
     """Return for each camera with sightings who is in front of it: names, and `unknown`."""
     there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
-    known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", is_current())
+    known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", not_expired())
     query = sa.select(SIGHTINGS.c.camera, named).outerjoin_from(SIGHTINGS, SUBJECTS, known)
     open_ = SIGHTINGS.c.ended.is_(False) & SIGHTINGS.c.said.is_not(None)
     for row in database.rows(query.where(open_).order_by(SIGHTINGS.c.key)):

@@ -19,7 +19,7 @@ from app.access.keys import ADMIN, Guard, digest_of
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
 from app.api.components import HEXADECIMAL, Components, Reached, path_id
 from app.api.feature import Feature, Part, PeriodicTask
-from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
+from app.api.operation import CURSOR, GALLERY_PATH, LIVENESS, NO_SUBJECT, RATE_CODES, TEMPLATES
 from app.api.route import Router
 from app.errors import GalleryNotFound, InvalidInput, NotFound
 from app.features.corrected import prune_corrections
@@ -34,10 +34,10 @@ from app.gallery.store import Store
 
 router = Router("watching")
 
-SIGHTINGS = f"{GALLERY}/sightings"
+SIGHTINGS = f"{GALLERY_PATH}/sightings"
 SIGHTING = f"{SIGHTINGS}/{{sighting}}"
-CAMERAS = f"{GALLERY}/cameras"
-STRANGERS = f"{GALLERY}/strangers"
+CAMERAS = f"{GALLERY_PATH}/cameras"
+STRANGERS = f"{GALLERY_PATH}/strangers"
 STRANGER = f"{STRANGERS}/{{stranger}}"
 WEBHOOKS = "/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{webhook}}"
@@ -59,7 +59,7 @@ WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106
     SIGHTING,
     scope=Scope.WATCH,
     images=MANY_IMAGES,
-    codes=(*RATES, *TEMPLATES, *LIVENESS, "no_face", "sighting_taken"),
+    codes=(*RATE_CODES, *TEMPLATES, *LIVENESS, "no_face", "sighting_taken"),
 )
 def tell_sighting(
     watching: Watching, gallery: Gallery, sighting: SightingId, sent: Sent[schemas.SightingParams]
@@ -216,7 +216,7 @@ def forget_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) 
     watching.strangers.forget(gallery, stranger)
 
 
-@router.operation("GET", f"{STRANGER}/resembling", scope=Scope.READ, codes=(*NO_STRANGER, *RATES))
+@router.operation("GET", f"{STRANGER}/resembling", scope=Scope.READ, codes=(*NO_STRANGER, *RATE_CODES))
 def resembling_sightings(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.ResemblingList:
     """Look for a stranger in other sightings.
 

@@ -14,9 +14,9 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.features.watching.schemas import FilterParams, Sighting
-from app.gallery.records import Gallery, from_bytes, is_current
+from app.gallery.records import Gallery, from_bytes, not_expired
 from app.gallery.store import Change
-from app.package.thresholds import fuse
+from app.package.thresholds import fuse_templates
 from app.types import Template, Vector
 
 LOOKS = 2
@@ -33,7 +33,7 @@ ROWS = (
         STRANGERS.c.ignored.label("ignored"),
     )
     .join_from(SIGHTINGS, GALLERIES, SIGHTINGS.c.gallery_key == GALLERIES.c.key)
-    .outerjoin(SUBJECTS, (SIGHTINGS.c.subject_key == SUBJECTS.c.key) & is_current())
+    .outerjoin(SUBJECTS, (SIGHTINGS.c.subject_key == SUBJECTS.c.key) & not_expired())
     .outerjoin(STRANGERS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
 )
 
@@ -46,7 +46,7 @@ class Stored:
     template: Template | None
     crop: bytes | None
     """JPEG of the aligned crop."""
-    length: float = 1.0  # see `template_of`
+    length: float = 1.0  # see `sighting_template`
 
 
 def fits(wanted: FilterParams) -> Where:
@@ -80,25 +80,25 @@ def to_sighting(row: Row[Any]) -> Sighting:
     return Sighting.of(row, has_crop=row.crop is not None, decision="unknown" if has_expired else row.decision)
 
 
-def template_of(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
+def sighting_template(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
     """Return a row's template, a unit vector, and the length of its track's mean before scaling, 0-1: 1 for a single
     photo. SQL keeps the mean. Raises Unusable ``sealed_unreadable``."""
-    return fuse(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
+    return fuse_templates(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
 
 
 def templates(
     connection: Connection, blobs: Blobs, gallery: Gallery, package: str, *where: Where, most: int | None = None
 ) -> Iterator[tuple[Vector, float, Row[Any]]]:
-    """Yield the result of `template_of`, and the row, for the newest ``most`` (None: all) of the gallery's sightings
-    that have a template by this package and for which ``where`` holds."""
+    """Yield the result of `sighting_template`, and the row, for the newest ``most`` (None: all) of the gallery's
+    sightings that have a template by this package and for which ``where`` holds."""
     kept = SIGHTINGS.c.gallery_key == gallery.key, SIGHTINGS.c.package == package, SIGHTINGS.c.template.is_not(None)
     for row in connection.execute(ROWS.where(*kept, *where).order_by(SIGHTINGS.c.key.desc()).limit(most)):
-        yield *template_of(row, blobs), row
+        yield *sighting_template(row, blobs), row
 
 
 def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
     """Open a row's template and crop. Raises Unusable ``sealed_unreadable``."""
-    template, length = (None, 1.0) if row.template is None else template_of(row, blobs)
+    template, length = (None, 1.0) if row.template is None else sighting_template(row, blobs)
     crop = None if row.crop is None else blobs.unpack("sighting_crop", row.id, bytes(row.crop))
     kept = None if template is None else Template(template, row.package)
     return Stored(to_sighting(row), kept, crop, length)

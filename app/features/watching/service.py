@@ -19,12 +19,12 @@ from app.features.watching.cameras import Cameras
 from app.features.watching.rows import Stored, delete_sightings, templates, to_sighting
 from app.features.watching.schemas import Resembling, Sighting, SightingParams
 from app.features.watching.store import Sightings
-from app.features.watching.strangers import Strangers, find_key
+from app.features.watching.strangers import Strangers, find_stranger_key
 from app.gallery.records import NOWHERE, Gallery, StoredFace, find_subject
 from app.gallery.service import SubjectFaces
 from app.gallery.service import enroll as enroll_faces
 from app.gallery.store import Change
-from app.package.thresholds import fuse
+from app.package.thresholds import fuse_templates
 from app.recognition.decisions import identify_point
 from app.recognition.operations import to_store
 from app.types import Face, Quality, utc_now
@@ -87,12 +87,12 @@ class Watching:
         current = [(kept, length) for kept, length in seen if kept and kept.package == gallery.embedder]
         if not (means := [kept.vector * length for kept, length in current]):
             return []
-        mean, length = fuse(np.stack(means))
+        mean, length = fuse_templates(np.stack(means))
         points = self._core.operations.thresholds_in(gallery, gallery.embedder)
         least = identify_point(points, None, None, self._core.operations.defaults, {1: LOOKED_THROUGH}).threshold
         alike = []
         with self.sightings.database.read() as connection:
-            key, blobs = find_key(connection, gallery, stranger_id), self.sightings.store.blobs
+            key, blobs = find_stranger_key(connection, gallery, stranger_id), self.sightings.store.blobs
             others = SIGHTINGS.c.stranger_key.is_distinct_from(key) & (SIGHTINGS.c.decision != "known")
             kept = templates(connection, blobs, gallery, gallery.embedder, others, most=LOOKED_THROUGH)
             for vector, kept_length, row in kept:
@@ -141,7 +141,7 @@ class Watching:
         ids = dict.fromkeys([*(stored.sighting.id for stored in seen), *also])
         with self._core.galleries.change(gallery) as change:
             if stranger is not None:
-                find_key(change.connection, change.gallery, stranger)
+                find_stranger_key(change.connection, change.gallery, stranger)
             enroll_faces(change, [wanted])
             return self.sightings.settle(change, ids, subject)
 

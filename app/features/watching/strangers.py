@@ -21,11 +21,20 @@ from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
 from app.features.grouping import MOST, group_faces, link_threshold
-from app.features.watching.rows import LOOKS, ROWS, Stored, drop_unseen, find_row, template_of, templates, to_stored
+from app.features.watching.rows import (
+    LOOKS,
+    ROWS,
+    Stored,
+    drop_unseen,
+    find_row,
+    sighting_template,
+    templates,
+    to_stored,
+)
 from app.features.watching.schemas import Stranger
 from app.gallery.records import Gallery
 from app.gallery.store import Change, Store
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.types import Vector, utc_now, utc_seconds
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
@@ -83,19 +92,19 @@ class Strangers:
     def find(self, gallery: Gallery, stranger_id: str) -> Stranger:
         """Return the stranger. Raises NotFound ``stranger_not_found``."""
         with self._store.database.read() as connection:
-            return _summary(connection, find_key(connection, gallery, stranger_id))
+            return _summary(connection, find_stranger_key(connection, gallery, stranger_id))
 
     def seen(self, gallery: Gallery, stranger_id: str) -> list[Stored]:
         """Return the stranger's sightings, the best first. Raises NotFound ``stranger_not_found``."""
         with self._store.database.read() as connection:
-            key = find_key(connection, gallery, stranger_id)
+            key = find_stranger_key(connection, gallery, stranger_id)
             query = ROWS.where(SIGHTINGS.c.stranger_key == key).order_by(SIGHTINGS.c.quality.desc())
             return [to_stored(row, self._store.blobs) for row in connection.execute(query)]
 
     def edit(self, gallery: Gallery, stranger_id: str, values: Mapping[str, object]) -> Stranger:
         """Set whether it is ``ignored``, and a ``note`` on who it may be. Raises NotFound ``stranger_not_found``."""
         with self._store.change(gallery) as change:
-            key = find_key(change.connection, change.gallery, stranger_id)
+            key = find_stranger_key(change.connection, change.gallery, stranger_id)
             if values:
                 change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == key).values(values))
             return _summary(change.connection, key)
@@ -103,8 +112,8 @@ class Strangers:
     def merge(self, gallery: Gallery, stranger_id: str, into: str) -> Stranger:
         """Give all the stranger's sightings to another one, and return that. Raises NotFound ``stranger_not_found``."""
         with self._store.change(gallery) as change:
-            source = find_key(change.connection, change.gallery, stranger_id)
-            target = find_key(change.connection, change.gallery, into)
+            source = find_stranger_key(change.connection, change.gallery, stranger_id)
+            target = find_stranger_key(change.connection, change.gallery, into)
             mine = SIGHTINGS.c.stranger_key == source
             keys = list(change.connection.execute(sa.select(SIGHTINGS.c.key).where(mine)).scalars())
             self._take(change, keys, target, by_hand=True)
@@ -118,7 +127,7 @@ class Strangers:
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
         """
         with self._store.change(gallery) as change:
-            source = find_key(change.connection, change.gallery, stranger_id)
+            source = find_stranger_key(change.connection, change.gallery, stranger_id)
             rows = [find_row(change.connection, change.gallery, sighting_id) for sighting_id in sightings]
             if other := next((row.id for row in rows if row.stranger_key != source), None):
                 message = f"Stranger {stranger_id!r} has no sighting {other!r}."
@@ -134,7 +143,7 @@ class Strangers:
     def forget(self, gallery: Gallery, stranger_id: str) -> None:
         """Delete the stranger with all sightings and their events. Raises NotFound ``stranger_not_found``."""
         with self._store.change(gallery) as change:
-            key = find_key(change.connection, change.gallery, stranger_id)
+            key = find_stranger_key(change.connection, change.gallery, stranger_id)
             change.connection.execute(sa.delete(STRANGERS).where(STRANGERS.c.key == key))
             change.overwrites = True
 
@@ -146,10 +155,10 @@ class Strangers:
             groups[other.stranger_key].append(mean * length)
             if other.camera == row.camera or abs(utc_seconds(other.last_at) - utc_seconds(row.last_at)) <= NEAR_S:
                 near.add(other.stranger_key)
-        vector, own_length = template_of(row, change.blobs)
+        vector, own_length = sighting_template(row, change.blobs)
         best, found = -1.0, None
         for key, means in groups.items():
-            mean, length = fuse(np.stack(means))
+            mean, length = fuse_templates(np.stack(means))
             score = float(vector @ mean) * points.reduction_of_two(length, own_length)
             if score > best and score >= points.threshold(JOIN_FMR if key in near else FAR_FMR):
                 best, found = score, key
@@ -205,7 +214,7 @@ class Strangers:
         change.connection.execute(sa.update(SIGHTINGS).where(mine).values(expires_at=ends))
 
 
-def find_key(connection: Connection, gallery: Gallery, stranger_id: str) -> int:
+def find_stranger_key(connection: Connection, gallery: Gallery, stranger_id: str) -> int:
     """Return the stranger's key. Raises NotFound ``stranger_not_found``."""
     mine = (STRANGERS.c.gallery_key == gallery.key) & (STRANGERS.c.id == stranger_id)
     key = connection.execute(sa.select(STRANGERS.c.key).where(mine)).scalar()

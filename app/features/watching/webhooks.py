@@ -36,7 +36,7 @@ from app.errors import InvalidInput, NotFound
 from app.features.watching.events import Event, aged, among, last_number, read_events
 from app.features.watching.rows import Where
 from app.features.watching.schemas import Webhook, WebhookCreate, WebhookSubject
-from app.gallery.records import find_gallery, find_subject, is_current, lock_gallery
+from app.gallery.records import find_gallery, find_subject, lock_gallery, not_expired
 from app.types import SKEW_S, utc_now, utc_seconds, utc_text
 
 TIMEOUT_S: Final = 10.0
@@ -124,7 +124,7 @@ class Webhooks:
     def all(self, *where: Where) -> list[Webhook]:
         """Return the webhooks for which ``where`` holds, oldest first."""
         ids = WEBHOOK_SUBJECTS.c.webhook_key, GALLERIES.c.id.label("gallery"), SUBJECTS.c.id.label("subject")
-        people = sa.select(*ids).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(GALLERIES).where(is_current())
+        people = sa.select(*ids).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(GALLERIES).where(not_expired())
         with self._database.read() as connection:
             rows = connection.execute(sa.select(WEBHOOKS).where(*where).order_by(WEBHOOKS.c.key)).all()
             mine = WEBHOOK_SUBJECTS.c.webhook_key.in_([row.key for row in rows if row.personal])
@@ -182,7 +182,7 @@ class Webhooks:
         where, named = among(webhook.galleries, webhook.cameras, webhook.kinds), None
         if webhook.subjects is not None:
             mine = sa.select(SUBJECTS.c.key).join_from(WEBHOOK_SUBJECTS, SUBJECTS).join(WEBHOOKS)
-            mine = mine.where(WEBHOOKS.c.id == webhook.id, is_current())
+            mine = mine.where(WEBHOOKS.c.id == webhook.id, not_expired())
             named, before = SUBJECTS.c.key.in_(mine), EVENTS.alias()
             same = (before.c.sighting_key == EVENTS.c.sighting_key) & (before.c.number < EVENTS.c.number)
             taken_back = (EVENTS.c.kind == "name_changed") & sa.exists().where(same & before.c.subject_key.in_(mine))

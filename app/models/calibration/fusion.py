@@ -18,7 +18,7 @@ import numpy as np
 from app.models.calibration.intervals import Bools, Floats, Ints, allowed_errors
 from app.models.calibration.operating_points import BLOCK, NOBODY, SamePeople, rows_of_people
 from app.models.calibration.pairs import STEPS
-from app.package.thresholds import fuse
+from app.package.thresholds import fuse_templates
 from app.types import Vectors
 
 PHOTOS = (2, 3, 5, 8)
@@ -54,7 +54,9 @@ def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY,
         fmr = next((fmr for fmr in FMRS if allowed_errors(fmr, count) >= LEAST_MATCHES), None)
         if fmr is None:
             break
-        drawn = [fuse(vectors[rng.permutation(rows[person])[:photos]]) for person in able for _ in range(DRAWS)]
+        drawn = [
+            fuse_templates(vectors[rng.permutation(rows[person])[:photos]]) for person in able for _ in range(DRAWS)
+        ]
         lengths, probes = np.array([length for _, length in drawn]), np.stack([vector for vector, _ in drawn])
         fused, compared = _top(probes, np.repeat(able, DRAWS).astype(np.int64), lengths, vectors, people)
         exceeded.append(partial(_log_ratio, fused, single[allowed_errors(fmr, count), 0], fmr * compared))

@@ -90,7 +90,7 @@ class Measurement:
     """`measure_independence` at INDEPENDENCE_FMR."""
 
 
-def numbered(people: Sequence[str]) -> Ints:
+def number_people(people: Sequence[str]) -> Ints:
     """Number people from 0: (N,)."""
     return np.unique(np.asarray(people), return_inverse=True)[1].astype(np.int64)
 

@@ -42,7 +42,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.opening import open_embedder
 from app.package.folders import Package, find_packages
-from app.package.thresholds import fuse
+from app.package.thresholds import fuse_templates
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
@@ -159,7 +159,7 @@ class Server:
         gallery = self.staff
         probe = self.template(number, self.galleries.probed_by(gallery))
         own = [face.template.vector for face in self.store.faces(gallery, subject).items]
-        vector, length = fuse(np.stack(own))
+        vector, length = fuse_templates(np.stack(own))
         expected = (len(own), float(vector @ probe.vector), length)
         found = [
             one

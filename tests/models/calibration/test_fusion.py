@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.models.calibration import operating_points as points
 from app.models.calibration.fusion import LEAST_PEOPLE, measure_fusion
 from app.models.calibration.operating_points import SamePeople
-from app.package.thresholds import Thresholds, fuse
+from app.package.thresholds import Thresholds, fuse_templates
 from app.recognition.decisions import DefaultRates, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import DIMENSION, photographed
@@ -34,7 +34,7 @@ def test_a_track_of_any_number_of_photos_matches_strangers_as_often_as_asked(pho
     strangers, shown = photographed(1500, photos, 3)
     exceeded = []
     for person in range(1500):
-        probe, length = fuse(strangers[shown == person])
+        probe, length = fuse_templates(strangers[shown == person])
         exceeded.append(np.mean(vectors @ probe >= threshold / length**power))
     assert 0.5 < np.mean(exceeded) / 1e-3 < 1.5
 
@@ -52,7 +52,7 @@ def test_two_tracks_match_as_often_as_asked(photos: int, others: int) -> None:
     made = points.calibration(found, name="toys", measured_on="toys", pairs="all", default=True, fusion=power)
     measured, matched = Thresholds(packages.manifest(calibrations=(made,))), 0
     tracks, sides = 600, [photographed(600, n, seed, apart=apart)[0] for n, seed in ((photos, 3), (others, 4))]
-    one, other = ([fuse(own) for own in np.split(side, tracks)] for side in sides)
+    one, other = ([fuse_templates(own) for own in np.split(side, tracks)] for side in sides)
     second = np.stack([vector for vector, _ in other])
     for vector, length in one:
         threshold = verify_point(measured, 1e-3, 0.5, length=length).threshold
@@ -67,7 +67,7 @@ def test_two_tracks_match_as_often_as_asked(photos: int, others: int) -> None:
 def test_the_more_alike_the_photos_the_less_changes() -> None:
     """Photos of one moment are as one photo; the mean of different ones is shorter, and its threshold higher."""
     thresholds, one = with_fusion(0.3), photographed(1, 1, 1)[0]
-    vector, length = fuse(np.repeat(one, 4, axis=0))
+    vector, length = fuse_templates(np.repeat(one, 4, axis=0))
     assert length == pytest.approx(1, abs=1e-6)
     assert np.allclose(vector, one[0], atol=1e-6)
     at = [verify_point(thresholds, None, 1e-4, length=length).threshold for length in (1.0, 0.9, 0.7)]
@@ -100,4 +100,4 @@ def test_few_people_and_those_under_two_names_say_nothing() -> None:
 def test_templates_that_cancel_each_other_out_show_nobody() -> None:
     one = photographed(1, 1, 1)[0]
     with pytest.raises(ValueError, match="cancel"):
-        fuse(np.concatenate([one, -one]))
+        fuse_templates(np.concatenate([one, -one]))

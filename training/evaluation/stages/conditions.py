@@ -21,7 +21,7 @@ from PIL import Image
 
 from app.errors import Unalignable
 from app.models.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
-from app.models.calibration.operating_points import numbered
+from app.models.calibration.operating_points import number_people
 from app.models.stages import pixels_of
 from app.package.cards import Condition, ConditionRate, RateInterval
 from app.pipeline import Pipeline, choose_face
@@ -200,7 +200,7 @@ def measure(
     """
     gallery = gallery.with_face()
     shown, mates = _mated(probes, gallery)
-    people = numbered([person_of(photo) for photo in (*probes.names, *gallery.names)])
+    people = number_people([person_of(photo) for photo in (*probes.names, *gallery.names)])
     probe_of, other_of = people[: len(probes.names)], people[len(probes.names) :]
     weights = people_weights(int(people.max()) + 1, rounds, seed)
     faces = [np.bincount(who, minlength=weights.shape[1]) for who in (probe_of[probes.found], other_of)]
