@@ -27,7 +27,7 @@ from app.cli import ENTRIES
 from app.config import CLIENT_VARIABLES, PREFIX, Settings
 from app.db.engine import Database
 from app.db.opening import POOL_SIZE
-from app.features.keys_file.reading import read_keys
+from app.features.keys_file.reading import read_declared_keys
 from tests.conftest import PROJECT
 from tests.support.following import engine_of
 from tests.support.live import LiveServer, environment
@@ -429,7 +429,7 @@ def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_f
     assert "/run/likeness/metrics/key" in (FOLDER / "monitoring" / "prometheus.yml").read_text()
     file = tmp_path / "keys.yml"
     file.write_text(text.replace("/run/likeness", str(tmp_path)))
-    (terms, secret), _watcher = read_keys(file, {})
+    (terms, secret), _watcher = read_declared_keys(file, {})
     assert (tmp_path / "metrics" / "key").read_text() == f"lk_{terms.id}_{secret}"
     data = tmp_path / "data"
     with running(data, keys_file=file) as client:
