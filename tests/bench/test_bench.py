@@ -287,14 +287,14 @@ def test_a_part_on_a_card_that_fails_is_told_and_the_others_run(tmp_path: Path) 
         check=False,
     )
     told = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [(each["part"], each["status"]) for each in told] == [
+    assert [(entry["part"], entry["status"]) for entry in told] == [
         ("servers", 0),
         ("search", 3),
         *((name, 0) for name in ("canvases", "adapt", "iresnet", "vit")),
     ]
     assert run.returncode == 1
     assert (out / "parts.jsonl").read_text() == run.stdout
-    asked = {each["part"]: (out / f"{each['part']}.log").read_text().split() for each in told}
+    asked = {entry["part"]: (out / f"{entry['part']}.log").read_text().split() for entry in told}
     for part in ("servers", "search", "canvases"):
         assert asked[part][2] in PARTS
         assert {"--device", "cuda"} < set(asked[part])

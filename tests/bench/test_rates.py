@@ -43,7 +43,7 @@ def faces(points: dict[float, float]) -> Faces:
 
 def test_a_gallery_has_nobody_who_searches_it_as_a_stranger() -> None:
     everybody = faces(STRICT)
-    rows = {one: np.flatnonzero(everybody.people == one) for one in range(300)}
+    rows = {person: np.flatnonzero(everybody.people == person) for person in range(300)}
     for photos, probe in ((2, 1), (MIXED, 1), (1, 2)):
         drawn = draw(rows, Setting(photos, 50, 0.5, "package", probe), np.random.default_rng(1))
         assert drawn.mates.shape[1] == drawn.strangers.shape[1] == probe

@@ -57,10 +57,10 @@ def problems(line: str) -> list[str]:
     if command is None:
         return ["no such command"]
     given = {word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)}
-    options = [each for each in command.params if each.param_type_name == "option"]
-    known = {name for each in options for name in (*each.opts, *each.secondary_opts)} | {"--help", "-h"}
-    lacking = [each.opts[0] for each in options if each.required and given.isdisjoint(each.opts)]
-    return [f"no option {each}" for each in sorted(given - known)] + [f"lacks {each}" for each in lacking]
+    options = [option for option in command.params if option.param_type_name == "option"]
+    known = {name for option in options for name in (*option.opts, *option.secondary_opts)} | {"--help", "-h"}
+    lacking = [option.opts[0] for option in options if option.required and given.isdisjoint(option.opts)]
+    return [f"no option {option}" for option in sorted(given - known)] + [f"lacks {option}" for option in lacking]
 
 
 def test_the_pages_print_commands_that_run() -> None:

@@ -31,9 +31,9 @@ def test_the_first_use_works_as_pasted_and_answers_as_printed(tmp_path: Path) ->
 
 def test_its_links_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", README)
-    local = [one for pair in links for one in pair if one and not one.startswith("http")]
+    local = [link for pair in links for link in pair if link and not link.startswith("http")]
     assert len(local) > 20
-    assert not [one for one in local if not (PROJECT / one).exists()]
+    assert not [link for link in local if not (PROJECT / link).exists()]
 
 
 def test_files_that_the_pages_name_are_there() -> None:

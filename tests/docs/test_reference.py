@@ -51,7 +51,7 @@ def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document
             )
             scope = operation.get("x-scope")
             if isinstance(scope, dict):
-                assert all(f"{name} `{one}`" in section for name, one in scope.items())
+                assert all(f"{name} `{needed}`" in section for name, needed in scope.items())
             else:
                 other = "a sign-in code" if operation["security"] else "no key"
                 assert f"Scope: `{scope}`" in section if scope else f"Scope: {other}." in section

@@ -200,8 +200,8 @@ def test_a_resumed_run_makes_the_same_steps(tmp_path: Path) -> None:
 def test_maps_count_less_and_less_and_only_until_their_step(tmp_path: Path) -> None:
     run = run_of(tmp_path, 4)
     parts = [run.train_step().parts for _ in range(3)]
-    assert ["maps" in each for each in parts] == [True, True, False]
-    assert all(set(each) - {"maps"} == {"distill_embedding", "distill_relation"} for each in parts)
+    assert ["maps" in step_parts for step_parts in parts] == [True, True, False]
+    assert all(set(step_parts) - {"maps"} == {"distill_embedding", "distill_relation"} for step_parts in parts)
 
 
 def test_the_views_of_a_step_are_those_of_its_seed(tmp_path: Path) -> None:

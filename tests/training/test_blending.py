@@ -46,12 +46,12 @@ def test_a_crop_and_itself_is_only_warped(seed: int) -> None:
 
 
 def test_a_blend_is_between_the_two_and_neither() -> None:
-    one, other = FACES[0][0], FACES[4][0]
-    apart = np.abs(one.astype(int) - other).mean()
+    first, other = FACES[0][0], FACES[4][0]
+    apart = np.abs(first.astype(int) - other).mean()
     shares = []
     for seed in range(40):
-        made = blend(one, other, np.random.default_rng(seed)).astype(int)
-        shares.append(np.abs(made - one).mean() / apart)
+        made = blend(first, other, np.random.default_rng(seed)).astype(int)
+        shares.append(np.abs(made - first).mean() / apart)
     assert min(shares) > 0.05
     assert np.median(shares) < 0.9
 
@@ -59,8 +59,8 @@ def test_a_blend_is_between_the_two_and_neither() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 2**32 - 1))
 def test_two_people_are_picked_wherever_there_are_two(labels: list[int], seed: int) -> None:
-    one, other = pick_two(np.array(labels), np.random.default_rng(seed))
-    assert (labels[one] != labels[other]) == (len(set(labels)) > 1)
+    first, second = pick_two(np.array(labels), np.random.default_rng(seed))
+    assert (labels[first] != labels[second]) == (len(set(labels)) > 1)
 
 
 def test_the_set_and_its_blends_are_read_back_and_dropped_people_are_in_neither(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_searches_of_people_drawn_by_hand() -> None:
     found = bootstrap.found_samples(ranking, strangers, fpirs, mates_drawn, strangers_drawn)
     ranks = bootstrap.share_samples(ranking.rank[:, None] <= np.arange(1, 4), mates_drawn)
     for r in range(ROUNDS):
-        own = np.repeat(np.arange(30), mates_drawn[r])
-        again = metrics.rank_subjects(scores[own], mates[own])
+        drawn_mates = np.repeat(np.arange(30), mates_drawn[r])
+        again = metrics.rank_subjects(scores[drawn_mates], mates[drawn_mates])
         others = np.repeat(strangers, strangers_drawn[r])
         assert found[r] == pytest.approx([1 - metrics.fnir_at_fpir(again, others, fpir) for fpir in fpirs])
         assert ranks[r] == pytest.approx([np.mean(again.rank <= rank) for rank in (1, 2, 3)])
@@ -113,8 +113,8 @@ def test_a_share_of_all_or_none_is_no_certainty() -> None:
     everybody = bootstrap.share_interval(1.0, np.ones(ROUNDS), 50)
     assert everybody == Interval(1.0, wilson(50, 50).low, 1.0)
     assert bootstrap.share_interval(0.0, np.zeros(ROUNDS), 50).high == pytest.approx(1 - everybody.low)
-    some = bootstrap.share_interval(0.5, np.linspace(0.4, 0.6, 401), 50)
-    assert (some.low, some.high) == pytest.approx((0.405, 0.595))
+    half = bootstrap.share_interval(0.5, np.linspace(0.4, 0.6, 401), 50)
+    assert (half.low, half.high) == pytest.approx((0.405, 0.595))
     assert math.isnan(bootstrap.share_interval(math.nan, np.full(ROUNDS, math.nan), 0).value)
 
 

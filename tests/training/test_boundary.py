@@ -40,18 +40,18 @@ def test_a_model_package_is_described_without_the_service() -> None:
 
 
 def test_training_takes_the_shared_package_the_words_and_the_stages() -> None:
-    own = {"training/evaluation/stages/liveness.py": "features"}
+    allowed = {"training/evaluation/stages/liveness.py": "features"}
     others = [
         (file, name)
         for file, name in imported_of_app(PROJECT / "training")
-        if name.split(".")[1] not in WORDS | STAGES | {"package", own.get(file)}
+        if name.split(".")[1] not in WORDS | STAGES | {"package", allowed.get(file)}
     ]
     assert others == []
 
 
 def test_the_linter_decides_on_every_room_of_the_service() -> None:
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (contract,) = [one for one in settings["contracts"] if one["name"] == CONTRACT]
+    (contract,) = [candidate for candidate in settings["contracts"] if candidate["name"] == CONTRACT]
     forbidden = {name.removeprefix("app.") for name in contract["forbidden_modules"]}
     allowed = WORDS | STAGES | NEEDED_BY_STAGES | {"package"}
     assert not forbidden & allowed

@@ -112,7 +112,7 @@ def test_the_command_writes_the_card_and_the_manifest_keeps_its_own(tmp_path: Pa
     manifest = load_package(tmp_path / "models" / "sface-slim").manifest
     card = manifest.condition_card
     assert card is not None
-    assert [one.name for one in card.conditions] == list(CONDITIONS)
+    assert [condition.name for condition in card.conditions] == list(CONDITIONS)
     assert card.conditions[0].rates[0].fnmr.value == 0, "untouched photos of one person match"
     assert json.loads((tmp_path / "out" / "result.json").read_text())["kind"] == "conditions"
     foreign = manifest.model_copy(update={"condition_card": card.model_copy(update={"measured_with": "0" * 64})})

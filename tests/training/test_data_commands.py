@@ -120,18 +120,18 @@ def test_photos_become_crops_once_and_what_failed_is_tried_again_when_asked(
 
 
 def test_several_processes_make_the_same_crops_as_one(photos: Path, tmp_path: Path, cache: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    settings = AlignerSettings(photos, one, detector_file(MODELS, cache))
+    single, several = tmp_path / "one", tmp_path / "two"
+    settings = AlignerSettings(photos, single, detector_file(MODELS, cache))
     steps: list[tuple[int, int | None]] = []
     first = align_folder(settings, 1, progress=lambda more, total=None: steps.append((more, total)))
-    second = align_folder(replace(settings, target=two), 2)
+    second = align_folder(replace(settings, target=several), 2)
     assert first == second
     assert steps == [(0, 6)] + [(1, None)] * 6
-    crops = sorted(path.relative_to(one) for path in one.rglob("*.jpg"))
-    assert crops == sorted(path.relative_to(two) for path in two.rglob("*.jpg"))
+    crops = sorted(path.relative_to(single) for path in single.rglob("*.jpg"))
+    assert crops == sorted(path.relative_to(several) for path in several.rglob("*.jpg"))
     for crop in crops:
-        assert (one / crop).read_bytes() == (two / crop).read_bytes()
-    assert read_failed(one) == read_failed(two)
+        assert (single / crop).read_bytes() == (several / crop).read_bytes()
+    assert read_failed(single) == read_failed(several)
 
 
 def test_poor_crops_are_left_out_where_a_quality_is_asked_for(photos: Path, tmp_path: Path, cache: Path) -> None:
@@ -209,9 +209,9 @@ def test_shared_people_are_those_that_a_plain_loop_finds(seed: int, threshold: f
     a, b = random_templates(seed, 6, 4), random_templates(seed + 1, 5, 4)
     slow = {}
     for person, name in enumerate(a.people):
-        own = a.vectors[a.labels == person]
-        means = [_cosine(own.sum(0), b.vectors[b.labels == other].sum(0)) for other in range(len(b.people))]
-        pairs = own @ b.vectors.T
+        vectors = a.vectors[a.labels == person]
+        means = [_cosine(vectors.sum(0), b.vectors[b.labels == other].sum(0)) for other in range(len(b.people))]
+        pairs = vectors @ b.vectors.T
         if max(means) >= threshold or pairs.max() >= pair:
             other = int(np.argmax(means)) if max(means) >= threshold else int(b.labels[pairs.max(0).argmax()])
             slow[name] = (b.people[other], max(means), pairs.max())
@@ -287,14 +287,14 @@ def test_doubted_images_are_those_that_a_plain_loop_doubts(seed: int, threshold:
         siblings = np.flatnonzero((found.labels == label) & (np.arange(len(found.labels)) != index))
         if len(siblings) < 2:
             continue
-        own = _cosine(vector, found.vectors[siblings].sum(0))
+        own_score = _cosine(vector, found.vectors[siblings].sum(0))
         others = {p: _cosine(vector, found.vectors[found.labels == p].sum(0)) for p in range(6) if p != label}
         nearest = max(others, key=lambda p: others[p])
-        if own < threshold:
-            slow[index] = (others[nearest] >= threshold, own, nearest, others[nearest])
+        if own_score < threshold:
+            slow[index] = (others[nearest] >= threshold, own_score, nearest, others[nearest])
     misplaced, outliers = doubts(found, threshold)
-    fast = {index: (True, own, nearest, score) for index, own, nearest, score in misplaced}
-    fast |= {index: (False, own, nearest, score) for index, own, nearest, score in outliers}
+    fast = {index: (True, own_score, nearest, score) for index, own_score, nearest, score in misplaced}
+    fast |= {index: (False, own_score, nearest, score) for index, own_score, nearest, score in outliers}
     assert fast.keys() == slow.keys()
     for index, facts in fast.items():
         assert facts == pytest.approx(slow[index], abs=1e-4)
@@ -335,12 +335,12 @@ def test_the_command_reports_all_that_is_wrong(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["images"], report["people"]) == (19, 4)
-    assert [each["image"] for each in report["broken"]] == ["dee/bad.png"]
+    assert [entry["image"] for entry in report["broken"]] == ["dee/bad.png"]
     assert report["broken"][0]["code"] == "unsupported_image"
     assert report["single"] == ["cy"]
     assert report["exact_duplicates"] == [["ben/1.png", "ben/8.png"]]
-    assert [(each["image"], each["nearest"]) for each in report["misplaced"]] == [("ann/9.png", "ben")]
-    assert [each["people"] for each in report["alike"]] == [["cy", "dee"]]
+    assert [(entry["image"], entry["nearest"]) for entry in report["misplaced"]] == [("ann/9.png", "ben")]
+    assert [entry["people"] for entry in report["alike"]] == [["cy", "dee"]]
     assert report["outliers"] == []
     for line in ("broken images", "people with one image", "images of somebody else", "people alike"):
         assert re.search(rf"{line}\W+1\b", result.output), result.output

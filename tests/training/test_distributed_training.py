@@ -75,8 +75,8 @@ def run_ranks(
     return on_ranks(ranks, Training(recipe, out, until, measured=measured), results)
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    first, second = all_tensors(one), all_tensors(other)
+def differences(first_state: dict[str, Any], second_state: dict[str, Any]) -> dict[str, float]:
+    first, second = all_tensors(first_state), all_tensors(second_state)
     assert first.keys() == second.keys()
     return {
         name: float((value.double() - second[name].double()).abs().max())

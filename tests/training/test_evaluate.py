@@ -46,12 +46,12 @@ def unit(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
 
 
 def faces(
-    rng: np.random.Generator, people: int, each: int, noise: float = 0.35, d: int = 16
+    rng: np.random.Generator, people: int, photos_each: int, noise: float = 0.35, d: int = 16
 ) -> tuple[list[str], NDArray[np.float32]]:
     """Names person/person_0001… and unit vectors that scatter around each person's own."""
     centres = unit(rng, people, d)
-    x = np.repeat(centres, each, axis=0) + noise * unit(rng, people * each, d)
-    names = [f"p{i:03d}/p{i:03d}_{j + 1:04d}" for i in range(people) for j in range(each)]
+    x = np.repeat(centres, photos_each, axis=0) + noise * unit(rng, people * photos_each, d)
+    names = [f"p{i:03d}/p{i:03d}_{j + 1:04d}" for i in range(people) for j in range(photos_each)]
     return names, np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
@@ -191,13 +191,13 @@ def test_identification_counts_a_mate_without_a_face_as_missed() -> None:
     (found,) = searching.measure(
         templates(names, vectors), [draw], fpirs=(0.1,), service_threshold=lambda _fpir: 2.0, rounds=50
     ).draws
-    assert [(each.fpir, each.fnir) for each in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
+    assert [(served.fpir, served.fnir) for served in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
     assert (found.rank1.value, found.match_rates[0].match.value) == (1, 1)
     assert found.rank1.low == wilson(20, 20).low
     (missed,) = searching.measure(templates(names, vectors, [draw.mates[0]]), [draw], fpirs=(0.1,), rounds=50).draws
     assert (missed.rank1.value, missed.match_rates[0].match.value) == (19 / 20, 19 / 20)
     assert missed.cmc[-1] == 19 / 20
-    assert [each.value for each in missed.cmc_intervals] == list(missed.cmc)
+    assert [served.value for served in missed.cmc_intervals] == list(missed.cmc)
     assert missed.rank1.low < 19 / 20 < missed.rank1.high
 
 
@@ -319,12 +319,15 @@ def test_calibrations_replace_their_namesake_and_leave_one_default() -> None:
         return with_calibration(to, new)
 
     first = calibrated(manifest, "a", 0.3, default=False)
-    assert [each.default for each in first.calibrations] == [True]
+    assert [calibration.default for calibration in first.calibrations] == [True]
     second = calibrated(first, "b", 0.4, default=True)
-    assert [(each.name, each.default) for each in second.calibrations] == [("a", False), ("b", True)]
+    assert [(calibration.name, calibration.default) for calibration in second.calibrations] == [
+        ("a", False),
+        ("b", True),
+    ]
     third = calibrated(second, "a", 0.2, default=False)
     assert Thresholds(third).threshold(0.01) == pytest.approx(0.4)
-    assert [each.points[0].threshold for each in third.calibrations if each.name == "a"] == [0.2]
+    assert [calibration.points[0].threshold for calibration in third.calibrations if calibration.name == "a"] == [0.2]
 
 
 # --- Commands --------------------------------------------------------------------------------------------------------
@@ -340,9 +343,9 @@ def photos(tmp_path: Path, astronaut: NDArray[np.uint8]) -> Path:
         "Eileen/Eileen_0002.jpg": picture.resize((400, 400)),
         "Nobody/Nobody_0001.jpg": picture.crop((0, 260, 512, 512)),
     }
-    for name, each in pictures.items():
+    for name, image in pictures.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        each.save(folder / name, quality=92)
+        image.save(folder / name, quality=92)
     return folder
 
 
@@ -450,7 +453,9 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     manifest = load_package(folder / "models" / "sface").manifest
     assert manifest.golden == load_package(PROJECT / "models" / "sface").manifest.golden, "those that it has stay"
     written = manifest.calibrations
-    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 300)]
+    assert [(calibration.name, calibration.default, calibration.mated) for calibration in written] == [
+        ("toys", True, 300)
+    ]
     result = json.loads((folder / "out" / "result.json").read_text())
     assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
     assert (folder / "out" / "scores.svg").is_file()

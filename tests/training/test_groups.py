@@ -171,7 +171,7 @@ def test_near_copies_are_found_and_the_first_is_kept() -> None:
     rng = np.random.default_rng(0)
     photos = rng.integers(0, 256, (3, 100, 90, 3)).astype(np.uint8)
     resaved = np.clip(photos[0].astype(int) + rng.integers(-9, 10, photos[0].shape), 0, 255).astype(np.uint8)
-    small = np.stack([thumbnail(one) for one in (*photos, resaved, photos[1][:, :80])])
+    small = np.stack([thumbnail(photo) for photo in (*photos, resaved, photos[1][:, :80])])
     assert near_copies(small, 0.97).tolist() == [False, False, False, True, False]
     assert not near_copies(small, 1.1).any()
 
@@ -211,7 +211,7 @@ def test_the_command_writes_the_card_into_the_manifest(shown: Path) -> None:
     code, said = run(shown, "--groups", "folder", "--same-above", "1.1", "--doubt-above", "1.1", "--write")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
-    rates = {one["name"]: [rate["rate"]["value"] for rate in one["rates"]] for one in result["groups"]}
+    rates = {group["name"]: [rate["rate"]["value"] for rate in group["rates"]] for group in result["groups"]}
     assert rates["wide"] == [0, 0, 0, 0, 0]
     assert rates["close"][0] == 1
     manifest = load_package(shown / "models" / "tiny-1").manifest
@@ -230,7 +230,7 @@ def test_pairs_above_the_cut_count_as_one_person(shown: Path) -> None:
     code, said = run(shown, "--groups", "folder", "--same-above", "0.98", "--doubt-above", "0.98")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
-    (whole,) = (one for one in result["groups"] if one["name"] == "all")
+    (whole,) = (group for group in result["groups"] if group["name"] == "all")
     assert 0 < whole["same_person"] < 28
     assert load_package(shown / "models" / "tiny-1").manifest.bias_card is None
 
@@ -243,7 +243,7 @@ def test_people_of_a_csv_are_no_false_matches(shown: Path) -> None:
     code, said = run(shown, "--groups", str(shown / "groups.csv"), "--same-above", "1.1", "--doubt-above", "1.1")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
-    assert {one["name"]: one["comparisons"] for one in result["groups"]} == {"all": 22, "close": 22}
+    assert {group["name"]: group["comparisons"] for group in result["groups"]} == {"all": 22, "close": 22}
     assert result["unlabelled"] == 8
 
 
@@ -314,11 +314,11 @@ def test_rates_by_years_are_those_of_a_loop_over_pairs() -> None:
     vectors, ages = unit(rng, 40, 0.2), rng.integers(0, 60, 40)
     found = by_years(vectors, ages, {1e-2: 0.3}, same_above=0.9)
     pairs: dict[tuple[str, str], list[bool]] = {}
-    for one in range(40):
-        for other in range(one + 1, 40):
-            score, years = float(vectors[one] @ vectors[other]), abs(int(ages[one] - ages[other]))
+    for first in range(40):
+        for second in range(first + 1, 40):
+            score, years = float(vectors[first] @ vectors[second]), abs(int(ages[first] - ages[second]))
             last = next(end for end in (2, 5, 10, 20, 200) if years < end)
-            who = "children" if min(ages[one], ages[other]) <= 12 else "others"
+            who = "children" if min(ages[first], ages[second]) <= 12 else "others"
             if score < 0.9:
                 pairs.setdefault((who, f"less than {last} years apart"), []).append(score >= 0.3)
     for who, rates in found.items():

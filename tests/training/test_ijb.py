@@ -98,8 +98,8 @@ def slow_template(
     return np.asarray(total / np.linalg.norm(total))
 
 
-def slow_score(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> float:
-    return -1.0 if one is None or other is None else float(one @ other)
+def slow_score(first: NDArray[np.float64] | None, second: NDArray[np.float64] | None) -> float:
+    return -1.0 if first is None or second is None else float(first @ second)
 
 
 def slow_threshold(scores: list[float], share: float) -> float:
@@ -127,17 +127,17 @@ def slow_fnir(vectors: dict[int, NDArray[np.float64] | None], protocol: IjbProto
         else:
             strangers.append(max(scores.values()))
     threshold = slow_threshold(strangers, fpir)
-    for own, best_other in mates:
-        missed += own < threshold or best_other >= own
+    for mate_score, best_other in mates:
+        missed += mate_score < threshold or best_other >= mate_score
     return missed / len(mates)
 
 
 def random_templates(protocol: IjbProtocol) -> Templates:
     """Vectors that scatter widely around each person's own; two faces were not found."""
     rng = np.random.default_rng(5)
-    own = rng.normal(size=(PEOPLE, 6))
+    centres = rng.normal(size=(PEOPLE, 6))
     person = np.array([protocol.subject_of[t] - 1000 for t in protocol.faces.template.tolist()])
-    vectors = own[person] + 1.1 * rng.normal(size=(len(person), 6))
+    vectors = centres[person] + 1.1 * rng.normal(size=(len(person), 6))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found = np.ones(len(person), bool)
     found[[6, 7, 9]] = False  # one whole template, and one face of another

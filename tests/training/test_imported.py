@@ -86,7 +86,7 @@ def test_imported_weights_learn_and_pixel_constants_do_not(tmp_path: Path) -> No
     module(torch.from_numpy(some_crops(2))).square().sum().backward()
     learned = dict(module.named_parameters())
     assert len(learned) > 100
-    assert all(each.grad is not None and bool(each.grad.isfinite().all()) for each in learned.values())
+    assert all(weight.grad is not None and bool(weight.grad.isfinite().all()) for weight in learned.values())
     assert not any(name.startswith("backbone.scalar_op") for name in learned)
 
 

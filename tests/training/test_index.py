@@ -29,8 +29,8 @@ from training.data.mapped import Strings, StringWriter, append_numbers, open_arr
 def listed(people: list[str], at_once: int = 3) -> Listing:
     def blocks(_folder: Path) -> Iterator[ImageBlock]:
         for start in range(0, len(people), at_once):
-            some = people[start : start + at_once]
-            yield ImageBlock.of_paths(some, [f"{start + place}.png" for place in range(len(some))])
+            block = people[start : start + at_once]
+            yield ImageBlock.of_paths(block, [f"{start + place}.png" for place in range(len(block))])
 
     return Listing("path", (Path("nowhere"),), lambda: (), blocks)
 

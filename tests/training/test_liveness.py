@@ -55,7 +55,7 @@ def test_rates_are_those_counted_by_hand() -> None:
         assert point.apcer.high == max(kind.high for kind in point.kinds.values())
         assert point.bpcer == wilson(sum(score < point.threshold for score in LIVE), len(LIVE))
     rates = [(point.apcer.value, point.bpcer.value) for point in found.points]
-    assert rates == sorted(rates, key=lambda one: (-one[0], one[1]))
+    assert rates == sorted(rates, key=lambda point_rates: (-point_rates[0], point_rates[1]))
     assert found.smallest_face == 100
     assert min(point.apcer.value for point in found.points) == pytest.approx(1 / 21), "20 photos say nothing of 0.02"
 
@@ -92,7 +92,7 @@ def test_frames_of_one_person_count_less_than_people() -> None:
     frames = Sample.of(scored(None, scores, people))
     alone = Sample.of(scored(None, scores, [f"p{place}" for place in range(200)]))
     happened = frames.scores < 0.5
-    by_person, by_photo = (each.share(happened, rounds=500, seed=0) for each in (frames, alone))
+    by_person, by_photo = (sample.share(happened, rounds=500, seed=0) for sample in (frames, alone))
     assert by_person.value == by_photo.value == 0.25
     assert by_person.high - by_person.low > 3 * (by_photo.high - by_photo.low)
     nobody = frames.share(frames.scores < 0, rounds=500, seed=0)
@@ -154,14 +154,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_folders_say_the_kind_and_the_person(recorded: Path, tmp_path: Path) -> None:
     found = find_recordings(recorded / "live", recorded / "spoof")
-    assert sum(one.kind is None for one in found) == 24
-    assert {one.kind for one in found} == {None, "print-a4", "replay"}
-    assert {one.group for one in found if one.kind is None} == {f"person{place}" for place in range(6)}
-    assert all(one.group is None for one in found if one.kind == "replay")
+    assert sum(recording.kind is None for recording in found) == 24
+    assert {recording.kind for recording in found} == {None, "print-a4", "replay"}
+    assert {recording.group for recording in found if recording.kind is None} == {
+        f"person{place}" for place in range(6)
+    }
+    assert all(recording.group is None for recording in found if recording.kind == "replay")
     with pytest.raises(ValueError, match="must hold photos"):
         find_recordings(recorded / "live", tmp_path)
     write(tmp_path / "loose.png", np.zeros((8, 8, 3), np.uint8))
-    assert {one.kind for one in find_recordings(recorded / "live", tmp_path)} == {None, "attack"}
+    assert {recording.kind for recording in find_recordings(recorded / "live", tmp_path)} == {None, "attack"}
 
 
 def run(*words: str | Path) -> str:
@@ -197,8 +199,8 @@ def test_the_command_measures_the_services_answers_and_binds_them(recorded: Path
 
 
 def test_points_of_another_set_of_packages_stay(tmp_path: Path) -> None:
-    one, two = (packages.install(tmp_path, name=name) for name in ("one", "two"))
+    first, second = (packages.install(tmp_path, name=name) for name in ("one", "two"))
     found = measure([*scored(None, LIVE), *scored("print", PRINTS)])
-    alone = with_calibration(one.manifest, calibration(found, [one], name="alone", measured_on="-"))
-    both = with_calibration(alone, calibration(found, [one, two], name="both", measured_on="-"))
-    assert [each.name for each in both.liveness_calibrations] == ["alone", "both"]
+    alone = with_calibration(first.manifest, calibration(found, [first], name="alone", measured_on="-"))
+    both = with_calibration(alone, calibration(found, [first, second], name="both", measured_on="-"))
+    assert [calibrated.name for calibrated in both.liveness_calibrations] == ["alone", "both"]

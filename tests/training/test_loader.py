@@ -106,10 +106,10 @@ def test_a_batch_depends_on_its_number_and_not_on_what_was_drawn_before(name: st
     whole = list(itertools.islice(batch_keys(built, 0, 0, 1), 8))
     places = [(count // len(built), count % len(built) * 12) for count in range(8)]
     assert [(key.epoch, key.start) for key in whole] == places
-    one, other = batch_keys(built, 1, 0, 1), batch_keys(built, 4, 0, 1)
+    from_second, from_fifth = batch_keys(built, 1, 0, 1), batch_keys(built, 4, 0, 1)
     for number in range(3):  # two runs over one sampler, turn and turn about
-        assert next(one) == whole[1 + number]
-        assert next(other) == whole[4 + number]
+        assert next(from_second) == whole[1 + number]
+        assert next(from_fifth) == whole[4 + number]
     halves = [next(batch_keys(built, 2, rank, 2)) for rank in range(2)]
     assert halves[0].indices + halves[1].indices == whole[2].indices
     assert halves[1].start == whole[2].start + 6

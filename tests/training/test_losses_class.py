@@ -281,8 +281,8 @@ def test_sphereface2s_gradient_detached_by_default_leaves_margin_and_sharpening_
     part, scores, logits = logits_of_scores(loss, x, labels)
     (gradient,) = torch.autograd.grad(loss.per_sample(part, logits).mean(), scores)
     share = torch.sigmoid(logits.detach())
-    own = F.one_hot(labels, C).bool()
-    expected = 50 / B * torch.where(own, 0.7 * (share - 1), 0.3 * share)
+    is_target = F.one_hot(labels, C).bool()
+    expected = 50 / B * torch.where(is_target, 0.7 * (share - 1), 0.3 * share)
     assert_same(gradient, expected, 1e-8)  # softplus takes its argument for its value above 20
     exact = built("sphereface2", weight, grad="exact")
     assert_same(exact(x, labels), loss(x, labels))
@@ -361,15 +361,15 @@ def test_curricularface_weighs_negatives_harder_than_the_target() -> None:
     loss = built("curricularface", weight)
     loss.get_buffer("t").fill_(0.3)
     c = cosines(x, weight)
-    own = c[range(B), labels]
-    theta = torch.acos(own)
-    target = torch.where(theta + 0.5 <= math.pi, torch.cos(theta + 0.5), own - 1 + math.cos(0.5))
+    target_cosine = c[range(B), labels]
+    theta = torch.acos(target_cosine)
+    target = torch.where(theta + 0.5 <= math.pi, torch.cos(theta + 0.5), target_cosine - 1 + math.cos(0.5))
     harder = c > target[:, None]
     assert 0 < harder.sum() < harder.numel()
     expected = 64 * torch.where(harder, c * (0.3 + c), c).scatter(1, labels[:, None], target[:, None])
     assert_same(loss.margin_logits(x, labels), expected, 1e-10)
     loss.train()(x, labels)
-    assert loss.get_buffer("t").item() == pytest.approx(0.99 * 0.3 + 0.01 * own.mean().item())
+    assert loss.get_buffer("t").item() == pytest.approx(0.99 * 0.3 + 0.01 * target_cosine.mean().item())
 
 
 @pytest.mark.parametrize(("kind", "plain"), [("arc", "arcface"), ("cos", "cosface")])
@@ -429,8 +429,8 @@ def test_the_margin_can_be_warmed_up_from_none(name: str) -> None:
         loss.margin_scale = share
         values.append(loss(x, labels).item())
     loss.margin_scale = 0.0
-    own = loss.margin_logits(x, labels)[range(B), labels]
-    assert_same(own, loss.logits(x)[range(B), labels], 1e-9)
+    target_logits = loss.margin_logits(x, labels)[range(B), labels]
+    assert_same(target_logits, loss.logits(x)[range(B), labels], 1e-9)
     assert values[0] <= values[1] <= values[2]
 
 

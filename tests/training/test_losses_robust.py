@@ -86,7 +86,7 @@ def finite(loss: ClassLoss | PairLoss, x: Tensor, labels: Tensor = LABELS) -> bo
     value.backward()
     assert x.grad is not None
     gradients = [x.grad, *(parameter.grad for parameter in loss.parameters() if parameter.grad is not None)]
-    return all(bool(one.isfinite().all()) for one in (value, *gradients))
+    return all(bool(tensor.isfinite().all()) for tensor in (value, *gradients))
 
 
 @pytest.mark.parametrize("name", losses.names())

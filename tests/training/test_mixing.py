@@ -29,11 +29,11 @@ def mixed() -> sampler.MixedSampler:
 
 
 def test_every_group_gets_its_share_and_each_of_its_images_before_any_again() -> None:
-    own = mixed()
+    sampler = mixed()
     drawn = []
     for epoch in range(8):
-        own.set_epoch(epoch)
-        drawn += [own.batch(number) for number in range(len(own))]
+        sampler.set_epoch(epoch)
+        drawn += [sampler.batch(number) for number in range(len(sampler))]
     assert all(len(batch) == 16 for batch in drawn)
     images = np.concatenate(drawn)
     found = np.bincount(GROUPS[images], minlength=3) / len(images)
@@ -51,21 +51,21 @@ def test_a_mixed_run_goes_on_where_it_stopped_on_any_number_of_ranks() -> None:
 
 
 def test_joined_sets_keep_their_people_apart() -> None:
-    one, other = ProceduralFaces(2, 2), ProceduralFaces(3, 1)
-    both = Joined([one, other])
+    first, second = ProceduralFaces(2, 2), ProceduralFaces(3, 1)
+    both = Joined([first, second])
     assert both.labels.tolist() == [0, 0, 1, 1, 2, 3, 4]
     assert both.people == ["drawn-0", "drawn-1", "drawn-0", "drawn-1", "drawn-2"]
-    np.testing.assert_array_equal(both[5][0], other[1][0])
-    assert both.describe(5) == other.describe(1)
-    assert both.stamp() != Joined([other, one]).stamp()
+    np.testing.assert_array_equal(both[5][0], second[1][0])
+    assert both.describe(5) == second.describe(1)
+    assert both.stamp() != Joined([second, first]).stamp()
     with pytest.raises(IndexError):
         both[7]
 
 
 def test_damaged_images_of_every_source_count() -> None:
-    one, other = ProceduralFaces(2, 2), ProceduralFaces(3, 1)
-    other.skipped = {0, 2}  # type: ignore[attr-defined]  # as a stored set's
-    both = Joined([one, other])
+    first, second = ProceduralFaces(2, 2), ProceduralFaces(3, 1)
+    second.skipped = {0, 2}  # type: ignore[attr-defined]  # as a stored set's
+    both = Joined([first, second])
     assert (both.skipped, StreamedPixels(both).damaged) == ([4, 6], 2)
 
 

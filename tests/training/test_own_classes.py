@@ -128,8 +128,8 @@ def test_a_recipe_trains_a_net_and_losses_of_ones_own(loss: dict[str, object], t
 
 
 def test_a_void_step_changes_nothing_with_an_optimiser_of_ones_own(tmp_path: Path) -> None:
-    own = {"name": "own_classes:Signs", "lr": 0.01, "options": {"share": 0.5}}
-    recipe = small_recipe(losses=[{"name": "own_classes:Broken"}], optimizer=own)
+    optimizer = {"name": "own_classes:Signs", "lr": 0.01, "options": {"share": 0.5}}
+    recipe = small_recipe(losses=[{"name": "own_classes:Broken"}], optimizer=optimizer)
     trainer = small_trainer(recipe, tmp_path / "run")
 
     def weights() -> list[torch.Tensor]:

@@ -15,12 +15,12 @@ from training.losses import miners
 PEOPLE, EACH, SIZE, DIM = 8, 12, 20, 16
 
 
-def vectors(seed: int, each: int) -> tuple[Tensor, Tensor]:
+def vectors(seed: int, images: int) -> tuple[Tensor, Tensor]:
     """What shows a person is in half of the numbers; the other half is louder, and noise."""
-    labels = torch.arange(PEOPLE).repeat_interleave(each)
-    own = torch.randn(PEOPLE, SIZE, generator=torch.Generator().manual_seed(0))[labels]
+    labels = torch.arange(PEOPLE).repeat_interleave(images)
+    person = torch.randn(PEOPLE, SIZE, generator=torch.Generator().manual_seed(0))[labels]
     noise = torch.randn(len(labels), 2 * SIZE, generator=torch.Generator().manual_seed(seed))
-    return torch.cat([own + 0.5 * noise[:, :SIZE], 6 * noise[:, SIZE:]], dim=1), labels
+    return torch.cat([person + 0.5 * noise[:, :SIZE], 6 * noise[:, SIZE:]], dim=1), labels
 
 
 def right(embeddings: Tensor, labels: Tensor) -> float:

@@ -92,8 +92,8 @@ def sampled_steps(rank: int, ranks: int) -> Any:
         optimizer.step()
         moved = (head.loss.weight.detach() != before).any(dim=1).nonzero().flatten()
         everyones = gather(labels)
-        own = everyones[(everyones >= head.table.first) & (everyones < head.table.end)] - head.table.first
-        if not torch.isin(own, drawn).all():
+        batch_rows = everyones[(everyones >= head.table.first) & (everyones < head.table.end)] - head.table.first
+        if not torch.isin(batch_rows, drawn).all():
             faults.append("a class of the batch was not drawn")
         if not moved.equal(drawn):
             faults.append("moved is not drawn")

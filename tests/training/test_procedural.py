@@ -23,8 +23,8 @@ Matrix = NDArray[np.float32]
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**40), person=st.integers(0, 2**30), image=st.integers(0, 99))
 def test_every_image_is_a_crop_that_its_numbers_alone_decide(seed: int, person: int, image: int) -> None:
-    one = ProceduralFaces(1, 100, seed, first=person)
-    crop, label = one[image]
+    faces = ProceduralFaces(1, 100, seed, first=person)
+    crop, label = faces[image]
     assert crop.shape == (112, 112, 3)
     assert crop.dtype == np.uint8
     assert crop.std() > 3  # no image is blank
@@ -90,7 +90,7 @@ def test_the_eyes_are_where_the_canonical_landmarks_are() -> None:
 def _pixels(faces: FaceSet) -> Matrix:
     """(N, 768) 16-pixel images, each with mean 0 and length 1."""
     small = [cv2.resize(faces[i][0], (16, 16), interpolation=cv2.INTER_AREA) for i in range(len(faces))]
-    rows = np.stack([each.ravel() for each in small])
+    rows = np.stack([image.ravel() for image in small])
     return _unit(rows.astype(np.float32) - rows.mean(1, keepdims=True, dtype=np.float32))
 
 
@@ -125,7 +125,7 @@ def test_unseen_people_can_be_learned_but_not_read_off_the_pixels() -> None:
 
 def test_taken_crops_close_the_gaps_that_dropped_people_leave() -> None:
     faces = ProceduralFaces(4, 3)
-    some = all_crops(faces, open_pixels(faces, None)).take([9, 1, 0])
-    assert some.people == ["drawn-0", "drawn-3"]
-    assert some.labels.tolist() == [1, 0, 0]
-    np.testing.assert_array_equal(some.images([0])[0], faces[9][0])
+    taken = all_crops(faces, open_pixels(faces, None)).take([9, 1, 0])
+    assert taken.people == ["drawn-0", "drawn-3"]
+    assert taken.labels.tolist() == [1, 0, 0]
+    np.testing.assert_array_equal(taken.images([0])[0], faces[9][0])

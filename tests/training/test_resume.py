@@ -78,10 +78,10 @@ def test_n_steps_equal_k_then_resume_then_the_rest_bit_for_bit(tmp_path: Path, s
 
 
 def test_different_seeds_train_different_nets(tmp_path: Path) -> None:
-    one, two = (small_trainer(small_recipe(seed=seed), tmp_path / str(seed)) for seed in (1, 2))
-    one.train(until=1)
-    two.train(until=1)
-    assert differing(one.model.state_dict(), two.model.state_dict())
+    first, second = (small_trainer(small_recipe(seed=seed), tmp_path / str(seed)) for seed in (1, 2))
+    first.train(until=1)
+    second.train(until=1)
+    assert differing(first.model.state_dict(), second.model.state_dict())
 
 
 def test_loader_processes_change_nothing(tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ def test_a_wrong_name_names_the_nearest_right_one() -> None:
 def test_a_permutation_takes_every_number_once(size: int, seed: int) -> None:
     found = permuted(np.arange(size), size, np.random.default_rng(seed))
     assert sorted(found.tolist()) == list(range(size))
-    some = np.array([size - 1, 0])
-    assert permuted(some, size, np.random.default_rng(seed)).tolist() == [found[-1], found[0]]
+    places = np.array([size - 1, 0])
+    assert permuted(places, size, np.random.default_rng(seed)).tolist() == [found[-1], found[0]]
 
 
 def test_permutations_are_as_even_as_random_ones() -> None:

@@ -125,8 +125,8 @@ def test_classes_start_as_their_peoples_mean_templates(tmp_path: Path, first: Tr
     found = trainer.objective.whole_state()["terms"][0]["weight"]
     for vectors, row in zip(expected, found, strict=True):
         mean = vectors.mean(dim=0)
-        for one in row.reshape(-1, mean.shape[0]):
-            np.testing.assert_allclose(one, mean / mean.norm(), atol=0.05 if centers else 1e-6)
+        for centre in row.reshape(-1, mean.shape[0]):
+            np.testing.assert_allclose(centre, mean / mean.norm(), atol=0.05 if centers else 1e-6)
         if centers:
             assert not torch.equal(row[0], row[1])
 

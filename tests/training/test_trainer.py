@@ -284,21 +284,23 @@ def test_the_alarm_tells_a_collapse_from_a_slow_start() -> None:
     assert heard[:-1] == [None] * (PATIENCE - 1)
     assert "accuracy" in str(heard[-1])
     assert alarm.observe(5.0, 0.5, spread[:1]) is None  # a rank whose share is one crop
-    one = CollapseAlarm(people=100)
-    assert "same way" in str([one.observe(1.0, None, torch.ones(4, 3)) for _ in range(PATIENCE)][-1])
+    alarm_of_many = CollapseAlarm(people=100)
+    assert "same way" in str([alarm_of_many.observe(1.0, None, torch.ones(4, 3)) for _ in range(PATIENCE)][-1])
 
 
 def test_the_alarm_names_embeddings_of_length_zero_once_in_an_episode() -> None:
-    some, none = torch.eye(4), torch.eye(4)
-    some[2] = 0
+    partly_zero, all_long = torch.eye(4), torch.eye(4)
+    partly_zero[2] = 0
     alarm = CollapseAlarm(people=100)
-    for found in (some, none, some):  # two episodes
+    for found in (partly_zero, all_long, partly_zero):  # two episodes
         heard = [alarm.observe(1.0, None, found) for _ in range(PATIENCE + 1)]
-        assert [place for place, message in enumerate(heard) if message] == ([PATIENCE - 1] if found is some else [])
+        assert [place for place, message in enumerate(heard) if message] == (
+            [PATIENCE - 1] if found is partly_zero else []
+        )
     before, after = CollapseAlarm(people=100), CollapseAlarm(people=100)
-    assert not any(before.observe(1.0, None, some) for _ in range(PATIENCE - 1))
+    assert not any(before.observe(1.0, None, partly_zero) for _ in range(PATIENCE - 1))
     after.restore(before.state())
-    assert "1 of 4 embeddings are zero" in str(after.observe(1.0, None, some))
+    assert "1 of 4 embeddings are zero" in str(after.observe(1.0, None, partly_zero))
 
 
 def test_people_are_split_whole_and_by_the_seed_alone() -> None:

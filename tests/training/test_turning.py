@@ -60,13 +60,13 @@ def matches(first: Templates, second: Templates, drawn: Sequence[str], least: fl
     """Return which share of pairs of two people's photos that are found matches, where these people were drawn: pair by
     pair. ``alike``: both of a pair are of ``second``."""
     reached = compared = 0
-    for one, other in product(range(len(first.names)), repeat=2):
-        people = person_of(first.names[one]), person_of(second.names[other])
-        if people[0] == people[1] or (alike and one > other) or not (first.found[one] and second.found[other]):
+    for row, column in product(range(len(first.names)), repeat=2):
+        people = person_of(first.names[row]), person_of(second.names[column])
+        if people[0] == people[1] or (alike and row > column) or not (first.found[row] and second.found[column]):
             continue
         count = drawn.count(people[0]) * drawn.count(people[1])
         compared += count
-        reached += count * bool(first.vectors[one] @ second.vectors[other] >= least)
+        reached += count * bool(first.vectors[row] @ second.vectors[column] >= least)
     return reached / compared if compared else np.nan
 
 
@@ -84,7 +84,7 @@ def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives(
         quality = np.full(10, 50, np.float32)
         made[degrees] = Templates("p@1", tuple(names), vectors.astype(np.float32), found, quality, {}, 0)
     at = MatchThresholds(match=0.2, stranger=0.2, find=0.6)
-    measured = {degrees: measure(degrees, one, made[0], at) for degrees, one in made.items()}
+    measured = {degrees: measure(degrees, templates, made[0], at) for degrees, templates in made.items()}
     eighth, quarter, both = beside_upright({degrees: counted for degrees, (_, counted) in measured.items()}, rounds=50)
     assert (eighth.turned_by, quarter.turned_by, both.turned_by) == ("45°", "90°", ALL_TURNED)
     draws = [
@@ -93,9 +93,9 @@ def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives(
     ]
 
     def times(drawn: Sequence[str], *, alike: bool) -> float:
-        own, upright = made[45], made[0]
+        tilted, upright = made[45], made[0]
         of = matches(upright, upright, drawn, 0.2, alike=alike)
-        return matches(own if alike else upright, own, drawn, 0.2, alike=alike) / of if of > 0 else np.nan
+        return matches(tilted if alike else upright, tilted, drawn, 0.2, alike=alike) / of if of > 0 else np.nan
 
     for got, alike in ((eighth.strangers, True), (eighth.mixed, False)):
         assert got is not None
@@ -110,8 +110,8 @@ def test_turned_photos_beside_upright_ones_are_what_counting_pair_by_pair_gives(
         ("searches", "false_finds", "searches"),
     ):
         rates = [
-            sum(getattr(row, happened) for row in some) / sum(getattr(row, of) for row in some)
-            for some in (turned, [upright])
+            sum(getattr(row, happened) for row in rows) / sum(getattr(row, of) for row in rows)
+            for rows in (turned, [upright])
         ]
         assert getattr(both, what).value == pytest.approx(rates[0] / rates[1]), what
 
