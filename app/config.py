@@ -23,7 +23,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
 CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY", "LIKENESS_KEY_FILE", "LIKENESS_PUBLIC_URL"})
 """Variables that only the command line reads, to find a server and to use its address in links."""
-
 MEANT = {
     "PACKAGE": "EMBEDDER", "MODEL": "EMBEDDER", "THRESHOLD": "FMR", "GPU": "DEVICE", "WORKERS": "PHOTO_WORKERS",
     "LISTEN": "HOST", "BIND": "HOST", "ADDRESS": "HOST", "URL": "SERVER", "TIMEOUT": "REQUEST_TIMEOUT",
@@ -31,7 +30,6 @@ MEANT = {
     "DB": "DATABASE_URL", "DEBUG": "LOG_LEVEL", "CAMERAS": "WATCHING", "TLS": "TLS_CERT",
 }  # fmt: skip
 """Other programs' names for settings, all without the prefix."""
-
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
 

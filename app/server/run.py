@@ -105,13 +105,14 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
     path = settings.data_dir / ADMIN_KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
     where, page = f"The admin key is in {path}", f"{url}/"
+    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # it may not be on the PATH
     if sys.stdout.isatty():
         if is_new:
             where = f"The admin key was made: {key}\nIt is kept in {path}"
         page = _sign_in_link(app, url, key) or page
     return (
         f"Likeness {app.version} answers at {url}, described at {url}/docs (whose password is the key)\n"
-        f"The page: {page}\nA link that signs in, whenever you need one: likeness keys link\n{where}\nTry it:\n"
+        f"The page: {page}\nA link that signs in, whenever you need one: {program} keys link\n{where}\nTry it:\n"
         f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
     )
 

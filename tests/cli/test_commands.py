@@ -376,7 +376,8 @@ class TestServe:
     ) -> None:
         give_models(tmp_path / "here")
         terminal, end = pty.openpty()
-        command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--host", "127.0.0.1", "--data", "here"]
+        program = str(Path(sys.executable).with_name("likeness"))
+        command = [program, "serve", "--port", str(port), "--host", "127.0.0.1", "--data", "here"]
         environ = environment(tmp_path / "elsewhere", PORT=1, HOST="192.0.2.1")
         with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=end) as process:
             os.close(end)
@@ -394,7 +395,7 @@ class TestServe:
         assert url == f"http://127.0.0.1:{port}"
         assert not (tmp_path / "elsewhere").exists()
         assert "once, within a minute" in said
-        assert "likeness keys link" in said
+        assert f"whenever you need one: {program} keys link" in said, "as it was called: it may not be on the PATH"
         assert len(audited.rows) == 1
         assert code not in audited.stdout
 
