@@ -26,6 +26,7 @@ from app.errors import FileMissing, InvalidInput, Unusable
 from app.features.watching.schemas import SightingParams
 from app.features.watching.watcher import camera as cameras
 from app.features.watching.watcher import reporter as reporting
+from app.features.watching.watcher import watch as watching
 from app.features.watching.watcher.camera import Camera, Frame, read_camera, read_film, shown
 from app.features.watching.watcher.cameras import names, read_cameras, read_options
 from app.features.watching.watcher.reporter import Report, Reporter
@@ -99,8 +100,8 @@ def test_a_camera_at_an_address_sends_frames(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["jpeg", "mjpeg"])
 def test_frames_come_on_after_the_clock_is_put_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, back_s = time.time, 0.0
-    monkeypatch.setattr(time, "time", lambda: clock() - back_s)
+    back_s = 0.0
+    monkeypatch.setattr(cameras, "time", SimpleNamespace(**vars(time) | {"time": lambda: time.time() - back_s}))
     with http_camera(kind, frames=20) as address, closing(read_camera(address, 20)) as frames:  # type: ignore[type-var]
         before = next(frames).at
         back_s = 3600.0
@@ -115,16 +116,16 @@ def test_a_visit_goes_on_and_ends_while_the_clock_is_put_right(monkeypatch: pyte
     reporter: Any = SimpleNamespace(tell=told.append)
     looker: Any = SimpleNamespace(embed=list, detect=lambda _pixels, at, **_: [look(at, 100.0, person(1))])
     watch, pixels = Watch("door", looker, Tracker(0.44, 0.35), reporter), np.zeros((480, 640, 3), np.uint8)
-    start, clock, back_s = time.monotonic(), time.time, 0.0
-    monkeypatch.setattr(time, "time", lambda: clock() - back_s)
+    start, back_s = time.monotonic(), 0.0
+    monkeypatch.setattr(watching, "time", SimpleNamespace(**vars(time) | {"time": lambda: time.time() - back_s}))
     watch.see(Frame(pixels, start))
     back_s = 3600.0
     watch.see(Frame(pixels, start + 1.5))
     watch.idle(60.0)
     assert len({each.track for each in told}) == 1
     assert [each.ended for each in told] == [False, False, True]
-    assert told[0].last == pytest.approx(clock(), abs=60)
-    assert told[1].last == pytest.approx(clock() - 3600, abs=60)
+    assert told[0].last == pytest.approx(time.time(), abs=60)
+    assert told[1].last == pytest.approx(time.time() - 3600, abs=60)
 
 
 def test_a_camera_that_goes_away_is_tried_again_with_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
