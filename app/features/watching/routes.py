@@ -44,7 +44,7 @@ WEBHOOK = f"{WEBHOOKS}/{{webhook}}"
 NO_SIGHTING = ("sighting_not_found",)
 NO_STRANGER = ("stranger_not_found",)
 NO_WEBHOOK = ("webhook_not_found",)
-ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
+ENROLLED = (*TEMPLATES, "face_conflict", "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""

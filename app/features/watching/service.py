@@ -65,7 +65,8 @@ class Watching:
         """Note that the sighting shows the subject; with ``enroll``, add its crop to the subject, which is made if
         missing. With None, note that it does not show whom it was taken for, and record a correction.
 
-        Raises NotFound ``sighting_not_found``, ``subject_not_found``; Conflict ``sighting_without_face``.
+        Raises NotFound ``sighting_not_found``, ``subject_not_found``; Conflict ``sighting_without_face``; InvalidInput
+        ``face_conflict``.
         """
         stored = self.sightings.find(gallery, sighting_id)
         wrong = stored.sighting.subject
@@ -105,7 +106,8 @@ class Watching:
         """Make a stranger the subject: the best crops are enrolled, all sightings become the subject's, and those
         ``also`` that a person has chosen of `resembling`.
 
-        Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
+        Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``; InvalidInput
+        ``face_conflict``.
         """
         return self._enroll(gallery, subject, self.strangers.seen(gallery, stranger_id), also, stranger_id)
 
@@ -137,13 +139,25 @@ class Watching:
         faces = [stored for stored in seen[:ENROLLED] if stored.crop or stored.template]
         if not faces:
             raise Conflict("The face of the sighting is no longer kept.", code="sighting_without_face")
-        wanted = SubjectFaces(subject, self._faces(gallery, subject, faces))
+        wanted = SubjectFaces(subject, self._taken(gallery, self._faces(gallery, subject, faces)))
         ids = dict.fromkeys([*(stored.sighting.id for stored in seen), *also])
         with self._core.galleries.change(gallery) as change:
             if stranger is not None:
                 find_stranger_key(change.connection, change.gallery, stranger)
             enroll_faces(change, [wanted])
             return self.sightings.settle(change, ids, subject)
+
+    def _taken(self, gallery: Gallery, faces: Sequence[StoredFace]) -> list[StoredFace]:
+        """Return the faces of one person that the gallery takes: where it rejects duplicates, those that are new.
+
+        Raises InvalidInput ``face_conflict`` if it rejects conflicts, and the person matches another subject.
+        """
+        shown = [(face.subject, face.template) for face in faces]
+        objections = self._core.operations.find_objections(gallery, shown, tell=False, track=True)
+        for objection in objections:
+            if objection.refused and objection.conflict and objection.error:
+                raise objection.error
+        return [face for face, objection in zip(faces, objections, strict=True) if not objection.refused]
 
     def _faces(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> list[StoredFace]:
         """Return the sightings' faces with templates by all of the gallery's packages."""

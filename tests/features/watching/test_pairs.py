@@ -134,3 +134,31 @@ def test_a_stranger_is_looked_for_while_visits_still_have_templates_of_the_model
         told(api, AGAIN, AGAIN)
         found = api.get(f"{HOME}/strangers/{before['stranger']}/resembling").raise_for_status().json()
     assert found["resembling"] == []
+
+
+@pytest.mark.parametrize("policy", ["reject", "warn"])
+def test_a_gallery_that_rejects_conflicts_takes_no_face_of_somebody_else_from_a_sighting(
+    tmp_path: Path, policy: str
+) -> None:
+    """Nor a duplicate of the person's own photo; the sighting is settled all the same."""
+    with running(tmp_path / "data", watching="on", stranger_days=3) as api:
+        make_home(api, eileen=COLLINS, grace=HOPPER)
+        api.patch(HOME, json={"on_conflict": policy}).raise_for_status()
+        seen = told(api, AGAIN)
+
+        def said(subject: str) -> httpx.Response:
+            return api.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": subject, "enroll": True})
+
+        def faces(subject: str) -> int:
+            return int(api.get(f"{HOME}/subjects/{subject}").raise_for_status().json()["face_count"])
+
+        if policy == "warn":
+            assert said("grace").json()["subject"] == "grace"
+            assert faces("grace") == 2
+            return
+        refused = error_of(said("grace"), 422, "face_conflict")
+        assert refused == {}, "whom it matches is for keys that may recognise"
+        assert faces("grace") == 1
+        assert api.get(f"{HOME}/sightings/{seen['id']}").json()["subject"] == "eileen"
+        assert said("eileen").raise_for_status().json()["subject"] == "eileen"
+        assert faces("eileen") == 1, "the photo's score with the enrolled one is a duplicate's"
