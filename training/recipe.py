@@ -34,8 +34,8 @@ class Data(Section):
     """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards or their URLs, or drawn faces
     (`procedural:people=500,images=20,seed=0,first=0`)."""
     mix: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
-    """Further sources and the share of each in every batch; `source` gets the rest. People of different sources are
-    different. Needs the `plain` sampler."""
+    """Further sources and the share of each in every batch; `source` gets the rest. People of different sources count
+    as different people. Needs the `plain` sampler."""
     drop: str | None = None
     """A list of what to leave out: people (the JSON or CSV of `data overlap`, or one name per line), or images (the
     report of `data check` or `data outliers`)."""
@@ -50,17 +50,17 @@ class Data(Section):
     """Folder for the indexes of sets: where images are, who is in them, which are held out. It can be deleted when no
     run uses it."""
     cache: str | None = None
-    """Folder for the decoded crops as one memory-mapped uint8 array, remade if a file's name, size or time has changed;
-    none = each batch is decoded when it is prepared."""
+    """Folder for the decoded crops as one memory-mapped uint8 array, which is made again if a file's name, size or time
+    has changed; none = each batch is decoded when it is prepared."""
     workers: int = Field(default=0, ge=0)
-    """Processes of each rank that decode and augment batches; 0 = with a GPU one less than the rank's cores, at most 8;
-    on the CPU none, the training process does it. Results don't depend on it."""
+    """Number of processes of each rank that decode and augment batches. 0 = with a GPU one less than the rank's cores,
+    at most 8; on the CPU none, and the training process does it. Results don't depend on the number."""
     prepare_timeout: float = Field(default=14400.0, gt=0)
-    """Seconds that ranks wait for the first one of their machine to prepare the data."""
+    """Seconds that ranks wait for the first rank of their machine to prepare the data."""
 
 
 def _known(known: Sequence[str], name: str) -> str:
-    """Return the name if it is one of ``known``, or names a class of the user's as `module:Class`. Raises
+    """Return the name if it is one of ``known`` or has the form `module:Class`, for a class of the user's. Raises
     ValueError."""
     if name not in known and ":" not in name:
         raise ValueError(f"no {name!r}; {did_you_mean(name, known)} There are: {', '.join(known)}, or module:Class")
@@ -124,7 +124,7 @@ class Model(Section):
     dim: int = Field(default=128, ge=2)
     """Length of the embedding."""
     input_size: int = Field(default=CROP_SIDE, ge=16, le=CROP_SIDE)
-    """Side in pixels that crops are area-averaged to inside the model; a smaller one is faster but loses detail."""
+    """Side in pixels to which the model reduces crops by averaging areas. A smaller side is faster but loses detail."""
     options: dict[str, OptionValue | tuple[int, ...]] = {}
     """Passed unchanged to the backbone's builder."""
     start: str | None = None
@@ -135,8 +135,8 @@ class Model(Section):
     """Names of weights, with `*` for any part, that may differ from those of `start`: the model's are fresh, the
     start's are left out (`backbone.output.*` for another `dim`). Any other weight without a counterpart is an error."""
     imprint: bool = False
-    """Start class weights as the means of each person's templates by the starting weights (imprinted weights, Qi, Brown
-    and Lowe 2018). Random ones would spoil a good model in the first steps."""
+    """Start each person's class weights as the mean of the person's templates, made with the starting weights
+    (imprinted weights, Qi, Brown and Lowe 2018). Random class weights would spoil a good model in the first steps."""
     freeze: tuple[str, ...] = ()
     """Names of weights that don't learn, with `*` for any part (`backbone.stages.0.*`)."""
     frozen_statistics: bool = False
@@ -180,16 +180,17 @@ class Loss(Section):
 
 
 MANY_CLASSES = 100_000
-"""Number of classes from which on their weights are sampled by default: about where Partial FC's paper is faster."""
+"""From this number of classes on, their weights are sampled by default: about where it is faster in Partial FC's
+paper."""
 
 
 class PartialFC(Section):
     enabled: Literal["auto"] | bool = "auto"
-    """Shard the class weights over the ranks. `auto`: if the recipe has one class-level loss, on several ranks or from
-    100,000 classes on."""
+    """Shard the class weights over the ranks. `auto`: if the recipe has one class-level loss, and there are several
+    ranks or 100,000 classes or more."""
     sample_rate: float | None = Field(default=None, gt=0, le=1)
-    """Share of the classes in each step, at least as many as crops; they always include the batch's own. None = 0.1
-    from 100,000 classes on, else all."""
+    """Share of the classes that take part in a step, at least as many as crops. The batch's own classes are always
+    among them. None = 0.1 from 100,000 classes on, else all."""
 
     def rate(self, people: int) -> float:
         return self.sample_rate or (0.1 if people >= MANY_CLASSES else 1.0)
@@ -211,8 +212,8 @@ class Distill(Section):
 
 class Optimizer(Section):
     name: Annotated[str, AfterValidator(partial(_known, OPTIMIZERS))] = "sgd"
-    """`sgd`, `adamw`, or an optimiser of yours as `module:Class`, called with parameter groups, `lr` and `options`. One
-    that isn't fused waits for the device at each step."""
+    """`sgd`, `adamw`, or an optimiser of yours as `module:Class`, called with parameter groups, `lr` and `options`. An
+    optimiser that isn't fused waits for the device at each step."""
     options: dict[str, OptionValue | tuple[float, ...]] = {}
     """Passed unchanged to an optimiser of yours."""
     lr: float = Field(default=0.1, gt=0)
@@ -267,13 +268,13 @@ class Train(Section):
     clip_norm: float = Field(default=5.0, ge=0)
     """Maximum norm of the gradient (L2 over all parameters); 0 = no clipping."""
     ema: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of the averaged weights, which are then the ones evaluated and exported; 0 = none."""
+    """Decay of the average of the weights, which is then evaluated and exported in place of the weights; 0 = none."""
     channels_last: bool = True
     compile: bool = False
     """torch.compile of the backbone."""
     gradient_checkpointing: bool = False
-    """Recompute the blocks of an IResNet or transformer in the backward pass, in place of keeping their results: it
-    needs a fraction of the memory and a third more time."""
+    """Recompute the blocks of an IResNet or transformer in the backward pass, in place of keeping their results. This
+    needs a fraction of the memory, and a third more time."""
     sync_batchnorm: bool = False
     """Compute batch statistics over all ranks (torch's SyncBatchNorm, GPUs only), not on each rank."""
     log_every: int = Field(default=50, ge=1)
@@ -284,7 +285,8 @@ class Train(Section):
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept besides the best one."""
     max_skipped: int = Field(default=20, ge=1)
-    """Void steps in a row (by a non-finite gradient) after which the run is given up when it next logs."""
+    """Number of void steps in a row (steps that a gradient or loss that isn't finite would spoil) after which the run
+    ends when it next logs."""
 
     def length(self, batches: int) -> int:
         """Return the number of steps of the run, for `batches` in an epoch."""
@@ -299,12 +301,12 @@ class Evaluate(Section):
     source: str | None = None
     """A dataset of unseen people; none = the held-out share of the training data."""
     packs: tuple[str, ...] = ()
-    """InsightFace's verification packs (`lfw.bin`). With some, the best checkpoint is the one with the highest mean
-    accuracy over them, 10 folds each; otherwise the one with the lowest FNMR on unseen people."""
+    """InsightFace's verification packs (`lfw.bin`). If there are some, the best checkpoint is that with the highest
+    mean accuracy over them, 10 folds each; otherwise that with the lowest FNMR on unseen people."""
     flip: bool = False
     """Sum a pack's templates with those of the mirror images; arcface_torch sums embeddings before normalising them."""
     max_images: int = Field(default=3000, ge=4)
-    """Maximum crops to compare, all with all; people are taken whole."""
+    """Maximum number of crops to compare, all with all. People are taken with all their crops."""
     fmr: float = Field(default=1e-3, gt=0, lt=1)
     """FMR at which the FNMR decides which checkpoint is the best."""
 
@@ -394,7 +396,7 @@ def did_you_mean(choice: str, known: Sequence[str]) -> str:
 
 
 def named(what: str, name: str) -> Any:
-    """Import what a recipe names as `module:name`; the current folder is searched, too.
+    """Import the object that a recipe names as `module:name`; Python searches the current folder, too.
 
     Raises InvalidInput (`invalid_recipe`).
     """
@@ -409,7 +411,7 @@ def recipe_keys(model: type[Section] = Recipe, prefix: str = "") -> list[str]:
     """Return every key a recipe may have, dotted, with `losses.` for each `[[losses]]` table."""
     keys = []
     for name, field in model.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))  # a section, or a tuple of them
+        kinds = (field.annotation, *get_args(field.annotation))  # a section, or a tuple of sections
         section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
         keys += recipe_keys(section, f"{prefix}{name}.") if section else [prefix + name]
     return keys
