@@ -50,7 +50,7 @@ SOON_S, LATE_S = 1.0, 2.0
 GONE_S = 14.0
 """Seconds without anybody: so long that a visit ends, and the same person is a new visit afterwards."""
 PICTURES = re.compile(r": (\d+) pictures; ")
-"""Matches what a watcher prints about each camera at its end."""
+"""Matches the line that a watcher prints about each camera when it ends."""
 PIECES = 10
 """Pieces per second of a film that is sent."""
 

@@ -39,7 +39,7 @@ def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
     `weight` (O, C) float64, `gram` (C, C) the second moments of x about its mean. Each step takes the input whose
     residual lowers the outputs' summed squares most.
     """
-    left, explained = gram.clone(), weight @ gram  # the part that the chosen inputs don't explain
+    left, explained = gram.clone(), weight @ gram  # both without the part that the chosen inputs explain
     chosen: list[int] = []
     floor = 1e-9 * float(gram.diagonal().mean())
     for _ in range(count):

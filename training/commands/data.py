@@ -111,7 +111,7 @@ def outliers(
     out: Annotated[Path, typer.Option(help="Write the list of images to drop here, .json.")],
     degrees: Annotated[float, typer.Option(min=0, max=180, help="Largest angle to the dominant centre.")] = 75.0,
 ) -> None:
-    """Find wrong labels in a run's own data: images far from the centre that most of their person's images have."""
+    """Find wrong labels in a run's own data: images far from the centre at which most images of their person lie."""
     from training.run.sub_centres import find_outliers  # noqa: PLC0415 - the other commands need no torch
 
     with told():

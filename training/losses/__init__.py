@@ -1,6 +1,6 @@
-"""Every loss by its name: `build("arcface", num_classes=1000, dim=512, m=0.4)`.
+"""The losses, and a function that builds one by its name: `build("arcface", num_classes=1000, dim=512, m=0.4)`.
 
-The docstrings and docs/reference/losses.md say what each computes, its defaults and their sources.
+The docstrings and docs/reference/losses.md say what each loss computes, its defaults and their sources.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def build(
     kind: Any = kind_of(name)
     check_hyper(name, kind, hyper)
     with _own_errors(name, hyper):
-        # the user's own loss is called as ours are
+        # a loss of the user's gets the same arguments as ours
         made: PairLoss = kind(num_classes, dim, **hyper) if issubclass(kind, PairLoss) else kind(**hyper)
         return made
 

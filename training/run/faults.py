@@ -33,7 +33,7 @@ class BufferCopy:
 
     @torch.no_grad()
     def put_back(self, void: Tensor | None = None) -> None:
-        """Restore the values; with `void`, a number on the device, only if that is 1."""
+        """Restore the values. If `void` is given, a number on the device, they are restored only if `void` is 1."""
         for buffers, values in zip(self._buffers, self._values, strict=True):
             chosen = values if void is None else torch.where(void.bool(), values, _joined(buffers))
             parts = torch.split(chosen, [buffer.numel() for buffer in buffers])
