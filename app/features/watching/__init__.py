@@ -1,7 +1,7 @@
 """Watching cameras: sightings, events and strangers in the service, and the watcher beside the cameras.
 
-Off unless `LIKENESS_WATCHING` is `on`; before that the service imports nothing but `feature`, and no command does.
+Off unless `LIKENESS_WATCHING` is `on`: otherwise the service imports only `feature`.
 
-`service` decides about a track by its photos, `store` keeps the sighting, `events` says what happened, `webhooks` and
-`mqtt` send it out, `strangers` groups the unknown. `watcher` is another process.
+`service` decides whom a track's photos show, `store` keeps the sighting, `events` writes what happened, `webhooks` and
+`mqtt` send the events, `strangers` groups unknown people. `watcher` runs in a process of its own.
 """

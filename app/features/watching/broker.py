@@ -1,4 +1,4 @@
-"""A connection to an MQTT broker, by its address."""
+"""Connect to an MQTT broker by its URL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 from app.errors import InvalidSetting
 
 RECONNECT_S: Final = (1, 20)
-"""The shortest and the longest wait before the broker is tried again."""
+"""The shortest and the longest wait, in seconds, before the next attempt to reach the broker."""
 
 
 def broker_client(url: str, setting: str, name: str) -> paho.Client:
-    """Return a client that connects to the broker at ``url`` when its loop runs; its id begins with ``name``.
+    """Return a client that connects to the broker at ``url`` once its loop runs; the client's id begins with ``name``.
 
-    Raises InvalidSetting, which names the ``setting``, if the URL is not a broker's.
+    Raises InvalidSetting, which names the ``setting``, if the URL is not of the form `mqtt://` or `mqtts://`.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:

@@ -33,7 +33,7 @@ class Cameras:
                 connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key", "name"], set_=values))
 
     def all(self, gallery: Gallery) -> list[CameraState]:
-        """Return the gallery's cameras by name: those that a watcher reported, and those that its sightings name."""
+        """Return the gallery's cameras, ordered by name: those that a watcher reported, and those of its sightings."""
         told = sa.select(CAMERAS).where(CAMERAS.c.gallery_key == gallery.key)
         mine = SIGHTINGS.c.gallery_key == gallery.key
         recent = SIGHTINGS.c.last_at >= utc_now(timedelta(hours=-1))
@@ -54,7 +54,7 @@ class Cameras:
         return [_state(name, reports.get(name), counts.get(name), pictures) for name in sorted({*reports, *counts})]
 
     def prune(self) -> int:
-        """Forget the cameras without a watcher's report for `kept`; return how many."""
+        """Delete the reports that are older than ``kept``; return their number."""
         with self._database.write(cached=False) as connection:
             old = sa.delete(CAMERAS).where(CAMERAS.c.told_at < utc_now(-self._kept))
             return connection.execute(old).rowcount

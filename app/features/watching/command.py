@@ -1,4 +1,4 @@
-"""watch: a process beside the cameras, or over films, that tells the service who is there."""
+"""`likeness watch`: watch cameras or films, and tell the service who is there."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 TOLD_S = 3600.0
-"""Maximum seconds to wait, after the end of a film, until the service has taken everything."""
+"""Maximum seconds to wait after the end of a film until the service has accepted all reports."""
 SIGNAL_S = 0.5
-"""Seconds between looks for a signal."""
+"""Seconds between checks whether a signal has arrived."""
 
 
 @command(
@@ -46,7 +46,7 @@ def watch(
         list[str] | None,
         typer.Argument(help="Films, devices (/dev/video0), or addresses: rtsp://, http:// (MJPEG, HLS, a JPEG)."),
     ] = None,
-    gallery: Annotated[str, typer.Option("--gallery", help="Whom to look for.")] = "",
+    gallery: Annotated[str, typer.Option("--gallery", help="The gallery of people to look for.")] = "",
     cameras: Annotated[Path | None, typer.Option(help="YAML file of cameras, in place of sources.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="A camera's name, in the order of the sources.")] = None,
     fps: Annotated[float, typer.Option(min=0.1, max=60, help="Frames looked at in a second.")] = 5.0,
@@ -140,7 +140,7 @@ def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, time
 
 
 def _follow_frigate(session: CliSession, gallery: str, looker: Looker, broker: str, api: str, live: str | None) -> None:
-    """Follow whom Frigate sees until SIGINT or SIGTERM."""
+    """Report the people whom Frigate sees until SIGINT or SIGTERM."""
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415 - slow to import
 
     try:
@@ -162,8 +162,7 @@ def _follow_frigate(session: CliSession, gallery: str, looker: Looker, broker: s
 
 
 def _client(session: CliSession, gallery: str) -> Client:
-    """Return a client whose key may tell of tracks, checked now rather than at the first one. Raises ApiError,
-    Unreachable."""
+    """Return a client, after checking that its key may report tracks. Raises ApiError, Unreachable."""
     client = session.client()
     try:
         with switched_on("LIKENESS_WATCHING"):
@@ -183,7 +182,7 @@ def _follow(client: Client, gallery: str, source: Watcher | Frigate, ready: str)
         signal.signal(number, lambda *_: stopped.set())
     told = telling(client, gallery, source.reports)
     output.say(ready)
-    while not stopped.wait(SIGNAL_S):  # any thread may get a signal, and this one alone runs what it calls
+    while not stopped.wait(SIGNAL_S):  # signal handlers run in this thread, so it must not wait for ever
         pass
     told.close()
     source.close()

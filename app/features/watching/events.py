@@ -1,4 +1,4 @@
-"""Events, numbered in the order in which they became visible, and kept with the sightings that they are about."""
+"""Write and read events, which are numbered in the order of their commits and deleted with their sightings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _next_number(change: Change) -> int:
 
 
 def last_number(connection: Connection) -> int:
-    """Return the number of the last event that was written, even if it was deleted since."""
+    """Return the number of the last event written, even if that event has been deleted."""
     return int(connection.execute(sa.select(EVENT_NUMBERS.c.last)).scalar() or 0)
 
 
@@ -73,8 +73,8 @@ def among(galleries: Some, cameras: Some, kinds: Some) -> list[Where]:
 def read_events(
     database: Database, after: int, limit: int, where: Sequence[Where] = (), named: Where | None = None
 ) -> list[Event]:
-    """Return the events after this number, in order, for which ``where`` holds. They name only subjects for whom
-    ``named`` holds, with None all."""
+    """Return at most ``limit`` events with numbers above ``after`` for which ``where`` holds, in order. Subjects for
+    whom ``named`` doesn't hold are not named in them; None: all are."""
     whom = (EVENTS.c.subject_key == SUBJECTS.c.key) & not_expired() & (sa.true() if named is None else named)
     query = sa.select(EVENTS.c.document, SUBJECTS.c.id.label("subject"), SUBJECTS.c.name.label("name"))
     query = query.join_from(EVENTS, GALLERIES).outerjoin(SUBJECTS, whom).where(EVENTS.c.number > after, *where)

@@ -1,5 +1,5 @@
-"""The part of watching that the service imports while it is off: its setting, its loading, and the deletion of existing
-sightings."""
+"""The part of watching that the service imports even while watching is off: it loads the rest once it is on, and
+deletes old sightings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _load() -> Feature:
 
 
 def _start(core: Components, *, expiry_seconds: float, **days: float) -> Part:
-    """Delete sightings when they expire, or when the people in them are deleted. Where there are none at the start, no
-    task looks for them, and the rest of the feature is not imported."""
+    """Delete the sightings of earlier days when they expire, or when the people in them are erased. If there are none
+    at the start, no task is scheduled and the rest of the feature is not imported."""
     database = core.store.database
 
     def watching() -> Any:

@@ -1,4 +1,4 @@
-"""sightings, strangers, webhooks, events: who was seen, and who is told of it."""
+"""`likeness sightings`, `strangers`, `webhooks` and `events`: who was seen, and who is told."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MET = ("id", "sightings", "cameras", "first_at", "last_at", "ignored", "note")
 SENT = ("id", "url", "kinds", "state", "attempts", "last_error", "delivered_at")
 SETTING = "LIKENESS_WATCHING"
 EVERY_S = 1.0
-"""Seconds between looks for new events."""
+"""Seconds between requests for new events."""
 
 add = partial(add_call, setting=SETTING)
 add(sightings, "list", calls.sightings, FilterParams, columns=SEEN)
@@ -55,8 +55,8 @@ def events(
     gallery: options.InGallery = None,
     camera: Annotated[str | None, typer.Option(help="Only of this camera.")] = None,
     event: Annotated[choices.EventKind | None, typer.Option(help="Only of this kind.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only those after the one of this number.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones, until Ctrl-C.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Only events with a higher number than this.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Then print new events, until Ctrl-C.")] = False,
 ) -> None:
     """Print the events that are still kept, the oldest first."""
     asked = given(gallery=gallery, camera=camera, event=event, seconds=0)

@@ -1,8 +1,8 @@
-"""Publish events, and who is where, to an MQTT broker, in the form that Home Assistant discovers.
+"""Publish events, and who is in front of which camera, to an MQTT broker, in the form that Home Assistant discovers.
 
-Events are published with QoS 1 and their id; the number of the last one is in SQL, so that none is lost while the
-broker is away. States are retained and computed from the sightings: one for each person, at any camera, and one for
-each camera. Topics contain no names, and those of a deleted person are removed.
+Events are published with QoS 1 and contain their id. The number of the last published event is kept in SQL, so that
+none is lost while the broker is away. States are retained messages computed from the sightings, one for each person and
+one for each camera. Topics contain no names; the topics of a deleted person are removed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ TURN_S: Final = 15.0
 """Seconds after which another server publishes if this one does not renew its turn."""
 POLL_S: Final = 0.5
 ACK_S: Final = 10.0
-"""Maximum seconds for the broker to take an event."""
+"""Maximum seconds until the broker acknowledges an event."""
 AT_ONCE: Final = 50
 PICTURE: Final = "picture"
 STATES_S: Final = 10.0
-"""Seconds between checks of the states without an event, since people may be erased, renamed or expire."""
+"""Seconds between publications of the states if there are no events, since people may expire, or be erased or
+renamed."""
 
 
 class Publisher:
-    """Publishes from its own threads until it is closed."""
+    """Publishes events and states from threads of its own until it is closed."""
 
     def __init__(self, url: str, store: Store) -> None:
         """Start the threads. Raises InvalidSetting if the URL is not a broker's."""
@@ -58,7 +59,8 @@ class Publisher:
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()
         self._retained: dict[str, str] = {}
-        """This process's published messages, by topic, so that only changes are sent; for a picture, its id."""
+        """The messages that this process has published, by topic, so that only changes are sent; for a picture, its
+        sighting's id and number of photos."""
         self._states_at = 0.0
         self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
         self._client.will_set(STATUS, "offline", qos=1, retain=True)
@@ -85,7 +87,7 @@ class Publisher:
         return POLL_S
 
     def _publish(self) -> None:
-        """Publish changed states and due events."""
+        """Publish the states that have changed, and the next events."""
         [last] = self._database.column(sa.select(EVENT_CURSORS.c.number).where(EVENT_CURSORS.c.name == NAME))
         events = read_events(self._database, last, AT_ONCE)
         if events or self._stale.is_set() or time.monotonic() >= self._states_at:
@@ -122,13 +124,14 @@ class Publisher:
                 self._retained[topic] = payload
 
     def _crop(self, which: str) -> bytes | None:
-        """Return the JPEG of a sighting's crop; None if it has gone meanwhile."""
+        """Return the JPEG of a sighting's crop; None if it was deleted meanwhile. ``which`` begins with the sighting's
+        id."""
         rows = self._database.rows(ROWS.where(SIGHTINGS.c.id == which.partition(" ")[0]))
         return to_stored(rows[0], self._blobs).crop if rows else None
 
     def _connected(self, client: paho.Client, *_: object) -> None:
-        """Subscribe to this server's retained messages, to clear those of things that no longer exist, and to Home
-        Assistant's start."""
+        """Subscribe to the service's retained messages, so that outdated ones can be removed, and to Home Assistant's
+        status."""
         self._retained.clear()
         topics = STATUS, f"{ROOT}/+/+/state", f"{ROOT}/+/+/{PICTURE}", f"{DISCOVERY}/+/+/config", f"{DISCOVERY}/status"
         client.subscribe([(topic, 1) for topic in topics])
@@ -148,9 +151,9 @@ class Publisher:
             self._stale.set()
 
     def _take_turn(self) -> bool:
-        """Return whether this server is the one that publishes now."""
+        """Take or renew the turn to publish, which only one server has at a time; return whether this server has it."""
         now, until = utc_now(), utc_now(timedelta(seconds=TURN_S))
-        # No turn is that long, so the clock was set back.
+        # No turn lasts that long: the clock was set back, so the turn counts as free.
         put_back = EVENT_CURSORS.c.until > utc_now(timedelta(seconds=TURN_S + SKEW_S))
         free = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now) | put_back
         turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & free)
@@ -170,7 +173,7 @@ class Publisher:
 
 
 def _people(database: Database) -> Sequence[Row[Any]]:
-    """Return a row for each known person with sightings: the newest sighting, and whether any still goes on."""
+    """Return a row for each known person with sightings: the newest sighting, and whether any of them has not ended."""
     person, is_open = SIGHTINGS.c.subject_key, sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0)
     query = ROWS.with_only_columns(
         GALLERIES.c.id.label("gallery"),
@@ -188,7 +191,7 @@ def _people(database: Database) -> Sequence[Row[Any]]:
 
 
 def _cameras(database: Database) -> dict[str, list[str]]:
-    """Return for each camera with sightings who is in front of it: names, and `unknown`."""
+    """Return who is in front of each camera with sightings, by camera: names, and `unknown` for unknown people."""
     there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
     known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", not_expired())
@@ -234,7 +237,8 @@ def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
 
 
 def _entity(token: str, device: str, kind: str, word: str, fields: Mapping[str, object]) -> dict[str, str]:
-    """Return the topic and discovery message of one entity of this device, of this kind and word."""
+    """Return the discovery topic and message of a device's entity. ``kind``: Home Assistant's word, such as `sensor`;
+    ``word`` makes the entity's id unique in its device."""
     unique = f"{ROOT}_{token}_{word}"
     common = {
         "unique_id": unique,
@@ -245,5 +249,5 @@ def _entity(token: str, device: str, kind: str, word: str, fields: Mapping[str, 
 
 
 def _token(text: str) -> str:
-    """Return a text for a camera or a person in topics, which don't allow every character."""
+    """Return the hash that stands for a camera or a person in topics, which don't allow every character."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -47,8 +47,9 @@ NO_WEBHOOK = ("webhook_not_found",)
 ENROLLED = (*TEMPLATES, "face_conflict", "sighting_without_face", "subject_expired", *NO_SUBJECT)
 EVENT_STREAM = "text/event-stream"
 CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
-"""Seconds between looks for silent tracks, looks for templates of another package, and new groupings of strangers."""
-_HEX = StringConstraints(pattern=HEXADECIMAL)  # callers make it up
+"""Seconds between searches for silent tracks, searches for templates of another package, and regroupings of
+strangers."""
+_HEX = StringConstraints(pattern=HEXADECIMAL)  # the caller chooses it
 SightingId: TypeAlias = Annotated[str, path_id("The sighting's id.", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), _HEX]
 StrangerId: TypeAlias = Annotated[str, path_id("The stranger's id.", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c")]
 WebhookId: TypeAlias = Annotated[str, path_id("The webhook's id.", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0")]
@@ -111,7 +112,7 @@ def delete_sightings(
 def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> schemas.Sighting:
     """Show a sighting.
 
-    Answers whom it was taken for, by which score and at which rate.
+    Answers whom it shows, the score, and the rate that the decision was made at.
     """
     return watching.sightings.find(gallery, sighting).sighting
 
@@ -150,8 +151,8 @@ def say_who(
 ) -> schemas.Sighting:
     """Say who a sighting shows.
 
-    With a subject, the sighting shows that one from now on. With null, it does not show the person it was taken for,
-    and a correction is recorded. Nobody is enrolled from a sighting unless this request says so.
+    With a subject, the sighting shows this subject from now on. With null, it does not show the person it was taken
+    for, and a correction is recorded. Nobody is enrolled from a sighting unless this request asks for it.
     """
     entry.subject = fit_id(asked.subject)
     return watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll)
@@ -170,7 +171,7 @@ def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold
 def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
     """List cameras.
 
-    Lists the state of each, as its watcher reports it, and the sightings of the last hour.
+    Lists each camera's state, as its watcher reports it, and how many sightings it had in the last hour.
     """
     return schemas.CameraList(cameras=watching.cameras.all(gallery))
 
@@ -181,7 +182,7 @@ def list_strangers(
 ) -> schemas.StrangerPage:
     """List strangers.
 
-    Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
+    Lists unknown people who were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
     """
     page = watching.strangers.page(gallery, query.cursor, query.limit, ignored=query.ignored)
     return schemas.StrangerPage.of(page, strangers=list(page.items))
@@ -191,7 +192,7 @@ def list_strangers(
 def get_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.Stranger:
     """Show a stranger.
 
-    Answers how often, when and where it was seen; the list of sightings takes `stranger` as a parameter.
+    Answers how often, when and where the stranger was seen. To list the sightings, pass `stranger` to their list.
     """
     return watching.strangers.find(gallery, stranger)
 
@@ -279,8 +280,9 @@ async def listen(
 ) -> StreamingResponse:
     """Listen to events.
 
-    As server-sent events; a listener that comes back with `Last-Event-ID` misses none that is still kept. Each `data`
-    is an `Event`. The stream ends when the key is revoked, expires or is changed.
+    Sends events as they happen, as server-sent events. A listener that reconnects with `Last-Event-ID` gets every event
+    since then that is still kept. Each `data` is an `Event`. The stream ends when the key is revoked, expires or is
+    changed.
     """
     seen = request.headers.get("last-event-id", "")
     galleries = grant.galleries if query.gallery is None else {query.gallery}
@@ -320,9 +322,9 @@ def _still_grants(guard: Guard, key: str, grant: Grant) -> bool:
 def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.WebhookCreate) -> schemas.WebhookMade:
     """Make a webhook.
 
-    Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
-    only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed id and a
-    merge, and are removed with their people; when none is left, nothing more is sent.
+    Events from now on are posted to the address, in order, each at least once. They are signed with a secret that only
+    this answer contains. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` stay the same people when an id
+    changes or subjects are merged. Deleted people are removed from the list; when it is empty, nothing more is sent.
     """
     made, secret = webhooks.add(asked)
     entry.target = made.id
@@ -333,7 +335,7 @@ def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.Webhook
 def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
     """List webhooks.
 
-    Lists them with the last event sent to each, and its problem if it has one.
+    Lists each webhook with the number of the last event sent to it, and its problem if it has one.
     """
     return schemas.WebhookList(webhooks=webhooks.all())
 

@@ -20,8 +20,8 @@ from app.package.thresholds import fuse_templates
 from app.types import Template, Vector
 
 LOOKS = 2
-"""Minimum usable photos before somebody is called unknown, or a stranger, since a single one may show a face that is
-turned away or half hidden."""
+"""Minimum usable photos before somebody is called unknown or becomes a stranger, since a single photo may show a face
+that is turned away or half hidden."""
 Where: TypeAlias = sa.ColumnElement[bool]
 ROWS = (
     sa.select(
@@ -40,7 +40,7 @@ ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A sighting with the person's template and crop, as far as these are still kept."""
+    """A sighting with its template and crop, each None if it is no longer kept."""
 
     sighting: Sighting
     template: Template | None
@@ -50,7 +50,7 @@ class Stored:
 
 
 def fits(wanted: FilterParams) -> Where:
-    """Return the condition on a row of ROWS."""
+    """Return the condition that selects the wanted sightings from ROWS."""
     equal = {
         SIGHTINGS.c.camera: wanted.camera,
         SIGHTINGS.c.decision: wanted.decision,
@@ -81,23 +81,23 @@ def to_sighting(row: Row[Any]) -> Sighting:
 
 
 def sighting_template(row: Row[Any], blobs: Blobs) -> tuple[Vector, float]:
-    """Return a row's template, a unit vector, and the length of its track's mean before scaling, 0-1: 1 for a single
-    photo. SQL keeps the mean. Raises Unusable ``sealed_unreadable``."""
+    """Return a row's template, a unit vector, and its length before scaling, 0-1. SQL keeps the mean of the photos'
+    unit vectors, whose length is 1 for a single photo. Raises Unusable ``sealed_unreadable``."""
     return fuse_templates(from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))[None])
 
 
 def templates(
     connection: Connection, blobs: Blobs, gallery: Gallery, package: str, *where: Where, most: int | None = None
 ) -> Iterator[tuple[Vector, float, Row[Any]]]:
-    """Yield the result of `sighting_template`, and the row, for the newest ``most`` (None: all) of the gallery's
-    sightings that have a template by this package and for which ``where`` holds."""
+    """Yield template, length (as `sighting_template` returns them) and row of the gallery's sightings, newest first,
+    that have a template by this package and for which ``where`` holds; at most ``most``, with None all."""
     kept = SIGHTINGS.c.gallery_key == gallery.key, SIGHTINGS.c.package == package, SIGHTINGS.c.template.is_not(None)
     for row in connection.execute(ROWS.where(*kept, *where).order_by(SIGHTINGS.c.key.desc()).limit(most)):
         yield *sighting_template(row, blobs), row
 
 
 def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
-    """Open a row's template and crop. Raises Unusable ``sealed_unreadable``."""
+    """Return a row as a record, with template and crop decrypted. Raises Unusable ``sealed_unreadable``."""
     template, length = (None, 1.0) if row.template is None else sighting_template(row, blobs)
     crop = None if row.crop is None else blobs.unpack("sighting_crop", row.id, bytes(row.crop))
     kept = None if template is None else Template(template, row.package)
@@ -105,7 +105,7 @@ def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
 
 
 def delete_sightings(change: Change, keys: Iterable[int]) -> int:
-    """Delete sightings with their events, and strangers that have none left; return how many sightings."""
+    """Delete sightings with their events, then strangers without sightings; return the number of sightings."""
     doomed = sorted(set(keys))
     for part in in_parts(doomed):
         change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(part)))
@@ -115,6 +115,6 @@ def delete_sightings(change: Change, keys: Iterable[int]) -> int:
 
 
 def drop_unseen(connection: Connection, gallery: Gallery) -> None:
-    """Delete the gallery's strangers of whom no sighting is left."""
+    """Delete the gallery's strangers who have no sightings left."""
     empty = ~sa.exists().where(SIGHTINGS.c.stranger_key == STRANGERS.c.key)
     connection.execute(sa.delete(STRANGERS).where((STRANGERS.c.gallery_key == gallery.key) & empty))

@@ -70,14 +70,14 @@ class SightingsParams(PageParams, FilterParams):
 
 
 class Decided(Wire):
-    """Who was in front of which camera since when; part of a sighting and its events."""
+    """Who is in front of which camera, and since when. Part of sightings and events."""
 
     camera: str = Field(examples=["door"])
     zone: Zone
     decision: Decision
     subject: str | None = Field(description="Who it is; of a sighting that is uncertain, who it may be.")
     name: str | None
-    stranger: str | None = Field(description="The id of the stranger, if it is one.")
+    stranger: str | None = Field(description="The stranger's id, if the person was grouped as one.")
     score: float | None = Field(description="The score of the track's mean template; coarse, and null below the floor.")
     margin: float | None = Field(description="The score minus the next subject's.")
     threshold: float
@@ -108,14 +108,16 @@ class Deleted(Wire):
 
 class Who(Params):
     example: ClassVar[Example] = {"subject": "collins", "enroll": True}
-    subject: Id | None = Field(default=None, description="Whom it shows; null: not whom it was taken for.")
+    subject: Id | None = Field(
+        default=None, description="Whom it shows; null: it does not show the person it was taken for."
+    )
     enroll: bool = Field(
         default=False, description="Also enroll the sighting's crop; the subject is made if it is missing."
     )
 
 
 class StrangersParams(PageParams):
-    ignored: bool | None = Field(default=None, description="Only those that are ignored, or are not.")
+    ignored: bool | None = Field(default=None, description="True: only ignored strangers; false: only the others.")
 
 
 class Stranger(Wire):
@@ -139,7 +141,7 @@ class StrangerPage(Wire):
 
 class StrangerEdit(Params):
     example: ClassVar[Example] = {"ignored": True, "note": "the postman"}
-    ignored: bool | None = Field(default=None, description="Say nothing of this person any more, or again.")
+    ignored: bool | None = Field(default=None, description="Whether this person causes no events from now on.")
     note: str | None = Field(default=None, min_length=1, max_length=255, description="Who it may be.")
 
 
@@ -147,7 +149,9 @@ class StrangerName(Params):
     example: ClassVar[Example] = {"subject": "collins", "also": []}
     subject: Id
     also: list[str] = Field(
-        default=[], max_length=1000, description="Further sightings of the same person, of those that resemble."
+        default=[],
+        max_length=1000,
+        description="Further sightings of the same person, chosen from the `resembling` ones.",
     )
 
 
@@ -161,8 +165,8 @@ class StrangerPart(Params):
     sightings: list[str] = Field(min_length=1, max_length=1000, description="The sightings that show another person.")
     alike: bool = Field(
         default=False,
-        description="Also take the sightings that are more like these than like the stranger's sighting that resembles "
-        "these least.",
+        description="Also move the sightings that resemble these more than they resemble the stranger's remaining"
+        " sighting that is least similar to these.",
     )
 
 
@@ -211,7 +215,7 @@ class CameraState(Wire, CameraReport):
     """A camera: its watcher's report, and its sightings."""
 
     name: str = Field(examples=["door"])
-    told_at: datetime | None = Field(description="When a watcher told of it last; null where none does.")
+    told_at: datetime | None = Field(description="When a watcher last reported on it; null if none has.")
     visits: int = Field(description="Sightings of the last hour.")
     known: int = Field(description="How many of them were of known people.")
     last_at: datetime | None = Field(description="When a face was last seen.")
@@ -227,13 +231,16 @@ class EventsParams(Params):
         default=None,
         ge=0,
         le=2**63 - 1,
-        description="The number of the last event that is known; by default the latest one.",
+        description="The number of the last event that the client has; by default the latest event.",
     )
     gallery: AskedId | None = Field(default=None, description="Of this gallery alone.")
     camera: PlaceName | None = Field(default=None, description="Of this camera alone.")
     event: EventKind | None = Field(default=None, description="Of this kind alone.")
     seconds: float | None = Field(
-        default=None, ge=0, le=86_400, description="When to end; by default it goes on as long as the client listens."
+        default=None,
+        ge=0,
+        le=86_400,
+        description="Seconds after which the stream ends; by default it goes on as long as the client listens.",
     )
 
 
@@ -241,11 +248,13 @@ class Event(Decided):
     """Something that happened in front of a camera, as webhooks, MQTT and `/v1/events` send it."""
 
     version: Literal[1] = Field(description="Version of this form. Fields may be added without a new version.")
-    id: str = Field(description="The same however often the event is sent.", examples=[FACE_ID])
+    id: str = Field(description="Stays the same when the event is sent again.", examples=[FACE_ID])
     number: int = Field(description="Rises with each event.")
     event: EventKind
     at: datetime = Field(description="When it was decided.")
-    age_s: float = Field(description="Seconds since `seen_at`, when this was sent: don't open a door for an old one.")
+    age_s: float = Field(
+        description="Seconds from `seen_at` until this was sent: don't open a door because of an old event."
+    )
     gallery: str
     sighting: str = Field(examples=[FACE_ID])
     seen_at: datetime = Field(description="When the face was last seen.")
@@ -271,7 +280,7 @@ class WebhookCreate(Params):
         default=None,
         min_length=1,
         max_length=100,
-        description="Only what names one of these people, and the `name_changed` that takes such a name back.",
+        description="Only events that name one of these people, and `name_changed` events that take such a name back.",
     )
     quiet_s: float = Field(
         default=0,
@@ -288,7 +297,8 @@ class Webhook(Wire):
     galleries: list[str] | None
     cameras: list[str] | None = Field(examples=[["door"]])
     subjects: list[WebhookSubject] | None = Field(
-        description="Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent."
+        description="Null: events about anybody. Subjects that were deleted or expired are missing; if all are, "
+        "nothing is sent."
     )
     quiet_s: float
     state: Literal["active", "set_aside"] = Field(
@@ -306,7 +316,7 @@ class WebhookMade(Webhook):
     """A new webhook, with its secret, which is not shown again."""
 
     secret: str = Field(
-        description="Signs what is sent, as Standard Webhooks has it.",
+        description="The secret that deliveries are signed with, as Standard Webhooks specifies.",
         examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
     )
 

@@ -1,4 +1,5 @@
-"""The operations of the feature, for watchers and people, built from its parts and the core's."""
+"""The operations on sightings and strangers, for watchers and people, composed of the feature's parts and the
+core's."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from app.recognition.operations import to_store
 from app.types import Face, Quality, utc_now
 
 MOST_PHOTOS = 8
-"""Maximum photos of a track: fused probes were measured with up to this number (`app.models.calibration.fusion`)."""
+"""Maximum photos of a track: fused probes were measured with up to eight photos (`app.models.calibration.fusion`)."""
 ENROLLED = 5
 """Maximum crops to enroll when a person names a stranger, best first."""
 LOOKED_THROUGH = 4_000
@@ -49,7 +50,7 @@ class Watching:
         self.cameras = Cameras(core.store.database, sightings)
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, photos: Sequence[bytes]) -> Sighting:
-        """Decide whom the photos of a track show, as `identify` with ``track=true`` does, and store it.
+        """Decide whom the photos of a track show, as `identify` with ``track=true`` does, and store the decision.
 
         Raises InvalidInput ``too_many_images``, NoFace if no photo has a usable face, and what `Operations.identify`
         and `Sightings.tell` raise.
@@ -103,8 +104,8 @@ class Watching:
         return sorted(alike, key=lambda found: -found.score)
 
     def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
-        """Make a stranger the subject: the best crops are enrolled, all sightings become the subject's, and those
-        ``also`` that a person has chosen of `resembling`.
+        """Name a stranger: enroll its best crops as the subject's, and make all its sightings the subject's, and also
+        the sightings in ``also``, which a person has chosen from `resembling`.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``; InvalidInput
         ``face_conflict``.
@@ -134,8 +135,9 @@ class Watching:
     def _enroll(
         self, gallery: Gallery, subject: str, seen: Sequence[Stored], also: Sequence[str], stranger: str | None = None
     ) -> list[Sighting]:
-        """Enroll the crops of the first sightings, in a gallery without crops their templates, and note that all of
-        these show the subject, in one transaction, in which ``stranger`` must still be one."""
+        """In one transaction, enroll the first ENROLLED sightings that have a crop or a template, and note that all
+        sightings, those in ``also`` too, show the subject. Raises NotFound ``stranger_not_found`` if ``stranger`` is
+        gone meanwhile, Conflict ``sighting_without_face``."""
         faces = [stored for stored in seen[:ENROLLED] if stored.crop or stored.template]
         if not faces:
             raise Conflict("The face of the sighting is no longer kept.", code="sighting_without_face")

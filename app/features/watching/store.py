@@ -1,4 +1,5 @@
-"""Sightings in SQL: each track is a row, and a change of who it shows is an event, written in the same transaction."""
+"""Sightings in SQL: each track is a row. When the decision on whom it shows changes, an event is written in the same
+transaction."""
 
 from __future__ import annotations
 
@@ -35,16 +36,16 @@ from app.recognition.decisions import Identification, template_of
 from app.types import Template, utc_now
 
 SILENT_S: Final = 60.0
-"""Seconds without a report after which a track has ended, since its watcher or the connection is gone."""
+"""Seconds without a report after which a track counts as ended: its watcher or the connection is gone."""
 AT_ONCE: Final = 500
-"""Most rows that one run of a scheduled task takes."""
+"""Maximum rows that one run of a scheduled task processes."""
 NOBODY: Final = "nobody"
-"""The value of ``said`` for a sighting of somebody unknown; for others it is the subject's key."""
+"""The value of the column ``said`` if the last event was about somebody unknown; otherwise it is the subject's key."""
 TOLD: Final = Decided.model_fields.keys() - {"subject", "name"}
-"""The columns that an event takes over unchanged."""
+"""The columns that are copied into an event unchanged."""
 Values: TypeAlias = dict[str, Any]
 _DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
-"""The columns that say who it is; the others describe the track itself."""
+"""The columns of the decision; the others describe the track itself."""
 
 
 class Sightings:
@@ -54,16 +55,17 @@ class Sightings:
     """
 
     def __init__(self, store: Store, kept: timedelta, unknown: timedelta, group: Callable[[Change, int], None]) -> None:
-        """Keep sightings for ``kept`` after their last news; crops and templates of people who are neither known nor
-        strangers for ``unknown``. ``group`` assigns an unknown person's sighting, by its key, to a stranger."""
+        """Keep sightings for ``kept`` after their last decision, but crops and templates of people who are neither
+        known nor strangers for ``unknown`` only. ``group`` assigns an unknown person's sighting, by its key, to a
+        stranger."""
         self.store, self.database, self._group = store, store.database, group
         self._kept, self._unknown = kept, unknown
 
     def tell(self, gallery: Gallery, sighting_id: str, told: SightingParams, found: Identification) -> Sighting:
         """Store the decision about a track's face, and write the resulting events.
 
-        A later decision that contradicts an event replaces the decision once; a person's decision stays. Raises
-        Conflict ``sighting_taken`` if the id is another gallery's or camera's.
+        A decision that contradicts an event already sent replaces the earlier decision, but only once; a person's
+        decision stays. Raises Conflict ``sighting_taken`` if the id belongs to another gallery or camera.
         """
         with self.store.change(gallery) as change:
             values = self._seen(change, sighting_id, told, found)
@@ -114,7 +116,8 @@ class Sightings:
             delete_sightings(change, [find_row(change.connection, change.gallery, sighting_id).key])
 
     def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
-        """Note for good whom these sightings show, as a person says; None: not the one they were taken for.
+        """Store a person's decision on whom these sightings show, which no later report changes; None: not the one they
+        were taken for.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``.
         """
@@ -137,7 +140,7 @@ class Sightings:
     # The scheduler's tasks
 
     def close_silent(self) -> int:
-        """End the tracks without news for SILENT_S; return how many."""
+        """End the tracks without a report for SILENT_S; return their number."""
         open_ = SIGHTINGS.c.ended.is_(False) & (SIGHTINGS.c.heard_at < utc_now(timedelta(seconds=-SILENT_S)))
         rows = self.database.rows(ROWS.where(open_).order_by(SIGHTINGS.c.key).limit(AT_ONCE))
         for row in rows:
@@ -148,7 +151,8 @@ class Sightings:
         return len(rows)
 
     def prune(self) -> int:
-        """Delete what has expired, and crops and templates of the unknown; return how many rows."""
+        """Delete expired sightings and strangers, and outdated crops and templates of unknown people; return the number
+        of rows."""
         now = utc_now()
         due = (SIGHTINGS.c.crop_until <= now) & SIGHTINGS.c.stranger_key.is_(None)
         nothing = {"crop": None, "template": None, "crop_until": None}
@@ -167,7 +171,7 @@ class Sightings:
 
     def reembed(self, embedders: Embedders) -> int:
         """Make new templates from the crops of sightings whose gallery has moved to another package; delete templates
-        without a crop. Return how many."""
+        without a crop. Return the number of sightings."""
         query = ROWS.add_columns(GALLERIES.c.embedder)
         from_other = query.where(SIGHTINGS.c.package != GALLERIES.c.embedder, SIGHTINGS.c.template.is_not(None))
         rows = self.database.rows(from_other.order_by(SIGHTINGS.c.key).limit(AT_ONCE))
@@ -183,12 +187,12 @@ class Sightings:
         return len(rows)
 
     def _seen(self, change: Change, sighting_id: str, told: SightingParams, found: Identification) -> Values:
-        """Return the columns of a track, from its report and the decision."""
+        """Return the column values of a track's row, from its report and the decision."""
         (face,) = found.faces
         last_at = told.last_at or utc_now()
         best = face.candidates[0] if face.candidates else None
         subject = None
-        if best is not None and face.decision != "unknown":  # the best candidate was deleted meanwhile: nobody is known
+        if best is not None and face.decision != "unknown":  # if the candidate was deleted meanwhile, nobody is known
             subject = brief_subjects(change.connection, change.gallery, [best.subject]).get(best.subject)
         decision = face.decision if subject is not None else "unknown"
         pixels, template = face.face.crop if change.gallery.store == "crop" else None, template_of(face.face)
@@ -219,7 +223,7 @@ class Sightings:
 
 
 def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
-    """Return the columns that a later decision changes. Raises Conflict ``sighting_taken``."""
+    """Return the column values that a later report changes. Raises Conflict ``sighting_taken``."""
     if row.gallery_key != gallery.key or row.camera != values["camera"]:
         raise Conflict("This id is another sighting's.", code="sighting_taken", sighting=row.id)
     values |= {
@@ -235,7 +239,7 @@ def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
 
 
 def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
-    """Write the events that follow from the row's state now and ``before``; return the sighting."""
+    """Write the events that follow from the row's change since ``before`` (None: it is new); return the sighting."""
     said, ended_before = (None, False) if before is None else (before.said, bool(before.ended))
     row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
     now, kind = _said(row.decision, row.subject_key), None
@@ -254,19 +258,19 @@ def _say(change: Change, key: int, before: Row[Any] | None) -> Sighting:
 
 
 def _said(decision: str, subject_key: int | None) -> str:
-    """Return whom a sighting shows, in the form of the column ``said``."""
+    """Return the value of the column ``said`` for a sighting that shows this subject."""
     return str(subject_key) if decision == "known" else NOBODY
 
 
 def _about(row: Row[Any]) -> Values:
-    """Return the fields of an event that are the sighting's, without the subject's."""
+    """Return the fields of an event that come from its sighting, without the subject's id and name."""
     crop = f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None
     return {name: getattr(row, name) for name in TOLD} | {"sighting": row.id, "seen_at": row.last_at, "crop": crop}
 
 
 def _first_event(row: Row[Any]) -> EventKind | None:
-    """Return the kind of a sighting's first event; None while it is too early for one."""
+    """Return the kind of a sighting's first event; None while it is too early to send one."""
     if row.decision == "known":
         return "person_seen"
-    sure = row.decision == "unknown" or row.ended  # an uncertain one may still become known
+    sure = row.decision == "unknown" or row.ended  # somebody uncertain may still become known
     return "unknown_seen" if sure and row.frames >= LOOKS else None

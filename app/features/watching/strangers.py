@@ -39,11 +39,11 @@ from app.types import Vector, utc_now, utc_seconds
 
 WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
 JOIN_FMR: Final = 1e-5
-"""FMR at which a sighting joins a group, by its score with the group's mean (on CFP, pairs have precision .999 and
-recall .941)."""
+"""FMR of the threshold that a sighting's score with a group's mean must reach to join the group. On CFP, precision of
+pairs is then .999 and recall .941."""
 FAR_FMR: Final = 1e-6
-"""The same for a sighting by another camera on another day: between poor cameras the best nets link 6 % at an FPIR of
-1 % (IJB-S)."""
+"""The same if the group has no sighting by the same camera or within NEAR_S. It is stricter, since between poor cameras
+even the best nets link only 6 % at an FPIR of 1 % (IJB-S)."""
 NEAR_S: Final = 24 * 3600.0
 
 
@@ -70,7 +70,7 @@ class Strangers:
         self._take(change, [key], joined or _make(change, utc_now(self._kept)))
 
     def regroup(self) -> int:
-        """Group the strangers' sightings of each gallery again; return how many changed their stranger.
+        """Group the strangers' sightings of each gallery again; return how many sightings moved to another stranger.
 
         People's decisions stay: noted and ignored strangers, and sightings that were merged or split by hand.
         """
@@ -102,7 +102,8 @@ class Strangers:
             return [to_stored(row, self._store.blobs) for row in connection.execute(query)]
 
     def edit(self, gallery: Gallery, stranger_id: str, values: Mapping[str, object]) -> Stranger:
-        """Set whether it is ``ignored``, and a ``note`` on who it may be. Raises NotFound ``stranger_not_found``."""
+        """Set the stranger's ``ignored`` and ``note``, if given in ``values``. Raises NotFound
+        ``stranger_not_found``."""
         with self._store.change(gallery) as change:
             key = find_stranger_key(change.connection, change.gallery, stranger_id)
             if values:
@@ -110,7 +111,8 @@ class Strangers:
             return _summary(change.connection, key)
 
     def merge(self, gallery: Gallery, stranger_id: str, into: str) -> Stranger:
-        """Give all the stranger's sightings to another one, and return that. Raises NotFound ``stranger_not_found``."""
+        """Move all of the stranger's sightings to the stranger ``into``; return the latter. Raises NotFound
+        ``stranger_not_found``."""
         with self._store.change(gallery) as change:
             source = find_stranger_key(change.connection, change.gallery, stranger_id)
             target = find_stranger_key(change.connection, change.gallery, into)
@@ -121,8 +123,8 @@ class Strangers:
             return _summary(change.connection, target)
 
     def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> Stranger:
-        """Move these of the stranger's sightings to a new stranger; return that. With ``alike``, also move those that
-        resemble these more than the stranger's sighting that is least similar to these.
+        """Move these of the stranger's sightings to a new stranger; return the new one. With ``alike``, also move the
+        sightings that resemble these more than they resemble the stranger's sighting that is least similar to these.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
         """
@@ -148,7 +150,7 @@ class Strangers:
             change.overwrites = True
 
     def _nearest(self, change: Change, row: Row[Any], points: Thresholds) -> int | None:
-        """Return the key of the stranger whose mean is the nearest to the sighting's, if it is near enough."""
+        """Return the key of the stranger with the highest score, if that reaches its threshold (JOIN_FMR, FAR_FMR)."""
         groups: dict[int, list[Vector]] = defaultdict(list)
         near: set[int] = set()
         for mean, length, other in _kept(change, points.package):
@@ -165,8 +167,8 @@ class Strangers:
         return found
 
     def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
-        """Return the keys of the stranger's other sightings that resemble the split-off ones more than the sighting
-        that is least similar to these."""
+        """Return the keys of the stranger's other sightings that resemble the split-off ones more than they resemble
+        the sighting that is least similar to the split-off ones."""
         mine = _kept(change, change.gallery.embedder, SIGHTINGS.c.stranger_key == stranger)
         vectors = {row.key: vector for vector, _, row in mine}
         gone = [vectors[key] for key in parted & vectors.keys()]
@@ -182,7 +184,8 @@ class Strangers:
         with self._store.change(gallery) as change:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
-            # The reduction for two tracks of different lengths is never laxer than their own.
+            # Each vector is scaled by the root of its own track's reduction: the product of two is never laxer than
+            # `reduction_of_two` of their lengths.
             free = [
                 (vector * math.sqrt(points.reduction_of_two(length, length)), row)
                 for vector, length, row in _kept(change, points.package)
@@ -206,7 +209,7 @@ class Strangers:
             return changed
 
     def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:
-        """Assign sightings to the stranger; this restarts the time that all of its sightings are kept."""
+        """Assign sightings to the stranger, and restart the time for which all of its sightings are kept."""
         ends, values = utc_now(self._kept), {"stranger_key": stranger} | ({"settled": True} if by_hand else {})
         change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key.in_(keys)).values(values))
         change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == stranger).values(expires_at=ends))
@@ -231,13 +234,13 @@ def _make(change: Change, expires_at: str) -> int:
 
 
 def _kept(change: Change, package: str, *where: sa.ColumnElement[bool]) -> Iterator[tuple[Vector, float, Row[Any]]]:
-    """Return the templates of strangers' sightings, the newest MOST."""
+    """Return what `templates` yields for the newest MOST sightings of strangers."""
     whose = SIGHTINGS.c.stranger_key.is_not(None), *where
     return templates(change.connection, change.blobs, change.gallery, package, *whose, most=MOST)
 
 
 SEPARATOR: Final = "\n"
-"""Separates cameras, whose names can't contain it."""
+"""Separates cameras' names, which can't contain it."""
 _SEEN = SIGHTINGS.alias()
 _BEST = sa.select(_SEEN.c.id).where(_SEEN.c.stranger_key == STRANGERS.c.key).order_by(_SEEN.c.quality.desc()).limit(1)
 _SUMMARIES = (

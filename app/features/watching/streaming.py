@@ -1,4 +1,4 @@
-"""Events as a stream that a browser or a program listens to (server-sent events, WHATWG HTML, 9.2)."""
+"""Send events to browsers and programs as they happen, as server-sent events (WHATWG HTML, 9.2)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ KEEP_ALIVE_S: Final = 15.0
 """Seconds between comments, so that no proxy closes a silent connection."""
 AT_ONCE: Final = 100
 MOST: Final = 32
-"""Most listeners of one server at a time."""
+"""Maximum number of listeners of one server at a time."""
 RETRY_MS: Final = 2_000
 """Milliseconds that a listener waits before it connects again."""
 
 
 class Listeners:
-    """Counts listeners, and reads events for them. Safe to share between threads."""
+    """Limits the number of listeners, and reads events for them. Safe to share between threads."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._places = threading.Semaphore(MOST)
 
     def begin(self, after: int | None) -> int:
-        """Take a listener's place; return the number after which it continues: for None the last event's, and 0 if
-        ``after`` was never reached, as after restoring an older backup. Raises Overloaded."""
+        """Take a listener's place; return the number of the event after which it continues. With None it is the newest
+        event's, and 0 if ``after`` is higher than that, which happens after an older backup was restored. Raises
+        Overloaded if there are MOST listeners."""
         with self._database.read() as connection:
             newest = last_number(connection)
         if not self._places.acquire(blocking=False):
@@ -48,8 +49,8 @@ class Listeners:
         goes_on: Callable[[], bool],
         may_hear: Callable[[], bool],
     ) -> AsyncIterator[str]:
-        """Yield the events after this number for which ``where`` holds, as they come, while ``goes_on`` returns True
-        and until ``ends`` on the monotonic clock. Then give the listener's place back.
+        """Yield new events with numbers above ``after`` for which ``where`` holds, while ``goes_on`` returns True and
+        until ``ends`` on the monotonic clock. Then give the listener's place back.
 
         ``may_hear`` looks the listener's key up again before each piece; the stream ends if it returns False.
         """

@@ -1,8 +1,7 @@
-"""Send events to webhooks' addresses, each at least once and in order, even if a receiver is away for long.
+"""Send events to webhooks, each at least once and in order, even if a receiver can't be reached for a long time.
 
-The number of the last event that a webhook got is written to SQL after the receiver has answered. If a server dies in
-between, the event is sent again with the same id. Only one server at a time sends for a webhook: it takes a turn in
-SQL.
+The number of the last delivered event is written to SQL after the receiver has answered. If the server dies in between,
+the event is sent again with the same id. Only one server at a time sends to a webhook: it takes a turn in SQL.
 """
 
 from __future__ import annotations
@@ -42,27 +41,27 @@ from app.types import SKEW_S, utc_now, utc_seconds, utc_text
 TIMEOUT_S: Final = 10.0
 """Seconds for one whole delivery."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Seconds before an event is tried again, doubled each time: a receiver that is back has what it missed within a
-minute."""
+"""The first and the longest wait, in seconds, before an event is sent again; doubled each time. So a receiver that is
+back gets its events within a minute."""
 TURN_S: Final = 60.0
-"""Seconds that a server may take for a webhook's turn before another server takes it over."""
+"""Seconds that a server's turn for a webhook lasts; then another server may take it over."""
 SET_ASIDE_AFTER: Final = timedelta(days=1)
 """A webhook that has failed for this long is set aside until a person resumes it."""
 REFUSED: Final = 5
-"""Attempts after which an event that the receiver refuses (4xx) is skipped, since the next one may be fine."""
+"""Number of attempts after which an event that the receiver refuses (4xx) is skipped: it may accept the next one."""
 TRY_AGAIN: Final = frozenset({408, 425, 429})
-"""Statuses of 4xx that say nothing against the event."""
+"""4xx statuses that don't refuse the event itself."""
 POLL_S: Final = 0.5
-"""Seconds between looks for events."""
+"""Seconds between checks for new events."""
 AT_ONCE: Final = 20
 """Events that are read at a time."""
 MOST: Final = 50
-"""Maximum webhooks: each takes a thread while it is sent to."""
+"""Maximum number of webhooks: each has a thread while events are sent to it."""
 REMEMBERED: Final = 10_000
-"""Most combinations of webhook, kind, camera and person that are remembered for quiet times."""
+"""Maximum combinations of webhook, kind, camera and person that are remembered for quiet times."""
 SECRET_BYTES: Final = 32
 PREFIX: Final = b"whsec_"
-"""Begins a secret; base64 follows."""
+"""The beginning of a secret; the rest is base64."""
 GIVEN_OUT: Final = ipaddress.ip_network("2000::/3")
 """The IPv6 addresses of the internet (RFC 4291, 2.4)."""
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
@@ -80,10 +79,11 @@ class Webhooks:
         self._database, self._secrets = database, secrets
         self._allowed = [ipaddress.ip_network(network) for network in networks]
         self._sent: dict[int, float] = {}
-        """When each webhook last got an event, by a hash of kind, camera and person: erased names don't stay."""
+        """When each webhook last got an event, in seconds since 1970, by a hash of kind, camera and person, so that no
+        erased name stays in memory."""
 
     def add(self, asked: WebhookCreate) -> tuple[Webhook, str]:
-        """Make a webhook for the events from now on; return it with the secret that signs what is sent.
+        """Make a webhook for events from now on; return it with the secret that its events are signed with.
 
         Raises InvalidInput ``webhook_refused``, NotFound ``gallery_not_found``, ``subject_not_found``.
         """
@@ -132,7 +132,8 @@ class Webhooks:
         return [_webhook(row, (person for person in named if person.webhook_key == row.key)) for row in rows]
 
     def resume(self, webhook_id: str) -> Webhook:
-        """Send to the webhook again, from where it stopped. Raises NotFound ``webhook_not_found``."""
+        """Make the webhook active again, to continue after the last event it got. Raises NotFound
+        ``webhook_not_found``."""
         self._update(webhook_id, {"state": ACTIVE, "attempts": 0, "failing_since": None, "not_before": utc_now()})
         return self.find(webhook_id)
 
@@ -144,12 +145,13 @@ class Webhooks:
         self._secrets.remove(_name(webhook_id))
 
     def due(self) -> list[str]:
-        """Return the ids of the webhooks that have events to send and are ready for them now."""
+        """Return the ids of the webhooks that have events to send, are active and need not wait."""
         newest = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
         return self._database.column(sa.select(WEBHOOKS.c.id).where(_free(), WEBHOOKS.c.cursor < newest))
 
     def send(self, webhook_id: str, stopping: threading.Event) -> None:
-        """Send the webhook's next events one by one, until one fails, or the turn or the server ends."""
+        """Send the webhook's next events one by one, until one fails, or half of the turn is over, or the server
+        stops."""
         ends = time.monotonic() + TURN_S / 2
         turn = sa.update(WEBHOOKS).where(_free(), WEBHOOKS.c.id == webhook_id)
         with self._database.write(cached=False) as connection:
@@ -174,7 +176,7 @@ class Webhooks:
         self._update(webhook_id, {"cursor": max(webhook.cursor, newest), "not_before": utc_now()})
 
     def _next(self, webhook: Webhook) -> list[Event]:
-        """Return the next events that the webhook gets.
+        """Return the webhook's next events, at most AT_ONCE.
 
         A webhook for some people gets the events that name one of them, and each `name_changed` that takes such a name
         back, without the new name.
@@ -190,8 +192,8 @@ class Webhooks:
         return read_events(self._database, webhook.cursor, AT_ONCE, where, named)
 
     def address_of(self, url: str) -> str:
-        """Return the present address of the URL's host. Raises InvalidInput ``webhook_refused`` if none is allowed,
-        since the name may have moved to a machine in this network."""
+        """Return an allowed IP address of the URL's host. Raises InvalidInput ``webhook_refused`` if there is none.
+        Resolved for each delivery, since the name may have been moved to a machine in this network."""
         try:
             named = httpx.URL(url)
             found = socket.getaddrinfo(named.raw_host.decode(), named.port or 80, type=socket.SOCK_STREAM)
@@ -253,8 +255,8 @@ class Webhooks:
         return f"status {status}", 400 <= status < 500 and status not in TRY_AGAIN
 
     def _is_quiet(self, webhook: Webhook, event: Event) -> bool:
-        """Return whether a similar event was sent within the webhook's quiet time, before this one or (if the clock was
-        put back, or by another server's clock) after it."""
+        """Return whether a similar event was sent within the webhook's quiet time before or after this one. After is
+        possible if the clock was set back or another server's clock differs."""
         if len(self._sent) >= REMEMBERED:
             self._sent.clear()
         last = self._sent.get(_like(webhook, event), -math.inf)
@@ -267,7 +269,8 @@ class Webhooks:
 
 
 class Sender:
-    """A thread that looks for events, and threads that send them, so that a hanging receiver delays no other."""
+    """A thread that looks for events, and a thread for each webhook that has some, so that a slow receiver delays no
+    other."""
 
     def __init__(self, webhooks: Webhooks, poll_s: float = POLL_S) -> None:
         self._webhooks, self._poll_s = webhooks, poll_s
@@ -278,7 +281,7 @@ class Sender:
         self._worker.wake(poll_s)
 
     def close(self) -> None:
-        """Stop after the present deliveries, which take at most TIMEOUT_S."""
+        """Stop after the deliveries in progress, which take at most TIMEOUT_S."""
         self._stopping.set()
         self._worker.close(TIMEOUT_S)
         for thread in self._sending.values():
@@ -300,8 +303,8 @@ class Sender:
 
 
 def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery by the Standard Webhooks specification: id, time, and the HMAC-SHA256 of
-    ``id.time.body`` with the secret's decoded bytes."""
+    """Return the headers of a delivery as Standard Webhooks specifies them: id, time, and the HMAC-SHA256 of
+    ``id.time.body``, whose key are the secret's decoded bytes."""
     key = base64.b64decode(secret.removeprefix(PREFIX))
     at = str(int(time.time()))
     signed = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
@@ -315,12 +318,13 @@ def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
 
 
 _trusted = cache(httpx.create_ssl_context)
-"""Returns the certificates that deliveries trust, read only once, since that takes longer than most deliveries."""
+"""Returns the TLS context of deliveries, made only once: reading the trusted certificates takes longer than most
+deliveries."""
 
 
 def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
-    """Post to the address, under the URL's own name; return the status. Redirects are not followed, and only the
-    answer's head is read."""
+    """Post to this IP address, with the URL's host name for TLS and the host header; return the status. Redirects are
+    not followed, and only the answer's head is read."""
     named = httpx.URL(url)
     target, name = named.copy_with(host=address), named.raw_host.decode()
     headers = headers | {"host": named.netloc.decode()}
@@ -332,15 +336,15 @@ def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
 
 
 def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the IPv4 address in an IPv6 one for a gateway, such as NAT64's; the address itself if there is none."""
+    """Return the IPv4 address that an IPv6 address contains (NAT64, mapped, 6to4); without one, the address itself."""
     if address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
 
 
 def _free() -> Where:
-    """Return SQL for webhooks that are active, not waiting, and in no server's turn. After the clock was put back, one
-    may seem to wait for longer than any does."""
+    """Return the SQL condition for webhooks that are active, not waiting, and in no server's turn. One that seems to
+    wait longer than any wait or turn lasts is free too: the clock was set back."""
     put_back = WEBHOOKS.c.not_before > utc_now(timedelta(seconds=max(TURN_S, LONGEST_WAIT_S) + SKEW_S))
     return (WEBHOOKS.c.state == ACTIVE) & ((WEBHOOKS.c.not_before <= utc_now()) | put_back)
 

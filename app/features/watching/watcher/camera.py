@@ -1,7 +1,7 @@
 """Read frames from films and cameras: RTSP, HTTP (MJPEG, HLS, or a JPEG at an address), a USB device, a file.
 
-A film is read as fast as it is processed, with its own times. A camera is read as fast as it sends: only its newest
-frame is kept, and a camera that goes away is tried again with growing pauses.
+Films are read as fast as their frames are processed; times count from the film's beginning. Cameras are read as fast as
+they send, and only the newest frame is kept. A camera that goes away is tried again after growing pauses.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from app.types import Pixels
 SCHEMES: Final = frozenset({"http", "https", "rtsp", "rtsps", "rtmp", "udp", "tcp"})
 DEVICES: Final = "/dev/video"
 OPEN_S: Final = 10.0
-"""Seconds for a camera to answer, and most seconds between two frames until it counts as gone."""
+"""Maximum seconds until a camera answers, and between two of its frames, before it counts as gone."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Seconds before a camera is tried again; doubled each time."""
+"""The first and the longest wait, in seconds, before a camera is tried again; doubled each time."""
 STEADY_S: Final = 30.0
-"""Seconds with frames after which the wait before the next attempt begins at FIRST_WAIT_S again."""
+"""Seconds of frames after which the wait before the next attempt is FIRST_WAIT_S again."""
 SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
 MOST_PIXELS: Final = 3840 * 2160 * 4
-"""Most pixels of a frame: larger ones are refused before they are converted."""
+"""Maximum pixels of a frame; larger frames are rejected before they are converted."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture of a camera, (H, W, 3) uint8 RGB, and its time: seconds on the monotonic clock, for a film since its
-    beginning."""
+    """A picture, (H, W, 3) uint8 RGB, and its time in seconds: on the monotonic clock for a camera, since the beginning
+    for a film."""
 
     pixels: Pixels
     at: float
@@ -57,7 +57,7 @@ def is_film(source: str) -> bool:
 
 
 def shown(source: str) -> str:
-    """Return the source without a user, a password and parameters, which may be secret."""
+    """Return the source without user, password and query, which may be secret."""
     parts = urlsplit(source)
     if parts.scheme not in SCHEMES:
         return source
@@ -66,7 +66,7 @@ def shown(source: str) -> str:
 
 
 def read_film(path: str, fps: float) -> Iterator[Frame]:
-    """Yield the film's frames, ``fps`` per second of its own time.
+    """Yield the film's frames, at most ``fps`` per second of film.
 
     Raises FileMissing, InvalidInput (``invalid_source``) for a file that is not a film.
     """
@@ -105,12 +105,13 @@ def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
             due = max(due, at - 1 / fps) + 1 / fps if due >= 0 else at + 1 / fps
             if frame.width * frame.height > MOST_PIXELS:
                 raise InvalidInput("The source's pictures are too large.", code="invalid_source")
-            turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))  # phones store films turned
+            # phones store films turned, and say by how much
+            turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
             yield Frame(np.ascontiguousarray(turned, np.uint8), at)
 
 
 def _is_snapshot(source: str) -> bool:
-    """Return whether the address gives a single picture."""
+    """Return whether the address answers with a single picture."""
     with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client, client.stream("GET", source) as answer:
         answer.raise_for_status()
         kind = str(answer.headers.get("content-type", "")).lower()
@@ -118,8 +119,8 @@ def _is_snapshot(source: str) -> bool:
 
 
 def fetch_picture(client: httpx.Client, address: str, query: Mapping[str, Any] | None = None) -> Pixels:
-    """Return the picture at the address, (H, W, 3) uint8 RGB. Raises httpx.HTTPError and what decoding raises,
-    InvalidInput (``invalid_source``) for a file that is too large."""
+    """Return the picture at the address, (H, W, 3) uint8 RGB. Raises httpx.HTTPError, InvalidInput ``invalid_source``
+    for a file above SNAPSHOT's limit, and what `decode` raises."""
     data = b""
     with client.stream("GET", address, params=query) as answer:
         answer.raise_for_status()
@@ -152,7 +153,7 @@ class Camera:
         self._worker.wake()
 
     def take(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame, each only once; None if there is none in time."""
+        """Return the newest frame, or None if no new one comes within the time."""
         with suppress(Empty):
             return self._newest.get(timeout=timeout_s)
         return None
@@ -176,7 +177,7 @@ class Camera:
                 self._newest.put(frame)
             problem = "it ended"
         except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
-            problem = type(error).__name__  # its text may contain the address with its password
+            problem = type(error).__name__  # the error's text may contain the address with its password
         if problem != self.problem:
             _log.warning("%s: %s; it is tried again", shown(self._source), problem)
         self.problem = problem

@@ -1,4 +1,4 @@
-"""Which cameras to watch, from the command line or a file, and the models that find faces in their frames."""
+"""Read which cameras to watch, from the command line or a file, and open the models that find faces in their frames."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from app.package.folders import scan_packages, select
 from app.package.thresholds import Thresholds
 
 FPS, MIN_FACE = 5.0, 24
-"""Default frames a second, and smallest face in pixels: a usable one has 20 to 30 at least."""
+"""Default frames per second, and width in pixels of the smallest face: a usable face is at least 20 to 30 pixels
+wide."""
 SAME_FMR, OTHER_FMR = 1e-4, 3e-3
-"""Operating points of the tracker: one person anywhere, and two people in one place. On eleven films: of 368 hard cuts
-from one person to another in the same place 12 are taken for one, of 138 crossings none, and of 110 films with half of
-their frames missing 3 are split."""
+"""Operating points of the tracker: the FMR at which two faces are one person's wherever they are, and the FMR above
+which they are two people's even in the same place. On eleven films, 12 of 368 hard cuts to another person in the same
+place were taken for one person, and none of 138 crossings; with half of the frames missing, 3 of 110 visits were
+split."""
 
 
 def _ordered(area: Area) -> Area:
@@ -66,15 +68,16 @@ class _CamerasFile(BaseModel):
 
 
 def read_options(sources: Sequence[str], names: Sequence[str], roi: str | None, **same: object) -> list[CameraConfig]:
-    """Return a camera for each source, with the names in their order, and ``same`` of all; ``roi`` is
-    `left,top,right,bottom`. Raises InvalidInput (``invalid_source``)."""
+    """Return a camera for each source. ``names`` are in the order of the sources, ``roi`` is `left,top,right,bottom`,
+    and ``same`` are the options that all cameras share. Raises InvalidInput ``invalid_source``."""
     part = {} if roi is None else {"roi": roi.split(",")}
     given = [{"source": source, "name": name} for source, name in zip_longest(sources, names[: len(sources)])]
     return _checked({"cameras": [camera | part | same for camera in given]}, "The cameras")
 
 
 def read_cameras(path: Path) -> list[CameraConfig]:
-    """Read a YAML file: `cameras`, a list of `source`, `name`, `fps`, `min_face`, `roi`, `zones` and `rotate`.
+    """Read a YAML file with a list `cameras`; each has `source`, `name`, `fps`, `min_face`, `roi`, `zones` and
+    `rotate`.
 
     Raises FileMissing, InvalidInput (``invalid_source``).
     """
@@ -99,7 +102,7 @@ def _checked(given: object, whose: str) -> list[CameraConfig]:
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """The detector, embedder and limits that the cameras of one process share."""
+    """The detector, the embedder and the tracker's thresholds that the cameras of one process share."""
 
     stages: Stages
     same: float
@@ -109,18 +112,18 @@ class Eyes:
         return Looker(self.stages.detector, self.stages.embedder, min_face)
 
     def watch(self, label: str, camera: CameraConfig, reporter: Reporter, began: float | None = None) -> Watch:
-        """Return a `Watch` that follows people before the camera; ``began`` as there."""
+        """Return a `Watch` of the camera. ``began``: see `Watch.began`."""
         looker, tracker = self.looker(camera.min_face), Tracker(self.same, self.other)
         return Watch(label, looker, tracker, reporter, camera.roi, camera.zones, camera.rotate, began)
 
 
 @contextmanager
 def open_eyes(models: Path, data: Path, cache: Path, detector: str, embedder: str) -> Iterator[Eyes]:
-    """Open the detector, and the embedder that tells tracks apart: its templates never leave this process.
+    """Open the detector, and the embedder that tells tracks apart, whose templates never leave this process.
 
     ``models`` and ``data`` are folders of packages, ``cache`` one for prepared models. Raises Unusable.
     """
-    cv2.setNumThreads(1)  # cameras run side by side
+    cv2.setNumThreads(1)  # each camera has a thread already
     packages = scan_packages(models, data if data.is_dir() else None).packages
     package = select(packages, embedder)
     points = Thresholds(package.manifest)
@@ -129,7 +132,7 @@ def open_eyes(models: Path, data: Path, cache: Path, detector: str, embedder: st
 
 
 def names(cameras: Sequence[CameraConfig]) -> list[str]:
-    """Return a name for each camera, no two alike."""
+    """Return a unique name for each camera."""
     taken: list[str] = []
     for camera in cameras:
         name, count = camera.label, 1

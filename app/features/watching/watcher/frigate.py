@@ -1,4 +1,5 @@
-"""Frigate as a source: the persons it sees, with its snapshots and live frames, become tracks; names become sub-labels.
+"""Use Frigate as a source: the people it sees become tracks, by its snapshots and live frames; names become its
+sub-labels.
 
 Follows Frigate's documented MQTT messages (`frigate/events`, `frigate/tracked_object_update`, `frigate/stats`,
 `frigate/available`) and HTTP interface (`/api/events/ID/snapshot.jpg`, `/api/events/ID/sub_label`, go2rtc's
@@ -33,12 +34,13 @@ EVENTS, FACES, STATS, AVAILABLE = TOPICS = tuple(
 )
 TIMEOUT_S: Final = 10.0
 MOST: Final = 200
-"""Most visits that are remembered, and most messages that wait; the oldest are dropped first."""
+"""Maximum number of visits remembered, and of messages that wait; the oldest are dropped first."""
 MOST_CAMERAS: Final = 64
 LENGTH: Final = 100
-"""Most characters of a camera's or a zone's name, and of a sub-label that Frigate takes."""
+"""Maximum characters of a camera's or zone's name, and of a sub-label that Frigate accepts."""
 AGAIN: Final = 2
-"""Usable looks at which the decision is made again: messages come seconds apart, so more would take long."""
+"""Number of usable looks at which a second decision is asked for. Messages come seconds apart, so waiting for more
+would take long."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,7 +65,7 @@ class _Visit:
     last: float
     best: list[Look] = field(default_factory=list)
     told: int = 0
-    """Decisions asked for: one at the first look, and one more."""
+    """Number of decisions asked for so far, at most two."""
     zone: str | None = None
     label: str = ""
 
@@ -73,7 +75,7 @@ class _Visit:
 
 
 class Frigate:
-    """Follows Frigate's persons in its own threads until it is closed."""
+    """Follows the people that Frigate tracks, in threads of its own, until it is closed."""
 
     def __init__(self, broker: str, api: str, looker: Looker, *, go2rtc: str | None = None) -> None:
         """``broker`` is `mqtt://user:password@host:port`, ``api`` Frigate's own address, ``go2rtc`` that of its live
@@ -117,7 +119,7 @@ class Frigate:
         ]
 
     def answered(self, report: Report, sighting: Any) -> None:
-        """Write a known person's name back as the sub-label, and remove it if it was wrong."""
+        """Write a known person's name back to Frigate as the sub-label, or remove it if the decision changed."""
         with self._lock:
             visit = next((visit for visit in self._visits.values() if visit.track == report.track), None)
         if visit is None:
@@ -163,7 +165,7 @@ class Frigate:
         self._worker.wake()
 
     def _take_next(self) -> float | None:
-        """Process the next message; return None if there is none, and 0 if there may be another."""
+        """Process the next message; return 0, the seconds until the next call, or None if there is no message."""
         with self._lock:
             if not self._due:
                 return None
@@ -186,14 +188,15 @@ class Frigate:
         self._reporter.tell(Report(visit.track, camera, began, visit.last, ended, tuple(looks), visit.zone))
 
     def _take_face(self, visit: _Visit, *, snapshot: bool, live: bool) -> None:
-        """Add the usable face of the snapshot, or else of the live frame."""
+        """Add the largest usable face of the snapshot to the visit's looks; without one, the live frame's only usable
+        face."""
         looks: list[Look] = []
         if snapshot:
             path = f"{self._api}/api/events/{quote(visit.first.event, safe='')}/snapshot.jpg"
             looks = self._faces(visit.first.camera, path, {"crop": 1, "bbox": 0, "timestamp": 0, "quality": 95})
         if not looks and live and self._go2rtc and len(visit.best) < KEPT:
             found = self._faces(visit.first.camera, f"{self._go2rtc}/api/frame.jpeg", {"src": visit.first.camera})
-            looks = found if len(found) == 1 else []  # it is not known which of several people it is
+            looks = found if len(found) == 1 else []  # of several people, it is unknown who Frigate means
         if looks:
             visit.best = keep_best(visit.best, max(looks, key=lambda look: look.box.width * look.box.height))
 
@@ -215,7 +218,7 @@ def _read(topic: str, said: dict[str, Any]) -> _Said | None:
     Raises TypeError, ValueError, KeyError or AttributeError for a message of another form.
     """
     now = time.time()
-    if topic == FACES:  # Frigate's own face recognition sees a face now
+    if topic == FACES:  # sent when Frigate's own face recognition sees a face
         if said.get("type") != "face":
             return None
         return _Said(str(said["id"]), str(said["camera"])[:LENGTH], now, now, snapshot=True, ended=False)

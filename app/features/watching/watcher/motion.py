@@ -11,26 +11,28 @@ from numpy.typing import NDArray
 from app.types import Pixels
 
 WIDTH: Final = 160
-"""Pixels to which a frame is shrunk before it is compared."""
+"""Width in pixels to which a frame is shrunk before it is compared."""
 DIFFERENCE: Final = 15
-"""Minimum difference of grey values, 0-255, that counts: above a camera's noise, averaged over a block of pixels."""
+"""Minimum difference of grey values, 0-255, that counts as a change: more than a camera's noise, which shrinking
+averages."""
 SHARE: Final = 0.002
-"""Share of all pixels that must differ: as by a face 24 pixels wide in 640 × 480 that moves by a third of its width."""
+"""Minimum share of pixels that must change: about what a face 24 pixels wide changes in 640 × 480 pixels when it moves
+by a third of its width."""
 STAYS_S: Final = 3.0
-"""Seconds after the last motion during which frames are still looked at, since somebody may stand still."""
+"""Seconds after the last motion during which frames still pass, since somebody may stand still."""
 SLOW: Final = 0.05
 """Weight of each new frame in the background, so that changing daylight does not count as motion."""
 
 
 class MotionGate:
-    """Compares a camera's frames with the background before. Not safe to share between threads."""
+    """Compares a camera's frames with a slowly updated background. Not safe to share between threads."""
 
     def __init__(self) -> None:
         self._background: NDArray[np.float32] | None = None
         self._until = 0.0
 
     def passes(self, frame: Pixels, at: float) -> bool:
-        """Return whether the (H, W, 3) frame at this time, in seconds, should be looked at."""
+        """Return whether to look for faces in the frame, (H, W, 3) uint8 RGB; ``at`` is its time in seconds."""
         height, width = frame.shape[:2]
         size = (WIDTH, max(1, round(WIDTH * height / width)))
         small = cv2.cvtColor(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)

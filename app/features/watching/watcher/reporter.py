@@ -1,4 +1,4 @@
-"""Report tracks to the service, for as long as it takes, so that none is lost while the service is away."""
+"""Report tracks to the service; while it can't be reached, reports wait and are sent later."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from app.features.watching.watcher.looks import Look
 from app.types import utc_text
 
 MOST: Final = 500
-"""Maximum waiting tracks, of about 100 kB each. A further one replaces the oldest, which is logged."""
+"""Maximum number of waiting tracks, of about 100 kB each. A further one replaces the oldest, and this is logged."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
-"""Seconds before the service is tried again; doubled each time."""
+"""The first and the longest wait, in seconds, before the service is tried again; doubled each time."""
 EXPECTED: Final = frozenset({"no_face", "sighting_not_found"})
 """Codes of refusals that need nobody's attention: of a track without a usable face, and news of such a track."""
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on a track: times in seconds since 1970; looks, if there are better ones than before."""
+    """A report on a track. Times are in seconds since 1970; ``looks`` is empty if the service need not decide again."""
 
     track: str
     camera: str
@@ -43,7 +43,7 @@ class Report:
     """The camera's zone in which the face was last."""
 
     def after(self, other: Report) -> Report:
-        """Return this report, completed by an earlier one of the same track."""
+        """Return this report merged with an earlier one of the same track."""
         began, ended = min(self.began, other.began), self.ended or other.ended
         looks, zone = self.looks or other.looks, self.zone or other.zone
         return replace(self, began=began, ended=ended, looks=looks, zone=zone)
@@ -55,11 +55,11 @@ class Reporter:
     def __init__(
         self, service: Client, gallery: str, answered: Callable[[Report, Any], None] = lambda *_: None
     ) -> None:
-        """``answered`` gets each report with the service's answer to it."""
+        """``answered`` is called with each report that the service has taken, and its answer."""
         self._service, self._gallery, self._answered = service, gallery, answered
         self._due: OrderedDict[str, Report] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
-        """The tracks that the service knows, at most MOST. Others are reported first, being unknown to it."""
+        """The tracks that the service already knows, at most MOST. Reports on other tracks are sent first."""
         self._changed = threading.Condition()
         self._busy = False
         self._wait_s, self._not_before = FIRST_WAIT_S, 0.0
@@ -80,7 +80,7 @@ class Reporter:
             return self._changed.wait_for(lambda: not self._due and not self._busy, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Send the waiting reports, as far as the service takes them within the time, and end.
+        """Send the waiting reports for at most ``timeout_s`` seconds, then end.
 
         Raises Unusable if it didn't take all of them.
         """
@@ -91,7 +91,7 @@ class Reporter:
             raise Unusable(f"The service did not take the reports on {left} visits in time.", code="unusable")
 
     def _tell_next(self) -> float | None:
-        """Report a track to the service; return the seconds until the next one is due, None if there is none."""
+        """Report a track to the service; return the seconds until the next call, or None if no report waits."""
         with self._changed:
             if not self._due:
                 return None
@@ -143,10 +143,10 @@ class Reporter:
 
 
 def _is_final(error: Exception, report: Report) -> bool:
-    """Return whether the service will never take the report: no usable face, or a track that it does not know."""
+    """Return whether the service will never accept the report, such as one without a usable face."""
     if not isinstance(error, ApiError) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     if error.status == HTTPStatus.NOT_FOUND:
-        # With looks, the gallery is missing or watching is off, which a person may still correct.
+        # If the report has looks, the gallery is missing or watching is off, which a person may still correct.
         return not report.looks
     return error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}

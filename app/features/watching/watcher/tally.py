@@ -18,7 +18,7 @@ from app.types import Reason
 MINUTE_S: Final = 60.0
 MINUTES: Final = 60
 WIDTHS: Final = 50
-"""Maximum widths remembered per minute: enough for a median."""
+"""Maximum number of faces' widths remembered per minute: enough for a median."""
 TELL_S: Final = 30.0
 FIRST_S: Final = 2.0
 _log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ class Tally:
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[float, Counter[str], list[float]]] = deque(maxlen=MINUTES)
-        """For each minute: when it began, the counts, and widths of faces."""
+        """For each minute: when it began, the counts, and faces' widths in pixels."""
         self._lock = threading.Lock()
 
     def add(self, looks: Sequence[Look], at: float) -> None:
-        """Count the faces of a frame that was looked at, at this time in seconds of the monotonic clock."""
+        """Count the faces of a frame; ``at`` is its time in seconds on the monotonic clock."""
         poor = [reason.value for look in looks if not look.usable for reason in look.quality.reasons]
         with self._lock:
             if not self._minutes or at - self._minutes[-1][0] >= MINUTE_S:
@@ -56,7 +56,8 @@ class Tally:
 
 
 def telling(service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> Worker:
-    """Return a running thread that reports the cameras' state to the service; a failed report is included in the next.
+    """Start and return a thread that reports the cameras' state to the service. A failed report is not repeated: the
+    next one covers its hour too.
 
     ``cameras`` returns the reports as `app.features.watching.schemas.CameraTold` has them.
     """

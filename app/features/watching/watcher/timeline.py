@@ -1,4 +1,4 @@
-"""Who is in a film, from when to when: as JSON, as CSV, and as a page."""
+"""Write who is in a film, from when to when, as JSON, CSV or an HTML page."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Timeline:
         self._began: dict[str, float] = {}
 
     def begin(self, film: str, at: float) -> None:
-        """Note the time, in seconds since 1970, that was reported for the film's beginning."""
+        """Note the film's beginning as it is reported to the service, in seconds since 1970."""
         self._began[film] = at
 
     def answered(self, report: Report, sighting: Any) -> None:
-        """Take the service's answer to a report; a track's last one counts."""
+        """Store the service's answer to a report; a later answer about the same track replaces it."""
         began = self._began.get(report.camera)
         if began is None:  # a camera's track, not a film's
             return
@@ -45,7 +45,7 @@ class Timeline:
         self._visits[report.track] = {name: visit[name] for name in COLUMNS}
 
     def visits(self) -> list[dict[str, Any]]:
-        """Return the visits, by COLUMNS, in the order of films and times."""
+        """Return the visits with the fields of COLUMNS, in the order of films and times."""
         films = list(self._began)
         return sorted(
             self._visits.values(), key=lambda visit: (films.index(visit["film"]), visit["from_s"], visit["to_s"])
@@ -70,7 +70,7 @@ class Timeline:
 
 
 def _row(visit: dict[str, Any]) -> str:
-    """Return a visit's row of the page, whose times are hours, minutes and seconds."""
+    """Return a visit's row of the HTML page, with times in hours, minutes and seconds."""
     times = (timedelta(seconds=int(visit[name])) for name in ("from_s", "to_s"))
     who = visit["name"] or visit["subject"] or visit["stranger"] or "unknown"
     return "<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in (visit["film"], *times, who, visit["decision"]))

@@ -1,7 +1,7 @@
 """Follow people from frame to frame: faces become tracks, one for each person's visit.
 
-A face continues a track by its place, unless its template contradicts that, or by its template alone, even across a
-gap of seconds. A person is in a frame only once, so the best pairs of tracks and faces are taken first.
+A face continues a track if its place fits and its template doesn't contradict, or if its template alone matches, even
+after a gap of seconds. A person is in a frame only once, so the best pairs of tracks and faces are taken first.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from app.features.watching.watcher.looks import KEPT, Look, keep_best
 from app.types import Box, Vector
 
 GAP_S: Final = 10.0
-"""Seconds without the person's face after which a visit has ended. Shorter gaps are hands, turned heads and such."""
+"""Seconds without the person's face after which a visit has ended. Shorter gaps are caused by hands, turned heads and
+the like."""
 NEAR_S: Final = 1.0
-"""Seconds within which a face's place is enough to say who it is."""
+"""Longest time, in seconds, between two faces that may be one person's because of their places."""
 REACH: Final = 0.6
-"""Distance, in widths of the face, that it may move at once, and again in each further 0.2 s."""
+"""Distance that a face may move at once, and again in each 0.2 s, as a multiple of its width."""
 GROWTH: Final = 1.6
 """Largest factor by which a face grows or shrinks within NEAR_S."""
 SURE_S: Final = 1.0
-"""Seconds after a template during which a place alone says who it is, once a track has enough looks: templates take
-most of a frame's time."""
+"""Seconds after a track's last template during which a face in its place is taken for the same person's without being
+embedded, if the track has KEPT usable looks. Embedding takes most of a frame's time."""
 REMEMBERED: Final = 20
-"""Usable looks of which a track's mean is made, the newest ones: light and pose change during a visit."""
+"""About how many of the newest usable looks make a track's mean, since light and pose change during a visit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,15 +41,15 @@ class Track:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     began: float = 0.0
     usable: int = 0
-    """Usable looks so far."""
+    """Number of usable looks so far."""
     best: list[Look] = field(default_factory=list)
     """The best few looks, best first."""
     zone: str | None = None
     """The camera's zone in which the face was last."""
     mean: Vector | None = None
-    """Mean direction of the recent usable looks' vectors."""
+    """Mean of the recent usable looks' vectors, scaled to a unit vector, (D,)."""
     sure_until: float = 0.0
-    """Time until which a face alone in its place counts as this person's."""
+    """Time until which the only face near the track's place counts as this person's without a template."""
     told: int = 0
     """Number of usable looks when the service was last asked to decide."""
     told_at: float = 0.0
@@ -76,14 +77,15 @@ class Tracker:
         self.tracks: list[Track] = []
 
     def knows(self, look: Look, looks: Sequence[Look]) -> bool:
-        """Return whether a frame's face belongs to a track just by its place, since no other face or track is near."""
+        """Return whether a face belongs to a track by its place alone: the track is sure, and no other face or track is
+        near."""
         near = [track for track in self.tracks if is_near(track, look)]
         return len(near) == 1 and look.at <= near[0].sure_until and sum(is_near(near[0], other) for other in looks) == 1
 
     def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
-        """Take the faces of a frame; return the tracks that got a face, and those that have ended.
+        """Assign the faces of a frame to tracks; return the tracks that got a face, and those that have ended.
 
-        A face that is not usable may continue a track, but doesn't begin one.
+        A face that is not usable may continue a track, but doesn't begin a new one.
         """
         pairs = [
             (fit, number, place)
@@ -114,7 +116,7 @@ class Tracker:
         return ended
 
     def _fit(self, track: Track, look: Look) -> float | None:
-        """Return how well the face fits the track, higher is better; None if it does not belong to it."""
+        """Return how well the face fits the track, higher is better; None if it is another person's or too far away."""
         alike = None if track.mean is None or look.vector is None else float(np.dot(track.mean, look.vector))
         near = nearness(track.last.box, look.box, look.at - track.last.at)
         if alike is None:
@@ -125,13 +127,13 @@ class Tracker:
 
 
 def is_near(track: Track, look: Look) -> bool:
-    """Return whether the face may be the track's, by its place."""
+    """Return whether the face's place allows it to be the track's person."""
     return nearness(track.last.box, look.box, look.at - track.last.at) is not None
 
 
 def nearness(before: Box, now: Box, seconds: float) -> float | None:
-    """Return how near two boxes are, up to 1 for the same place; None if no face can be in both, this many seconds
-    apart."""
+    """Return how near two boxes are, 0 to 1 (the same place); None if a face can't move from one to the other in
+    ``seconds``."""
     if seconds > NEAR_S:
         return None
     width = math.sqrt(before.width * now.width)

@@ -1,4 +1,4 @@
-"""Turn a camera's frames into reports: motion gate, faces, tracks, and the times of reporting."""
+"""Turn a camera's frames into reports: detect motion, find faces, follow people, and decide when to report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from app.features.watching.watcher.tracker import Track, Tracker, is_near
 from app.types import Box, Pixels
 
 AGAIN_S: Final = 1.0
-"""Seconds after the first look until the decision is made again with all good looks so far."""
+"""Seconds after the first decision until a second one is asked for, with the best looks so far."""
 HEARD_S: Final = 15.0
 """Seconds between two reports that a track goes on."""
 IDLE_S: Final = 1.0
 TURNED_S, SOON_S = 1.0, 0.3
-"""Seconds between searches that also find people who lie: in general, and after a face has appeared."""
+"""Minimum seconds between searches that also find people who lie: usually, and when a new face has appeared."""
 NARROW: Final = 10
 NARROW_S: Final = 60.0
-"""Seconds between searches for smaller faces, from NARROW pixels on, in frames without a face: they are too small to be
-recognised, and the camera's tally can say so."""
+"""Minimum seconds between searches for faces from NARROW pixels on, in frames without wider ones. They are too small to
+be recognised, and the camera's tally can say so."""
 
 
 class Area(NamedTuple):
@@ -40,13 +40,14 @@ class Area(NamedTuple):
     bottom: float
 
     def cut(self, frame: Pixels) -> Pixels:
-        """Return that part of a (H, W, 3) frame."""
+        """Return this area of a (H, W, 3) frame."""
         height, width = frame.shape[:2]
         rows = slice(int(self.top * height), max(1, int(self.bottom * height)))
         return frame[rows, int(self.left * width) : max(1, int(self.right * width))]
 
     def holds(self, box: Box, frame: Pixels, part: Area) -> bool:
-        """Return whether the middle of a box is in this area; the box is in pixels of the frame's ``part``."""
+        """Return whether the middle of a box is in this area. The box is in pixels, counted from the corner of the
+        frame's ``part``."""
         height, width = frame.shape[:2]
         across = int(part.left * width) + box.x + box.width / 2
         down = int(part.top * height) + box.y + box.height / 2
@@ -68,19 +69,19 @@ class Watch:
     roi: Area = WHOLE
     zones: Mapping[str, Area] = field(default_factory=dict)
     rotate: int = 0
-    """Clockwise degrees by which frames are first turned, a multiple of 90; areas refer to turned frames."""
+    """Degrees, a multiple of 90, by which frames are first turned clockwise; areas refer to turned frames."""
     began: float | None = None
     """The time when a film began, in seconds since 1970; None for a camera."""
     tally: Tally = field(default_factory=Tally)
     frames: int = 0
-    """Number of pictures so far, looked at or not."""
+    """Number of frames so far, with or without a search for faces."""
     _gate: MotionGate = field(default_factory=MotionGate)
     _now: float = 0.0
     _turned_at: float = -TURNED_S
     _narrow_at: float = 0.0
 
     def see(self, frame: Frame) -> None:
-        """Take the next frame."""
+        """Process the next frame."""
         whole = np.ascontiguousarray(np.rot90(frame.pixels, -self.rotate // 90))
         pixels = self.roi.cut(whole)
         self._now = frame.at
@@ -101,7 +102,7 @@ class Watch:
             self._end(track)
 
     def idle(self, seconds: float) -> None:
-        """End the tracks that are over after ``seconds`` without a frame."""
+        """Note that no frame came for ``seconds``, and end the tracks that are over."""
         self._now += seconds
         for track in self.tracker.update([], self._now)[1]:
             self._end(track)
@@ -112,7 +113,7 @@ class Watch:
             self._end(track)
 
     def _tell(self, track: Track, at: float) -> None:
-        """Ask for a decision at the first look and once more, and report regularly that the track goes on."""
+        """Ask for a decision at the first look and once more later, and report every HEARD_S that the track goes on."""
         is_due = not track.told or at - track.told_at >= AGAIN_S or len(track.best) == KEPT
         if is_due and track.usable > track.told and not track.settled:
             track.settled = track.told > 0
@@ -133,8 +134,9 @@ class Watch:
         self.reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks), track.zone))
 
     def _find(self, pixels: Pixels, at: float) -> list[Look]:
-        """Return the faces of a frame. People who lie are searched for only now and then, until one has enough looks,
-        and when a face appears, since the detector sees lying people's faces as upright ones."""
+        """Return the faces of a frame. People who lie are searched for every TURNED_S, in every frame while one of them
+        has too few looks, and SOON_S after the last search if a new face appears: the detector may take a lying
+        person's face for an upright one."""
         tracks = self.tracker.tracks
         lying = [track for track in tracks if track.last.lies]
         if at - self._turned_at < TURNED_S and all(track.usable >= KEPT for track in lying):
@@ -147,7 +149,7 @@ class Watch:
         return self.looker.detect(pixels, at, turned=True)
 
     def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
-        """Now and then, return the faces that are narrower than the usual search finds."""
+        """Return the faces from NARROW pixels on; nothing if the last search is less than NARROW_S ago."""
         if at < self._narrow_at:
             return []
         self._narrow_at = at + NARROW_S
