@@ -1,9 +1,10 @@
-"""Export of a gallery into one signed file, and its import.
+"""Export a gallery into one signed file, and import such a file.
 
 The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
-files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy`; with crops,
-`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and if there are any, `corrections.jsonl`
-and `dismissals.jsonl`, findings that a person has marked as right. Faces and templates have the same order.
+files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl` and `templates.npy`; with crops,
+also `crops.bin`, all JPEGs one after the other, whose lengths are in `faces.jsonl`; and `corrections.jsonl` and
+`dismissals.jsonl` (findings that a person has marked as right), if there are any. Faces and templates are in the same
+order.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class ArchiveManifest(_Document):
     dimension: int
     population: list[str] = Field(default=[], exclude_if=lambda declared: not declared)
     liveness: LivenessMode = Field(default="off", exclude_if=lambda mode: mode == "off")
-    """Left out if it is `off`, so that servers that don't know the field can read the archive."""
+    """Left out if it is `off`, so that servers that don't know this field yet can read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     members: list[ArchiveMember]
@@ -95,7 +96,7 @@ class ArchiveSignature(_Document):
 
 
 def export_gallery(core: Components, job: Running) -> None:
-    """Write the archive. A resumed job starts over, because an archive holds the gallery as of one moment."""
+    """Write the archive. A resumed job starts over, because an archive contains the gallery as of one moment."""
     secret = job.secret
     with ExitStack() as stack:
 
@@ -126,7 +127,7 @@ def export_gallery(core: Components, job: Running) -> None:
             if job.cancelled:
                 return
         whole.write(TAR_END)
-        job.checkpoint(job.saved)  # not if the job was taken away: another process may have begun it again
+        job.checkpoint(job.saved)  # raises if the job was taken away, since another process may have begun it again
         whole.finish(core.files.result(job.job.id))
         job.result = Result(whole.size, whole.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
 
@@ -134,7 +135,7 @@ def export_gallery(core: Components, job: Running) -> None:
 def _write_parts(
     core: Components, job: Running, begin: Callable[[], SealedWriter]
 ) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
-    """Write the files of the archive. Return them and the gallery as it was then, or None if cancelled."""
+    """Write the files of the archive. Return the gallery as it was at that moment and the files; None if cancelled."""
     crops, gallery = bool(job.params["crops"]), core.store.gallery(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
     with everything(core.store, gallery, crops=crops) as contents:
@@ -244,7 +245,7 @@ def _import_lines(
     *,
     at_once: int = ROWS_AT_ONCE,
 ) -> None:
-    """Read a file of lines; `write` takes some of them at a time, and what the job has to save in the same
+    """Read a file of lines in batches. `write` gets each batch, and the progress that it saves in the same
     transaction."""
     at = int(run.job.saved[saved_as])
     unread = islice(json_lines.split(run.member(name).pieces()), at, None)
@@ -266,7 +267,7 @@ def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> N
         subject = BulkSubject(**parsed.model_dump(exclude={"consent"}), consent=consent)
         try:
             run.check(subject)
-        except InvalidInput as error:  # For example invisible characters in a name or id; the job's report lists them.
+        except InvalidInput as error:  # For example, a name or id has invisible characters; the job's report lists it.
             if error.code not in {"invalid_id", "invalid_name"}:
                 raise
             run.refuse(item, subject.id, error)
@@ -310,7 +311,8 @@ def _import_faces(run: Import) -> None:
 
 
 def _drop_faceless(run: Import) -> None:
-    """Delete the archive's unnamed subjects whose face was rejected, or belongs to another subject here."""
+    """Delete the archive's unnamed subjects that have no face, because it was rejected or belongs to another subject
+    here."""
     lines = json_lines.split(run.member(SUBJECTS).pieces())
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
     for part in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
@@ -344,14 +346,15 @@ def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) 
 
 
 def _face_lines(run: Import) -> Iterator[tuple[FaceLine, int]]:
-    """Yield each face with the memory that it and its crop take."""
+    """Yield each face, and the bytes of memory that it and its crop take."""
     for line in json_lines.split(run.member(FACES).pieces()):
         face = json_lines.parse(line, FaceLine)
         yield face, len(line) * json_lines.PARSED_WEIGHT + (face.crop or 0)
 
 
 def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
-    """Read the next crop, if the face has one in the archive."""
+    """Return the face's crop, the next one of the file; None if it has none in the archive. Raises InvalidInput
+    ``invalid_archive``."""
     if crops is None or face.crop is None:
         return None
     crop = crops.read(face.crop)
@@ -361,7 +364,7 @@ def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
 
 
 def _check_crop(data: bytes) -> None:
-    """Raise InvalidInput ``invalid_image`` unless the crop is one as the service writes them."""
+    """Raise InvalidInput ``invalid_image`` unless the crop is a JPEG as the service writes it."""
     try:
         decode_crop(data)
     except InvalidInput:
@@ -369,7 +372,8 @@ def _check_crop(data: bytes) -> None:
 
 
 def read_manifest(entries: Iterator[TarEntry]) -> tuple[ArchiveManifest, bytes, ArchiveSignature]:
-    """Read the first two entries, without checking the signature. Raises InvalidInput ``invalid_archive``."""
+    """Return the manifest, its bytes and the signature, from the first two entries. The signature is not checked.
+    Raises InvalidInput ``invalid_archive``."""
     raw, signature = (_document(entries, name) for name in (MANIFEST, SIGNATURE))
     try:
         manifest, signed = ArchiveManifest.model_validate_json(raw), ArchiveSignature.model_validate_json(signature)
@@ -382,7 +386,8 @@ def read_manifest(entries: Iterator[TarEntry]) -> tuple[ArchiveManifest, bytes, 
 
 
 def _verify(run: Import, trust: str) -> ArchiveManifest:
-    """Check the whole archive. Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
+    """Check the whole archive and return its manifest. Raises InvalidInput ``invalid_archive``, ``signature_wrong``,
+    ``unknown_signer``."""
     entries = run.entries()
     manifest, raw, signed = read_manifest(entries)
     try:

@@ -1,12 +1,13 @@
 """Back up a SQLite database and the files that belong to it into one signed tar, and restore them.
 
-`backup.json`: who made it and when, row counts, and the SHA-256 of the files that follow; signed (Ed25519).
-`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: copied from the data folder, if they exist.
-`likeness.db`: the database as of one moment (SQLite's online backup), with every change acknowledged before it.
+`backup.json`: the version that made it, when, row counts, and the SHA-256 of the files that follow; signed (Ed25519).
+`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: copied from the data folder, if they exist. `likeness.db`: the
+database as of one moment (SQLite's online backup), with every change acknowledged before that.
 
-A restore checks the signature by the signing key in the database, which `vault.key` or an encryption key opens: the
-folder's own, or the backup's where the folder has none. Without these keys nobody can make a backup that a restore
-accepts. Sign-in codes, jobs' files and the keys of these files are left out. PostgreSQL has `pg_dump`.
+A restore checks the signature with the signing key in the database. That key is encrypted with `vault.key` or an
+encryption key: the data folder's, or the backup's if the folder has none. So nobody without these keys can make a
+backup that a restore accepts. Sign-in codes, jobs' files and the keys of these files are left out. For PostgreSQL, use
+`pg_dump`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from app.types import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
 UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
-"""File system errors that a backup's file names may cause: a name collides with another, or is too long."""
+"""File system errors that the names of a backup's files may cause: two names collide, or one is too long."""
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
 OWN = OWN_FOLDER, CALIBRATIONS
-"""Folders in the data folder with its own model packages and operating points."""
+"""Folders in the data folder, with the model packages added here and the operating points measured here."""
 MAX_SMALL = 64 * 1024
 """Maximum bytes of a key file, and of `backup.json`."""
 COUNTED = "galleries", "subjects", "faces"
@@ -81,7 +82,7 @@ def sqlite_only(url: str) -> Path:
 
 
 def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Signer | None = None) -> BackupSummary:
-    """Write a new file that only its owner can read; it appears at `path` when it is complete.
+    """Write a backup to `path`, where the file appears when it is complete; only its owner can read it.
 
     The schema must be up to date. Raises Unusable ``backup_by_pg_dump``, ``backup_not_written``.
     """
@@ -91,7 +92,7 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
             file = stack.enter_context(replacing(path))
             copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
             rows = _copy(source, copy)
-            # Keep the files open: one that is replaced meanwhile is written as it was when it was hashed.
+            # Keep the files open: if a file is replaced meanwhile, the one that was hashed is written.
             belongings = _belongings(data_dir) | {DATABASE: copy}
             kept = {name: stack.enter_context(at.open("rb")) for name, at in belongings.items()}
             sums = {name: hashlib.file_digest(at, "sha256").hexdigest() for name, at in kept.items()}
@@ -125,8 +126,7 @@ def _copy(source: Path, copy: Path) -> dict[str, int]:
 
 
 def _belongings(data_dir: Path) -> dict[str, Path]:
-    """Return the data folder's keys, model packages and operating points, by file name within
-    it."""
+    """Return the paths of the data folder's keys, model packages and operating points, by their names in the backup."""
     paths = [data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()]
     for folder in OWN:
         paths += sorted(path for path in (data_dir / folder).rglob("[!.]*") if path.is_file())
@@ -146,17 +146,19 @@ def restore(
     replace: bool = False,
     trust: bool = False,
 ) -> BackupSummary:
-    """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
+    """Replace the database at `url` with the backup, and migrate it to the present schema. If anything fails, nothing
+    is changed.
 
-    Secrets that the data folder lacks are put there, and so are packages and calibrations; with `replace` they replace
-    those of the same name. `find_rings` then reads the folder's keys. No other process may use the folder: hold
-    `app.db.usage.lock_exclusively`. `trust` accepts an unsigned backup. Raises Conflict ``database_not_empty`` without
-    `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``, ``unknown_signer``; Unusable ``backup_by_pg_dump``,
-    ``sealed_unreadable``, and as `Database` does.
+    Key files, packages and calibrations that the data folder lacks are copied into it; with `replace`, packages and
+    calibrations of the same name are replaced. `find_rings` then reads the folder's keys. No other process may use the
+    folder: hold `app.db.usage.lock_exclusively`. `trust` accepts a backup that is unsigned or signed by an unknown
+    server. Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``,
+    ``signature_wrong``, ``unknown_signer``; Unusable ``backup_by_pg_dump``, ``sealed_unreadable``, and as `Database`
+    does.
     """
     place = sqlite_only(url)
     with ExitStack() as stack:
-        # Delete what was replaced last: until the new database is in its place, it may have to be moved back.
+        # Delete the replaced files last: they may have to be moved back until the new database is in its place.
         unpacked = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
         draft = stack.enter_context(replacing_sqlite(place, replace=replace))
         head, kept = unpack(path, draft, unpacked)
@@ -172,8 +174,8 @@ def restore(
 
 
 def unpack(path: Path, draft: Path, unpacked: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Write the database to `draft`, packages and calibrations below `unpacked`. Return the content of `backup.json`
-    and the keys. Raises FileMissing, and InvalidInput ``invalid_backup``."""
+    """Write the database to `draft`, and packages and calibrations to the folder `unpacked`. Return the content of
+    `backup.json` and the key files' contents by name. Raises FileMissing, InvalidInput ``invalid_backup``."""
     small: dict[str, bytes] = {}
     sums: dict[str, str] = {}
     try:
@@ -209,7 +211,7 @@ def _check_head(head: object, sums: Mapping[str, str]) -> None:
 
 
 def _write(draft: Path, pieces: Iterator[bytes], mode: int = PRIVATE) -> str:
-    """Write a file, which only its owner can read unless the mode says otherwise; return its SHA-256."""
+    """Write a file that by default only its owner can read; return its SHA-256."""
     digest = hashlib.sha256()
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         for piece in pieces:
@@ -219,7 +221,7 @@ def _write(draft: Path, pieces: Iterator[bytes], mode: int = PRIVATE) -> str:
 
 
 def _write_own(path: Path, pieces: Iterator[bytes]) -> str:
-    """Write a file and the folders that it is in; return its SHA-256."""
+    """Write a file, and make the folders that it is in; return its SHA-256. Raises InvalidInput ``invalid_backup``."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write(path, pieces, PUBLIC)
@@ -239,7 +241,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
-    """Create the files that the folder lacks; remove them again if the block fails."""
+    """Create the files that the data folder lacks; delete them again if the block fails."""
     made = [data_dir / name for name, content in files.items() if write_new(data_dir / name, content)]
     try:
         yield
@@ -253,7 +255,7 @@ def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 def _put_own(data_dir: Path, unpacked: Path, *, replace: bool) -> Iterator[None]:
     """Move packages and calibrations from `unpacked` into the data folder; move them back if the block fails.
 
-    If the process is killed, whoever uses the folder next moves them back, while the database's draft exists.
+    If the process is killed while the database's draft exists, the next process that uses the folder moves them back.
     """
     found = sorted(path.relative_to(unpacked) for path in unpacked.glob("*/*"))
     names = [name for name in found if replace or not (data_dir / name).exists()]
@@ -276,7 +278,9 @@ def _put_own(data_dir: Path, unpacked: Path, *, replace: bool) -> Iterator[None]
 
 
 def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool) -> None:
-    """Migrate the database; check that it is whole, belongs to the signer, and opens with the data folder's keys."""
+    """Migrate the restored database; check that it is undamaged, was signed by its own server (unless `trust`), and
+    that the data folder's keys open it. Raises InvalidInput ``invalid_backup``, ``unknown_signer``;
+    SealedUnreadable."""
     with closing(Database(sqlite_url(draft))) as database, database.read() as connection:
         if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
             raise _invalid("its database is damaged")

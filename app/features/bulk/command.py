@@ -34,7 +34,7 @@ from app.files import delimiter_of
 from app.photo_folders import SUFFIXES
 
 REFUSALS_SHOWN = 10
-"""Number of rejected items printed when a job ends; its report has all of them."""
+"""Maximum number of rejected items that are printed when a job ends; the job's report lists all."""
 ImportPackage: TypeAlias = Annotated[
     str | None,
     typer.Option("--package", help="Templates: the model package that made them.", autocompletion=model_ids),
@@ -83,7 +83,7 @@ def import_(
         ),
     ] = None,
 ) -> None:
-    """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
+    """Enroll many people at once. Exit code 3: some items were refused; the first ones are printed."""
     if group is not None:
         raise typer.Exit(_group(session, client_for(session, gallery, create=create), gallery, source, group))
     upload = source_of(source, content, ids)
@@ -122,7 +122,7 @@ def import_(
 
 
 def _group(session: CliSession, client: Client, gallery: str, source: Path, folder: Path) -> Exit:
-    """Group the faces of the photos below ``source`` by person, as the gallery's package sees them."""
+    """Write the faces of the photos below ``source`` into ``folder``, grouped by person with the gallery's package."""
     from app.features.bulk.photo_groups import Roll  # noqa: PLC0415 - slow to import
 
     embedder = client.gallery(gallery).embedder
@@ -182,7 +182,8 @@ KNOWN_COLUMNS = {*ID_COLUMNS, *PATH_COLUMNS, "name", "metadata", "quality"}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of an import; ``missing`` are photos that a CSV names and that don't exist."""
+    """The source of an import. ``tar`` yields the tar to send; ``missing`` are photos that a CSV names but that don't
+    exist."""
 
     content: str
     tar: Callable[[], Iterator[bytes]]
@@ -190,7 +191,7 @@ class Source:
 
 
 def source_of(path: Path, content: str | None, ids: Path | None) -> Source:
-    """Find out what kind of source an import has: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
+    """Return the source at a path: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
 
     The ``content`` of a tar is detected unless it is given.
 
@@ -211,7 +212,7 @@ def source_of(path: Path, content: str | None, ids: Path | None) -> Source:
 
 
 def _content(path: Path) -> str:
-    """Return what a tar contains, judged by its first files."""
+    """Return what a tar contains, `archive`, `templates` or `photos`, judged by its first three files."""
     try:
         entries = tar_stream.entries(lambda: _file(path), sys.maxsize)
         names = [entry.name.removeprefix("./") for entry in islice(entries, 3)]
@@ -290,7 +291,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def _photo(folder: Path, named: str) -> Path:
-    """Return the path that a table means, also if its system, Windows or macOS, writes paths unlike this one's."""
+    """Return the path of the photo that a table names. The table may come from Windows or macOS, which write paths
+    differently."""
     for text in (named, named.replace("\\", "/")):
         for spelled in (text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)):
             if (folder / spelled).is_file():
@@ -299,7 +301,7 @@ def _photo(folder: Path, named: str) -> Path:
 
 
 def _reader(file: TextIO) -> csv.DictReader[str]:
-    """Open a CSV. The names of columns that an import knows are lower-cased."""
+    """Return a reader of a CSV in which the known columns have lower-case names."""
     reader = csv.DictReader(file, delimiter=delimiter_of(file))
     plain = {name: name.strip().lower() for name in reader.fieldnames or ()}
     reader.fieldnames = [plain[name] if plain[name] in KNOWN_COLUMNS else name for name in plain]
@@ -307,7 +309,8 @@ def _reader(file: TextIO) -> csv.DictReader[str]:
 
 
 def _about(row: dict[str, Any], id_column: str) -> dict[str, Any]:
-    """Return the row's subject, name and metadata: the JSON in the column `metadata`, and every unknown column."""
+    """Return the row's subject, name and metadata. Metadata are the JSON in the column `metadata` and every unknown
+    column."""
     line: dict[str, Any] = {"subject": "" if row[id_column] is None else str(row[id_column]).strip()}
     metadata: dict[str, Any] = {}
     for column, value in row.items():

@@ -19,7 +19,7 @@ from app.errors import Conflict
 from app.files import sqlite_url, sync_folder
 
 MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_INS.name}
-"""Tables that a server fills at its start, before any request."""
+"""Tables that a server fills when it starts, before any request."""
 ROWS_AT_ONCE = 500
 """Rows in memory at a time: a face's template and crop take about 10 kB."""
 NUMBERED = tuple(
@@ -27,7 +27,7 @@ NUMBERED = tuple(
     for table in METADATA.sorted_tables
     if "key" in table.c and table.c.key.primary_key and table.c.key.autoincrement is not False
 )
-"""Tables whose rows the database numbers."""
+"""Names of the tables whose keys the database numbers."""
 
 
 def copy_database(source: str, target: str) -> dict[str, int]:
@@ -38,7 +38,7 @@ def copy_database(source: str, target: str) -> dict[str, int]:
     """
     with closing(Database(source, alone=True)) as old, old.read(one_moment=True) as there, _opened(target) as new:
         with new.write() as here:
-            for table in reversed(METADATA.sorted_tables):  # rows that a server made at its start
+            for table in reversed(METADATA.sorted_tables):  # deletes the rows that opening the database made
                 here.execute(sa.delete(table))
             counts = dict.fromkeys(METADATA.tables, 0)
             for table in METADATA.sorted_tables:
@@ -67,7 +67,7 @@ def _opened(url: str) -> Iterator[Database]:
 
 
 def _last_keys(connection: Connection) -> dict[str, int]:
-    """Return the last key of each table that numbers its rows, since the copy must not reuse keys."""
+    """Return the last key of each table of NUMBERED, since the copy must not use a key again."""
     if connection.dialect.name == "sqlite":
         numbers = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
         return {name: seq for name, seq in numbers if name in NUMBERED}
@@ -81,7 +81,7 @@ def _last_keys(connection: Connection) -> dict[str, int]:
 
 
 def _number(connection: Connection, last_keys: dict[str, int]) -> None:
-    """Set where the tables go on numbering: after their last keys."""
+    """Make the tables continue their numbering after these last keys."""
     for table, last in last_keys.items():
         if connection.dialect.name == "sqlite":
             connection.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table})
@@ -103,8 +103,8 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
             if not replace:
                 _check_empty(connection)
             connection.rollback()
-            raw: Any = connection.connection.driver_connection  # outside of a transaction
-            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # empties the log
+            raw: Any = connection.connection.driver_connection  # a checkpoint must run outside of a transaction
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # empties the write-ahead log
         if busy:
             raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
     draft = draft_of(path)
@@ -112,7 +112,7 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
         for name in sqlite_files(draft):
             name.unlink(missing_ok=True)
         yield draft
-        for name in sqlite_files(path)[1:]:  # the old database's log must not be taken for the new one's
+        for name in sqlite_files(path)[1:]:  # the new database must not be opened with the old one's log
             name.unlink(missing_ok=True)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
@@ -124,7 +124,8 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _check_empty(connection: Connection) -> None:
-    """Raise Conflict ``database_not_empty`` if it has foreign tables, or rows that a first start doesn't make."""
+    """Raise Conflict ``database_not_empty`` if the database has another program's tables, or rows in tables that a
+    first start leaves empty."""
     for name in sa.inspect(connection).get_table_names():
         if name not in METADATA.tables and name != VERSION.name:
             message = f"The database has a table of another program, {name}: name a database of its own."

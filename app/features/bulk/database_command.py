@@ -1,6 +1,7 @@
-"""`likeness backup`, `restore`, `database`: work on the whole database, without a server; backup also beside one.
+"""`likeness backup`, `restore`, `database`: work on the whole database while no server runs; `backup` also while one
+does.
 
-What is slow to import is imported at the top: every command here needs it.
+Modules that are slow to import are imported at the top, since every command here needs them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def backup(
 ) -> None:
     """Write a SQLite database and the data folder's keys into one signed file. Servers may keep running.
 
-    Whoever has the file has the keys. Keep encryption keys elsewhere: it doesn't contain them.
+    Whoever has the file has these keys. It doesn't contain encryption keys: keep them elsewhere.
     """
     settings = load_settings()
     require_data(settings)
@@ -53,7 +54,8 @@ def backup(
 
 
 def _signer(settings: Settings, database: Database) -> Signer | None:
-    """Return the server's signer, a new one if it has none; None if the keys here don't open its secrets."""
+    """Return the server's signer; it is made if there is none. None if the keys here don't open the server's
+    secrets."""
     rings = _rings(settings)
     if rings.secrets is None:
         return None
@@ -76,7 +78,8 @@ def restore(
     trust: Annotated[bool, typer.Option("--trust", help="Take a backup that isn't signed.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replace a SQLite database with a backup, and put back the keys that are missing. No server may use it."""
+    """Replace a SQLite database with a backup, and restore the keys that are missing. No server may use the
+    database."""
     settings = _stopped()
     with usage.lock_exclusively(settings.data_dir, settings.database):
         try:

@@ -1,6 +1,6 @@
-"""Group the faces in a tar of unnamed photos by person; somebody then names the groups.
+"""Group the faces in a tar of photos without names by person. Somebody then names the groups.
 
-Nothing is enrolled. The job's result holds boxes, but no pictures and no templates: the sender has the photos.
+Nobody is enrolled. The job's result contains boxes, but no pictures and no templates: the sender has the photos.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEDIA_TYPE: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class UsableFace:
-    """A usable face of a photo, and its index among the photo's faces."""
+    """A usable face of a photo. ``index`` is its place among the photo's faces."""
 
     photo: UploadedPhoto
     index: int
@@ -52,7 +52,7 @@ def group_photos(core: Components, job: Running) -> None:
     OperatingPointUnavailable if the gallery's package has no operating points.
     """
     run = Import(core, job)
-    # While a gallery is re-embedded it has two packages: use one of them for all photos.
+    # A gallery that is being re-embedded has two packages: use the same one for all photos.
     run.gallery = run.gallery.view(core.galleries.probed_by(run.gallery))
     job.counts.clear()
     seen: list[UsableFace] = []
@@ -80,7 +80,7 @@ def group_photos(core: Components, job: Running) -> None:
 
 
 def _faces_of(run: Import, photo: UploadedPhoto) -> list[UsableFace] | InvalidInput:
-    """Return the usable faces of a photo, or why it can't be read."""
+    """Return the usable faces of a photo, or the error if it can't be read."""
     if isinstance(photo.content, InvalidInput):
         return photo.content
     try:

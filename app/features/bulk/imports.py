@@ -1,4 +1,4 @@
-"""The common part of all imports: the gallery, the upload, and batches that are written in one transaction each."""
+"""The common part of all imports: the gallery, the upload, and batches, each written in one transaction."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 UNLIKE = "The face looks like none of the subject's others."
 TEMPLATES, FACES = "templates.npy", "faces.jsonl"
-"""Names of the file with one template per row, and of the file with a line about each."""
+"""Names of the file with one template per row, and of the file with a line about each template."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaceRow:
-    """A face to write, with its number and its name within the job."""
+    """A face to write. ``item`` and ``name`` are its number and its name in the job's report."""
 
     item: int
     name: str
@@ -48,7 +48,7 @@ class Batch:
 
 
 class Import:
-    """An import as it runs. Its upload is a tar that can be read any number of times.
+    """A running import. Its upload is a tar, which can be read any number of times.
 
     Raises NotFound ``gallery_not_found``, Unusable ``upload_missing``.
     """
@@ -64,14 +64,16 @@ class Import:
         return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self.core.limits.upload_bytes)
 
     def member(self, *names: str) -> tar_stream.TarEntry:
-        """Return the first file that has one of these names. Raises InvalidInput ``invalid_archive``."""
+        """Return the tar's first file with one of these names. Raises InvalidInput ``invalid_archive`` if there is
+        none."""
         for entry in self.entries():
             if entry.name.removeprefix("./") in names and entry.problem is None:
                 return entry
         raise InvalidInput(f"The archive has no {' or '.join(names)}.", code="invalid_archive")
 
     def templates(self, skipped: int = 0) -> RowReader:
-        """Return the rows of templates after the first ``skipped``. Raises what `member` and RowReader raise."""
+        """Return a reader of the templates, after the first ``skipped`` rows. Raises what `member` and RowReader
+        raise."""
         rows = RowReader(PieceReader(self.member(TEMPLATES).pieces()), self.gallery.dimension)
         rows.skip(skipped)
         return rows
@@ -110,16 +112,16 @@ class Import:
             job.checkpoint(saved, change.connection)
 
     def _check(self, gallery: Gallery, batch: Batch) -> list[tuple[FaceRow, Objections]]:
-        policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions don't have it
+        policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions lack this parameter
         faces = [(row.face.subject, row.face.template) for row in batch.rows]
-        # Templates come in thousands; a review finds duplicates among them later.
+        # Templates come in thousands, so this is not checked for them: a review finds misplaced ones later.
         photos = self.job.params.get("content") == "photos"
         return list(
             zip(batch.rows, self.core.operations.find_objections(gallery, faces, policy, unlike=photos), strict=True)
         )
 
     def _report(self, checked: list[tuple[FaceRow, Objections]]) -> None:
-        """Report the faces that resemble other subjects, with these subjects and the scores."""
+        """Add to the job's report the faces that resemble other subjects, with these subjects and the scores."""
         for row, objections in checked:
             alike = objections.conflict or objections.duplicate
             whom = [] if alike is None else [f"subject {alike.subject}"]

@@ -20,14 +20,14 @@ MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
 """Approximate maximum bytes of a batch in memory: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
-"""Maximum bytes of memory per byte of a line: `{},`, three bytes, becomes an object of 64 bytes and a reference."""
-"""Quality of a template that comes without one: the middle of the scale."""
+"""Maximum bytes of memory per byte of a parsed line: the three bytes `{},` become an object of 64 bytes and a
+reference."""
 MAX_SIDE = 2**31 - 1
 """Largest integer that every database stores."""
 
 
 def _time(value: str) -> str:
-    """Return a time as the database stores it."""
+    """Return an ISO 8601 time in the form that the database stores. Raises ValueError without a time zone."""
     time = datetime.fromisoformat(value)
     if time.tzinfo is None:
         raise ValueError("a time needs its zone, such as Z or +01:00")
@@ -44,7 +44,7 @@ class Line(BaseModel):
 
 
 class PhotoLine(Line):
-    """The subject of a photo in the archive, where the photo's folder doesn't name it."""
+    """The subject of a photo in the archive, for photos whose folder doesn't name it."""
 
     photo: str
     subject: str
@@ -63,7 +63,7 @@ class OriginLine(Line):
 
 
 class FaceLine(Line):
-    """The face of the template in the same row; ``crop`` is the length of its JPEG in bytes."""
+    """The face that the template in the same row belongs to. ``crop`` is the length of its JPEG in bytes."""
 
     subject: str
     name: str | None = None
@@ -94,7 +94,7 @@ class SubjectLine(Line):
 
 
 class CorrectionLine(Line):
-    """A probe that is not the subject: template and crop in base64."""
+    """A probe that does not show the subject; template and crop are in base64."""
 
     id: HexId
     subject: str
@@ -116,7 +116,7 @@ T = TypeVar("T")
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines that aren't empty, and drop a byte order mark before the first.
+    """Yield the lines that aren't empty, without a byte order mark at the beginning.
 
     Raises InvalidInput ``invalid_archive`` for a line longer than MAX_LINE.
     """
@@ -146,9 +146,10 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
 def batches(
     items: Iterable[tuple[T, int]], count: int, *, together: Callable[[T, T], bool] = lambda *_: False
 ) -> Iterator[list[T]]:
-    """Yield batches of `count` items, or fewer if these exceed BATCH_WEIGHT bytes. Items come with their weights.
+    """Yield batches of `count` items; a batch ends earlier when its items exceed BATCH_WEIGHT bytes.
 
-    A batch takes further items that belong `together` with its last one, up to twice the count.
+    Items come with their weights in bytes. A batch may get up to twice `count` items, as long as `together` is true of
+    its last item and the next.
     """
     batch: list[T] = []
     held = 0
@@ -164,7 +165,7 @@ def batches(
 
 
 def write(document: object) -> bytes:
-    """Return the document as one line."""
+    """Return the document as one line of JSON, with its line feed."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

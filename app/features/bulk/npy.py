@@ -15,7 +15,7 @@ from app.types import Vectors
 
 DTYPES = frozenset({"float16", "float32", "float64"})
 MAX_HEADER = 4096
-"""Maximum bytes of a header; numpy writes 118 for an array of floats."""
+"""Maximum bytes of a header; numpy writes 118 bytes for an array of floats."""
 SKIP_BYTES = 1024 * 1024
 
 
@@ -49,14 +49,15 @@ class RowReader:
         self.count = int(shape[0])
 
     def read(self, rows: int) -> Vectors:
-        """Return the next rows, (rows, dimension) float32. Raises InvalidInput ``invalid_archive`` at the end."""
+        """Return the next rows, (rows, dimension) float32. Raises InvalidInput ``invalid_archive`` if there are
+        fewer."""
         size = rows * self._dimension * self._dtype.itemsize
         data = self._file.read(size)
         if len(data) != size:
             raise InvalidInput("The templates are truncated.", code="invalid_archive")
         with np.errstate(
             over="ignore", invalid="ignore"
-        ):  # values beyond float32 become inf, and the template is rejected later
+        ):  # values beyond float32's range become inf; such templates are rejected later
             return np.frombuffer(data, self._dtype).reshape(rows, self._dimension).astype(np.float32)
 
     def skip(self, rows: int) -> None:
@@ -82,7 +83,7 @@ def _read_header(file: PieceReader) -> tuple[tuple[int, ...], bool, np.dtype[Any
 
 
 def head(rows: int, dimension: int) -> bytes:
-    """Return the header of a file of `rows` float32 rows, little endian."""
+    """Return the .npy header of a (rows, dimension) array of little-endian float32."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)})
     return file.getvalue()

@@ -1,4 +1,5 @@
-"""Sort the faces of an unnamed camera roll into a folder for each person, which somebody names and imports."""
+"""Sort the faces in photos without names into a folder for each person. Somebody then names the folders and imports
+them."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from app.files import replacing
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The outcome of a camera roll: faces by person, the largest group first, and photos without a usable face."""
+    """The written files by person, the largest group first, and the number of photos without a usable face."""
 
     groups: list[list[Path]]
     without: int
 
 
 class Roll:
-    """Collects the faces of photos, as ``embed`` answers them, in a new folder."""
+    """Collects faces of photos, as the operation `embed` answers them, and writes them into a new folder."""
 
     def __init__(self, folder: Path) -> None:
         """Make the folder. Raises InvalidInput (``invalid_source``) if it isn't empty."""
@@ -39,7 +40,7 @@ class Roll:
         self._without = 0
 
     def add(self, photo: Path, faces: Sequence[answers.EmbeddedFace]) -> None:
-        """Take the usable faces of a photo. Raises what decoding raises."""
+        """Add the usable faces of a photo. Raises what `decode` raises."""
         usable = [face for face in faces if face.embedding is not None and face.quality.score >= USABLE]
         if not usable:
             self._without += 1
@@ -51,7 +52,7 @@ class Roll:
             self._vectors.append(list(face.embedding or ()))
 
     def write(self, points: Sequence[answers.OperatingPoint]) -> Grouped:
-        """Write a folder for each person; a name that is taken gets a number."""
+        """Write a folder of pictures for each person; a file name that is already used gets a number."""
         if not self._vectors:
             return Grouped([], self._without)
         people = people_of(np.asarray(self._vectors, np.float32), points)

@@ -1,9 +1,9 @@
-"""Import of photos: a tar with a folder for each person, through the same stages and rules as enrollment.
+"""Import photos: a tar with a folder for each person, by the same stages and rules as enrollment.
 
 A folder's photos are written together, so that a turned head is accepted beside a good photo of the same person.
 
 The job's progress is written in the transaction of the faces. A resumed job reads the upload from its beginning and
-skips the photos that are done.
+skips the photos that are already done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
 THREADS = 4
-"""Threads for an import's photos; this leaves the other threads for requests."""
+"""Maximum threads for an import's photos; the others are left to requests."""
 MAX_PEOPLE_BYTES = 64 * 1024 * 1024
 MAX_PEOPLE = 1_000_000
 """Maximum lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes per line."""
@@ -71,7 +71,7 @@ def import_photos(core: Components, job: Running) -> None:
     """Enroll the photos of an upload. Raises InvalidInput ``invalid_archive`` before anything is written."""
     run = Import(core, job)
     people = _people(run)
-    if not job.saved:  # read the whole tar first, so that nothing of a truncated one is imported
+    if not job.saved:  # reads the whole tar first, so that nothing of a truncated tar is imported
         job.progress(0, sum(1 for _ in _photos(run, people)))
         job.checkpoint({"next": 0})
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
@@ -110,7 +110,7 @@ def _write(run: Import, good: Sequence[Examined], last: int) -> None:
 
 
 def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined, StoredFace]]) -> set[int]:
-    """Return the items of the turned heads that match no good face of their subject."""
+    """Return the numbers of the photos that show a turned head and match no good face of their subject."""
     alone: set[int] = set()
     for subject in {examined.subject.id for examined, _ in faces if examined.poor}:
         mine = [(examined, face.template) for examined, face in faces if examined.subject.id == subject]
@@ -124,7 +124,7 @@ def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined,
 def _examine(
     run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: UploadedPhoto
 ) -> Examined | InvalidInput:
-    """Return the face to enroll, or why there is none."""
+    """Return the face to enroll, or the error that says why there is none."""
     if isinstance(photo.content, InvalidInput):
         return photo.content
     folder, _, rest = photo.name.partition("/")
@@ -144,8 +144,8 @@ def _examine(
 
 
 def _people(run: Import) -> dict[str, bytes]:
-    """Read people.jsonl, if it is the first file. Return checked lines by photo, whose names are in NFC
-    here, unlike those of macOS; parsed ones would take more memory.
+    """Return the lines of people.jsonl, if it is the first file, by the photo's name in NFC (macOS writes names in
+    another form). Lines are checked but kept as text, since parsed lines would take more memory.
 
     Raises InvalidInput ``invalid_archive``, ``invalid_item``.
     """
@@ -163,8 +163,8 @@ def _people(run: Import) -> dict[str, bytes]:
 
 
 def _photos(run: Import, people: Collection[str]) -> Iterator[tuple[int, TarEntry]]:
-    """Yield the entries with their numbers, without `people.jsonl` and the files that `is_skipped` names, except those
-    in ``people``. Count the files left out as ``skipped``."""
+    """Yield the entries of photos with their numbers. `people.jsonl` is left out, and so are files for which
+    `is_skipped` is true and that ``people`` doesn't name; the latter are counted as ``skipped``."""
     item = skipped = 0
     for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)

@@ -1,4 +1,4 @@
-"""Importing many people, exporting a gallery, and the file of an export."""
+"""The REST operations that import many people, group photos, export a gallery, and fetch a job's file."""
 
 from __future__ import annotations
 
@@ -77,10 +77,12 @@ class GroupedFace(Wire):
 
 
 class PhotoGroups(Wire):
-    """The groups of faces that a grouping has found: none until its job has ended."""
+    """The groups of faces that a grouping has found. There are none until its job has ended."""
 
     job: schemas.Job
-    groups: list[list[GroupedFace]] = Field(description="The faces of each person, the one with most first.")
+    groups: list[list[GroupedFace]] = Field(
+        description="The faces of each person; the person with the most faces comes first."
+    )
     without: int = Field(examples=[3], description="Photos without a usable face.")
 
 
@@ -92,8 +94,8 @@ async def group_photos(
 ) -> Job:
     """Group photos by face.
 
-    Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their faces by person, by the
-    gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
+    Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their faces by person, with
+    the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
     """
 
     def begin(home: Gallery, file: SealedWriter) -> records.Job:
@@ -113,7 +115,7 @@ async def _receive(
 ) -> Job:
     """Receive an archive for a gallery, and answer with the job that `begin` makes of it.
 
-    Raises what `BulkService.receive`, `receive_upload` and `begin` do.
+    Raises what `BulkService.receive`, `receive_upload` and `begin` raise.
     """
     home, file = await core.workers.run(lambda: bulk.receive(gallery, params, who))
     try:
@@ -134,7 +136,8 @@ async def _receive(
 def show_groups(bulk: BulkService, jobs: JobStore, grant: Grant, gallery: GalleryId, job: JobId) -> PhotoGroups:
     """Show the groups of photos.
 
-    The progress of a grouping that this key started; when it has ended, the faces of each person, by photo and box.
+    Answers the progress of a grouping that this key started and, when it has ended, the faces of each person, by photo
+    and box.
     """
     grouping = find_job(jobs, grant, job)
     if (grouping.kind, grouping.gallery, grouping.who) != (GROUP, gallery, grant.key_id):
@@ -166,7 +169,7 @@ def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: A
 def get_result(jobs: JobStore, bulk: BulkService, grant: Grant, job: JobId) -> StreamingResponse:
     """Fetch a job's result.
 
-    The file that the job has made. It is kept as long as the job.
+    Answers the file that the job has made. It is kept as long as the job.
     """
     result, pieces = bulk.result(find_job(jobs, grant, job))
     headers = {

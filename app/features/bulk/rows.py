@@ -1,4 +1,4 @@
-"""Write many subjects and faces of an import in one change, all or none; read them for an export."""
+"""Write many subjects and faces of an import in one transaction; read them for an export."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ EXPORT_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BulkSubject:
-    """A subject to write. Given fields replace those of an existing subject, except ``created_at`` and ``updated_at``,
-    which only a new subject takes."""
+    """A subject to write. Fields that are not None replace those of an existing subject, except ``created_at`` and
+    ``updated_at``, which are used for a new subject only."""
 
     id: str
     name: str | None = None
@@ -78,7 +78,7 @@ class Everything:
 
 
 def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str, dict[str, Any]]:
-    """Return the normalised id of a subject to write, and the values of the columns that are given.
+    """Return the normalised id of a subject to write, and the columns to set.
 
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``.
     """
@@ -95,7 +95,7 @@ def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str,
 
 
 def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Sequence[StoredFace]:
-    """Return the faces with exactly the templates that the gallery takes; `package` made each face's ``template``.
+    """Return the faces with exactly the templates that the gallery needs now; `package` made each face's ``template``.
 
     Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
     """
@@ -136,7 +136,8 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
 
 
 def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredFace], tuple[int, ...]]:
-    """Return the faces to write, and the positions of those to skip: the gallery or an earlier face has their ids.
+    """Return the faces to write, and the positions of those to skip, because a face of the gallery or an earlier one
+    has the id.
 
     A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
     """
@@ -182,7 +183,7 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
 
 
 def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:
-    """Count the faces that `read_faces` reads, and those that lack a template of the gallery's package."""
+    """Return the number of faces that `read_faces` yields, and of those without a template of the gallery's package."""
     source = join_templates(FACES.join(SUBJECTS), gallery.embedder)
     whole = sa.func.count(template_column(gallery.embedder))
     query = sa.select(whole, sa.func.count() - whole).select_from(source)
@@ -191,7 +192,8 @@ def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[StoredFace]:
-    """Read the faces that have a template of the gallery's package, in the order of their keys."""
+    """Yield the faces that have a template of the gallery's package, in the order of their keys; with `crops`, with
+    theirs."""
     query = face_query(gallery.embedder).where(_is_whole(gallery)).order_by(FACES.c.key)
     if crops:
         query = query.add_columns(CROPS.c.jpeg).outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)

@@ -1,4 +1,4 @@
-"""Parameters, uploads, jobs and results of imports and exports."""
+"""Receive the uploads of imports and groupings, create their and exports' jobs, and return the jobs' results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.jobs.store import new_job_id
 
 IMPORT, GROUP = "import", "group"
 UPLOADS = 2
-"""Maximum uploads of one API key that may arrive at once."""
+"""Maximum number of uploads of one API key that may arrive at the same time."""
 _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {
     "photos": import_photos,
     "templates": import_templates,
@@ -46,8 +46,8 @@ class ImportParams(Params):
     quality: QualityName = Field(default="medium", description="Photos: the least quality to accept.")
     on_conflict: OnConflict | None = Field(
         default=None,
-        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "
-        "look costs more than the rest of the import.",
+        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, for "
+        f"which this check takes longer than the rest of the import.",
     )
     package: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
@@ -71,7 +71,7 @@ class ExportParams(Params):
 
 
 class BulkService:
-    """Creates the jobs of imports and exports."""
+    """Receives uploads, and creates the jobs of imports, groupings and exports."""
 
     def __init__(self, core: Components) -> None:
         self._core = core
@@ -86,16 +86,17 @@ class BulkService:
         }
 
     def receive(self, gallery_id: str, terms: ImportParams, who: str) -> tuple[Gallery, SealedWriter]:
-        """Begin to receive an upload of the API key `who`, encrypted with a secret that only its job's row will hold.
+        """Begin to receive an upload of the API key `who`: return the gallery, and the file to write it to. The file is
+        encrypted with a secret that only the job's row will contain.
 
-        Call `end_upload` after it. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``,
-        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the API key are arriving, or its
-        waiting uploads have as many bytes together as one upload may have.
+        Call `end_upload` afterwards. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``,
+        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of this API key are arriving, or its
+        uploads that wait for their jobs have as many bytes as one upload may have.
         """
         gallery = self._core.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             raise package_mismatch(gallery.index_spec, terms.package or "")
-        if terms.content != "photos" and len(gallery.written) > 1:  # photos are embedded with both packages
+        if terms.content != "photos" and len(gallery.written) > 1:  # only photos can be embedded with both packages
             raise two_packages(gallery.id)
         files = self._core.files
         unfinished = [job_id for kind in (IMPORT, GROUP) for job_id in self._core.jobs.unfinished(kind, who)]
@@ -111,7 +112,7 @@ class BulkService:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
     def end_upload(self, who: str) -> None:
-        """Note that an upload of the API key `who` has arrived or was given up."""
+        """Note that an upload of the API key `who` has arrived or failed."""
         with self._lock:
             self._arriving[who] -= 1
             if not self._arriving[who]:
@@ -120,7 +121,8 @@ class BulkService:
     def begin_import(self, gallery: Gallery, terms: ImportParams, upload: SealedWriter, who: str) -> Job:
         """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``.
 
-        Without ``on_conflict``, photos are treated as the gallery says; templates and archives are not compared.
+        Without ``on_conflict``, photos are checked for duplicates as the gallery's setting says, templates and archives
+        not at all.
         """
         policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
         params = terms.model_dump() | {"trust": terms.trust or "", "on_conflict": policy}
@@ -152,7 +154,7 @@ class BulkService:
         )
 
     def result(self, job: Job) -> tuple[Result, Iterator[bytes]]:
-        """Return the file that the job has made, and its content. Raises NotFound ``result_not_found``."""
+        """Return the facts of the file that the job has made, and its content. Raises NotFound ``result_not_found``."""
         secret = self._core.jobs.secret(job)
         path = self._core.files.result(job.id)
         if job.result is None or secret is None:

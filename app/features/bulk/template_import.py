@@ -1,4 +1,5 @@
-"""Import templates that the gallery's package made elsewhere: `templates.npy`, and a file that says whose they are."""
+"""Import templates that were computed elsewhere with the gallery's package: `templates.npy`, and a file that names each
+template's subject."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from app.api.components import Components
 
 IDS = "ids.txt"
-"""Name of a file that may replace FACES: each line has only the subject's id for a row."""
+"""Name of a file that may replace FACES: each line contains only the id of the row's subject."""
 AT_ONCE = 2_000
-"""Rows in one transaction. Larger batches leave more fragmented memory behind."""
+"""Rows per transaction. Larger batches would leave more fragmented memory behind."""
 
 
 def import_templates(core: Components, job: Running) -> None:
-    """Enroll the templates of an upload. Those not of unit length are rejected, or normalized if the job says so.
-    Raises Conflict ``package_mismatch`` and InvalidInput ``invalid_archive``."""
+    """Enroll the templates of an upload. Templates that don't have length 1 are rejected, or normalized if the job asks
+    for it. Raises Conflict ``package_mismatch`` and InvalidInput ``invalid_archive``."""
     run = Import(core, job)
     package = str(job.params["package"])
     if package != run.gallery.embedder:
@@ -58,7 +59,8 @@ def import_templates(core: Components, job: Running) -> None:
 def _add(
     run: Import, batch: Batch, item: int, line: FaceLine | InvalidInput, vector: Vector | None
 ) -> InvalidInput | None:
-    """Add a face to the batch, or return why it is rejected; ``vector`` is None if its length isn't 1."""
+    """Add a face to the batch and return None, or return the error that rejects it. ``vector`` is None if its length
+    isn't 1."""
     if isinstance(line, InvalidInput):
         return line
     subject = BulkSubject(line.subject, line.name, line.metadata)
@@ -75,7 +77,8 @@ def _add(
 
 
 def _check(run: Import) -> None:
-    """Read the whole upload first, so that nothing is imported from files that don't fit together."""
+    """Read the whole upload, so that nothing is imported from files that don't fit together. Raises InvalidInput
+    ``invalid_archive``."""
     rows = run.templates()
     rows.skip(rows.count)
     total = sum(1 for _ in json_lines.split(run.member(FACES, IDS).pieces()))
@@ -87,7 +90,7 @@ def _check(run: Import) -> None:
 
 
 def _lines(run: Import, begin: int) -> Iterator[tuple[FaceLine | InvalidInput, int]]:
-    """Yield each line from number ``begin`` on, with the memory it takes."""
+    """Yield each line from number ``begin`` on, or its error, and the bytes of memory that it takes."""
     entry = run.member(FACES, IDS)
     ids_alone = entry.name.endswith(IDS)
     for line in islice(json_lines.split(entry.pieces()), begin, None):

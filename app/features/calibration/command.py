@@ -25,14 +25,19 @@ commands = typer.Typer()
 def calibrate(
     session: CliSession,
     gallery: options.Gallery,
-    use: Annotated[choices.CalibrationSource | None, typer.Option(help="Whose operating points are to decide.")] = None,
+    use: Annotated[
+        choices.CalibrationSource | None,
+        typer.Option(help="Whose operating points decide: the package's or the gallery's."),
+    ] = None,
     allow_laxer: Annotated[
         bool | None,
-        typer.Option("--allow-laxer/--no-allow-laxer", help="Whether the gallery's may be laxer than the floor."),
+        typer.Option(
+            "--allow-laxer/--no-allow-laxer", help="Whether the gallery's thresholds may be laxer than the floor."
+        ),
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show the last measurement.")] = False,
 ) -> None:
-    """Measure operating points among a gallery's own subjects, and choose which points decide."""
+    """Measure a gallery's own operating points among its subjects, and choose which points decide."""
     client = session.client()
     given = {"calibration": use, "allow_laxer": allow_laxer}
     if changes := {name: value for name, value in given.items() if value is not None}:

@@ -1,4 +1,4 @@
-"""Measure a gallery's own calibration as a job, and again as the gallery changes."""
+"""Measure a gallery's own calibration as a job, and repeat this when the gallery has changed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from app.types import count_faces, utc_now
 
 KIND = "calibrate"
 REST = 1.0
-"""Seconds of rest for each second of comparing, so that recognition loses at most half a core."""
+"""Seconds to rest for each second of comparing, so that a measurement takes at most half a core from recognition."""
 AGAIN = timedelta(minutes=10)
-"""Time after a failed or cancelled job until the server tries again by itself."""
+"""Time after a failed or cancelled job before the server starts another one by itself."""
 _log = logging.getLogger(__name__)
 Recorded = Callable[[str], AbstractContextManager[None]]
 
@@ -49,8 +49,10 @@ class CalibrationState:
 
 
 class Calibrator:
-    """Measures galleries' own operating points. Safe to share between threads; ``recorded`` writes the audit entries of
-    jobs that the server starts by itself."""
+    """Measures galleries' own operating points. Safe to share between threads.
+
+    ``recorded`` returns a context that writes the audit entry of a job that the server starts by itself.
+    """
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Calibrator:
         self._recorded = recorded
 
     def begin(self, gallery_id: str, *, who: str | None = None) -> CalibrationState:
-        """Start to measure, unless a measurement is running.
+        """Start a measurement unless one is running; return the calibration's state.
 
         Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
         """
@@ -81,7 +83,7 @@ class Calibrator:
         return self.find(gallery_id)
 
     def keep(self, gallery: Gallery, who: str | None = None) -> None:
-        """Start to measure if the gallery decides by its own calibration and that is missing or stale."""
+        """Start a measurement if the gallery decides by its own calibration, and this is missing or stale."""
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery.id, who=who)
 
@@ -99,7 +101,7 @@ class Calibrator:
         )
 
     def begin_due(self) -> None:
-        """Start to measure all galleries whose own calibration decides and is missing or stale."""
+        """Start a measurement of each gallery that decides by its own calibration, if this is missing or stale."""
         for standing in self._calibrations.switched_on():
             try:
                 if standing.is_due and not _rests(self._jobs.find(standing.job)):
@@ -136,8 +138,8 @@ class Calibrator:
         running.checkpoint({"measured": True})
 
     def _sample(self, running: Running, gallery: Gallery) -> tuple[FaceBlock, int]:
-        """Return faces of named subjects to compare, all or a sample, and the number of the gallery's last change.
-        Memory is bounded for galleries of any size.
+        """Return the faces to compare, all faces of named subjects or a sample, and the number of the gallery's last
+        change. A sample is taken so that the memory needed is bounded for galleries of any size.
 
         Unnamed subjects are left out: two of them may be one person, so they are no evidence about different people.
         """
@@ -153,7 +155,7 @@ class Calibrator:
 
 
 class _Pace:
-    """Rests after each step as long as it took, and ends the work when the job is cancelled."""
+    """Called after each step: reports progress, and pauses REST times as long as the step took. Raises Cancelled."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -168,7 +170,8 @@ class _Pace:
 
 
 def _rests(job: Job | None) -> bool:
-    """Return whether a new job must wait: this one is running, or it failed or was cancelled a short while ago."""
+    """Return whether no new job may start yet, since the last one is running, or failed or was cancelled less than
+    AGAIN ago."""
     if job is None or job.state == "done":
         return False
     return job.finished_at is None or job.finished_at > utc_now(-AGAIN)

@@ -1,12 +1,12 @@
 """Operating points of one population: the people enrolled in a gallery, whose pairs are known to be non-mated.
 
-Two subjects may be one person enrolled twice. Such a pair looks like a false match and would push the thresholds of the
-lowest rates up. The rule here needs no person's help: two subjects are left out and listed if their faces' mean score
-reaches the package's strictest operating point, and each is the other's most similar subject.
+Two subjects may be one person who was enrolled twice. Such a pair looks like a false match and would raise the
+thresholds of the lowest rates. So a rule leaves such pairs out and lists them: the score of the two subjects' mean
+templates reaches the package's strictest operating point, and each is the other's most similar subject.
 
-The rule errs in two directions. Lookalikes who are two people may be left out: each stated rate may then be too low, by
-at most the share of pairs left out, so rates below that share are not supported. And of a person enrolled three times,
-one pair remains, so thresholds may be too high.
+The rule may err in two directions. It may leave out two people who look alike: each stated rate may then be too low, by
+at most the share of pairs left out, so rates below that share are not supported. And if a person is enrolled three
+times, it leaves out only one of the three pairs, so thresholds may be too high.
 
 `deciding` returns, for each false match rate, the threshold that decides: the gallery's own, or the package's.
 """
@@ -28,8 +28,8 @@ from app.package.thresholds import Thresholds, extended, raised
 from app.types import Sizes, Vectors
 
 LEAST_SUBJECTS = 30
-"""Minimum number of subjects: with fewer groups a bootstrap's intervals are too narrow (Cameron, Gelbach and
-Miller 2008, "Bootstrap-based improvements for inference with clustered errors": fewer than five to thirty)."""
+"""Minimum number of subjects: with few groups, a bootstrap's intervals are too narrow (Cameron, Gelbach and Miller
+2008, "Bootstrap-based improvements for inference with clustered errors", who call five to thirty groups few)."""
 MOST_FACES = 10_000
 """Maximum number of faces to compare: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
 MOST_OF_SUBJECT = 10
@@ -40,7 +40,7 @@ NAME = "gallery"
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Two subjects who may be one person: the rows of their two most similar faces, and the score of these."""
+    """Two subjects who may be one person: the rows of their most similar pair of faces, and that pair's score."""
 
     first: int
     second: int
@@ -49,7 +49,8 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class RateDifference:
-    """This population's FMR at a threshold of the package; None if it is too high to be measured exactly."""
+    """A threshold of the package, the FMR that the package states for it, and the FMR found in this population.
+    ``found`` is None if the rate is too high to be measured exactly."""
 
     fmr: float
     threshold: float
@@ -68,17 +69,19 @@ class Figures:
     suspicious: int = 0
     """Pairs of subjects who may be one person."""
     left_out: int = 0
-    """Pairs of faces left out with these subjects."""
+    """Pairs of faces that were left out, since they are of such subjects."""
     expected: float | None = None
-    """Expected number of such pairs by chance, at the package's rate; None without operating points."""
+    """Number of such pairs of subjects expected by chance, at the package's lowest rate; None without operating
+    points."""
     missed: float = 0.0
-    """The most by which each stated FMR is too low: if all left-out subjects are different people."""
+    """By how much each stated FMR is too low at most, which is the case if all pairs left out are of different
+    people."""
     differences: tuple[RateDifference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPopulation:
-    """The points that the pairs of one population support."""
+    """The operating points that the pairs of one population support."""
 
     figures: Figures
     calibration: Calibration | None = None
@@ -104,7 +107,8 @@ def sample_share(sizes: Sizes) -> float:
 
 
 def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> NDArray[np.int64]:
-    """Return which rows of a block to compare. ``subjects``: its faces' keys (N,); ``taken``: faces so far by key."""
+    """Return the rows of a block to compare. ``subjects``, (N,): the keys of its faces' subjects. ``taken``: the number
+    of faces per subject in this block and those before it, which this updates."""
     rows = []
     chosen = np.flatnonzero(sampled(subjects, share))
     for row, subject in zip(chosen.tolist(), subjects[chosen].tolist(), strict=True):
@@ -122,16 +126,16 @@ def measure_population(
     measured_on: str,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> MeasuredPopulation:
-    """Measure the operating points of (N, D) unit ``vectors`` of ``subjects`` (N,), their keys.
+    """Measure operating points. ``vectors``: (N, D), unit length; ``subjects``: (N,), the keys of their subjects.
 
-    ``progress`` is called between short steps with the rows compared in each.
+    ``progress`` is called after each short step with the number of rows that it has compared.
     """
     who = np.unique(subjects, return_inverse=True)[1].astype(np.int64)
     people = int(who.max(initial=-1)) + 1
     if people < LEAST_SUBJECTS:
         return MeasuredPopulation(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
-    # Without operating points, use a score that only photos of the same moment reach.
+    # Without operating points, use a score that only two photos of the same moment reach.
     above = points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
     suspicious = _suspicious(vectors, who, above, progress)
     keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
@@ -163,7 +167,8 @@ def measure_population(
 
 
 def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:
-    """Return pairs of people whose mean score is at least ``above`` and the highest of both, by their faces' rows."""
+    """Return the pairs of people who are each other's most similar person, with a score of their means of at least
+    ``above``; each person is given by the rows of their faces."""
     means = points.mean_vectors(vectors, who)
     nearest, highest = np.empty(len(means), np.int64), np.empty(len(means), np.float32)
     for start in range(0, len(means), BLOCK):
@@ -189,16 +194,16 @@ def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[
 
 
 FLOOR_FACTOR = 10**0.5
-"""A gallery's threshold is never laxer than the package's at the FMR times this factor, unless an admin allows it.
-Measured rates are half a decade apart. The two populations that SFace was measured on (CelebA and LFW) differ by a
-factor of 1.7 to 2.9 at the same threshold, so a larger difference is more likely an error in the gallery than another
-population."""
+"""A gallery's threshold at an FMR is never laxer than the package's threshold at this factor times the FMR, unless an
+admin allows it. The factor is half a decade, the distance of measured rates. The two populations that SFace was
+measured on (CelebA and LFW) differ by a factor of 1.7 to 2.9 at the same threshold, so a larger difference is more
+likely caused by an error in the gallery than by its population."""
 
 
 def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> float | None:
-    """Return the laxest threshold that a gallery may decide with at ``fmr``; None if the package has no points.
+    """Return the lowest threshold that a gallery may decide with at ``fmr``; None if the package has no points.
 
-    ``allow_laxer`` allows the package's most lenient point, below which no score is answered.
+    With ``allow_laxer`` this is the package's most lenient point, below which no score is answered.
     """
     if package.lowest is None or package.highest is None:
         return None
@@ -208,13 +213,13 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
 
 
 def deciding(package: Thresholds, calibration: Calibration, *, allow_laxer: bool) -> Thresholds:
-    """Return the thresholds that decide: those of the gallery's ``calibration`` where its pairs support the rate,
-    raised to the floor.
+    """Return the thresholds that decide. At the rates that the gallery's pairs support, they are those of its
+    ``calibration``, raised to the floor.
 
-    Below its lowest rate, the package's thresholds decide. Their rates are multiplied by the gallery's rate
-    over the package's rate, both at the gallery's last threshold, since populations differ by about the same factor at
-    all rates (docs/explanation/accuracy.md). If the gallery's threshold is above all of the package's, lower rates are
-    not supported.
+    Below the calibration's lowest rate, they are the package's thresholds, with corrected rates: multiplied by the
+    gallery's rate over the package's rate, both at the calibration's highest threshold, since populations differ by
+    about the same factor at all rates (docs/explanation/accuracy.md). If that threshold is above all of the package's,
+    lower rates are not supported.
     """
     floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in calibration.points]
     pairs = zip(calibration.points, floors, strict=True)

@@ -1,4 +1,4 @@
-"""A gallery's own operating points."""
+"""The REST operations on a gallery's own operating points."""
 
 from __future__ import annotations
 
@@ -80,12 +80,13 @@ class GalleryMeasured(Wire):
     )
     suspicious: int = Field(description="Pairs of subjects left out, since each may be one person.")
     suspicious_expected: float | None = Field(
-        description="How many pairs of subjects would be as alike by chance, at the package's strictest operating "
-        "point."
+        description="Number of pairs of subjects expected to be this similar by chance, at the package's "
+        "strictest operating point."
     )
-    left_out: int = Field(description="Pairs of faces left out with them.")
+    left_out: int = Field(description="Pairs of faces that were left out, since they are of such subjects.")
     missed: float = Field(
-        description="By how much each stated rate is too low at most: if all pairs left out were different people."
+        description="By how much each stated rate is too low at most, which is the case if all pairs left out are"
+        " of different people."
     )
     scores: schemas.Scores | None
 
@@ -119,7 +120,8 @@ def calibrate_gallery(calibrator: Calibrator, jobs: JobStore, grant: Grant, gall
 def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) -> GalleryCalibration:
     """Show a gallery's own operating points.
 
-    With intervals, the package's points, how far the gallery differs from these, and subjects who may be one person.
+    Answers the points with their intervals, the package's points, the false match rates found in the gallery at these,
+    and subjects who may be one person.
     """
     return _answer(jobs, calibrator.find(gallery))
 

@@ -21,9 +21,9 @@ from app.package.manifest import Calibration
 from app.package.thresholds import Thresholds
 
 STALE_SHARE = 0.2
-"""A gallery is measured again after changes of this share of the faces at the last measurement."""
+"""A gallery is measured again after this many changes, as a share of its faces at the last measurement."""
 LISTED = 100
-"""Maximum number of suspicious pairs to store, the most similar ones; others are only counted."""
+"""Maximum number of suspicious pairs to store: the most similar ones. All others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class SuspiciousPair:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A gallery, its package, the number of its last change and of its faces, the last job that measured it, and that
-    job's result."""
+    """A gallery's package, the number of its last change, how many faces it has, the last job that measured it, and the
+    last measurement."""
 
     gallery: str
     package: str
@@ -68,9 +68,9 @@ class Standing:
 
     @property
     def changed(self) -> float:
-        """Return the number of changes since the measurement, as a share of the faces at that time: the entries of the
-        change log, of which a deleted subject has one for all its faces, or the faces that are gone, if these are more.
-        """
+        """Return the number of changes since the measurement, as a share of the faces at that time. Changes are entries
+        of the change log, or faces by which the gallery has shrunk, if these are more: a deleted subject has only one
+        entry for all its faces."""
         if (then := self.measured) is None:
             return 0.0
         return max(self.last_change - then.changes, then.figures.faces - self.faces) / max(1, then.figures.faces)
@@ -103,7 +103,7 @@ class Calibrations:
         return known[gallery.key]
 
     def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
-        """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""
+        """Return the thresholds that decide in a gallery. ``package``: those of the model that compares its faces."""
         if gallery.calibration == "package":
             return package
         measured = self.find(gallery)
@@ -135,7 +135,7 @@ class Calibrations:
         ]
 
     def assign(self, connection: Connection, gallery: Gallery, job_id: str) -> None:
-        """Store the id of the job that measures the gallery. Raises UnderWay if another one does."""
+        """Store the id of the job that measures the gallery. Raises UnderWay if another job is doing so."""
         last = sa.select(GALLERY_CALIBRATIONS.c.job).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
         check_not_running(connection, connection.execute(last).scalar_one_or_none())
         insert = self._database.insert(GALLERY_CALIBRATIONS).values(gallery_key=gallery.key, job=job_id)
@@ -147,7 +147,8 @@ class Calibrations:
         measured: Measured,
         pairs: Sequence[tuple[int, int, float]],
     ) -> None:
-        """Replace the gallery's calibration; ``pairs`` are two faces' keys and their score."""
+        """Replace the gallery's calibration and its suspicious pairs. ``pairs``: the keys of two faces, and their
+        score."""
         values = {
             "package": measured.package,
             "document": _FIGURES.dump_json(measured.figures).decode(),

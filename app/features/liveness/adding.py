@@ -1,4 +1,4 @@
-"""Add an ONNX file as a liveness package, with the facts that its graph lacks."""
+"""Add an ONNX file as a liveness package; the user states the facts that its graph doesn't contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from app.package.manifest import LivenessContract, Manifest, RewriteClassifier, 
 
 
 def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) -> Added:
-    """Add a liveness model's file; ``stated`` are the facts of its input. A failure leaves nothing behind.
+    """Add a liveness model's file as a package. ``contract`` names its classes, ``stated`` says what its input is. If
+    this fails, nothing is left behind.
 
     Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
     `open_liveness`.
@@ -34,7 +35,7 @@ def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) ->
     )
 
     def check(draft: Package) -> Manifest:
-        open_liveness(draft, new.cache, "cpu")  # prepares it, and compares it with the file
+        open_liveness(draft, new.cache, "cpu")  # prepares the model, and compares the result with the file
         return manifest
 
     return Added(make(new.folder, new.file.read_bytes(), manifest, check), facts, form)

@@ -1,4 +1,4 @@
-"""Gates that turn liveness scores into verdicts, at an operating point named by its error rates."""
+"""Decide from liveness scores whether faces are live, at an operating point named by its error rates."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LivenessThresholds:
-    """Thresholds of liveness: ``live_from`` or more is live, below ``spoof_below`` a spoof, the rest uncertain."""
+    """Thresholds for liveness scores: from ``live_from`` on a face is live, below ``spoof_below`` it is a spoof,
+    between them it is uncertain."""
 
     live_from: float
     spoof_below: float
     smallest_face: float
-    """Longer side of the smallest face that was measured, in pixels."""
+    """Longer side, in pixels, of the smallest face that the thresholds were measured on."""
 
 
 def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessThresholds | None:
     """Return the thresholds for error rates of at most ``apcer`` and ``bpcer``; None if these were not measured.
 
-    A rate of 1 in N needs N photos of each kind of attack, or of live people.
+    To measure an APCER of 1 in N, N photos of each kind of attack are needed; for a BPCER, N photos of live people.
 
-    ``live_from`` is the lowest threshold that at most ``apcer`` of the attacks passed, ``spoof_below`` the highest that
-    at most ``bpcer`` of the live faces missed. If the second is the higher one, it decides alone, and both rates hold.
+    ``live_from`` is the lowest threshold that at most ``apcer`` of the attacks reached, ``spoof_below`` the highest
+    that at most ``bpcer`` of the live faces failed to reach. If ``spoof_below`` is the higher one, it is used for both,
+    and both rates hold.
     """
     if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
         return None
@@ -51,7 +53,7 @@ def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer:
 
 
 def judge(score: float, box: Box, point: LivenessThresholds | None) -> Liveness:
-    """Decide whether a face with this liveness score is live. Without a point nothing is decided."""
+    """Return the verdict on a face with this liveness score; without a point it is ``not_measured``."""
     if point is None:
         return Liveness(score, Verdict.NOT_MEASURED, DoubtReason.NO_OPERATING_POINTS)
     if score < point.spoof_below:
@@ -64,7 +66,7 @@ def judge(score: float, box: Box, point: LivenessThresholds | None) -> Liveness:
 
 
 def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> list[Package]:
-    """Return the named packages, or the only installed one.
+    """Return the named liveness packages; without names, the only installed one.
 
     Raises Unusable ``liveness_unavailable``, and ``package_unknown``, ``package_ambiguous`` for a name.
     """
@@ -81,7 +83,8 @@ def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> l
 
 
 def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
-    """Return the calibration that was measured with exactly these packages; any of them may hold it."""
+    """Return the calibration that was measured with exactly these packages, from whichever manifest contains it; None
+    if there is none."""
     digest = liveness_digest(package.manifest for package in packages)
     kept = (calibration for package in packages for calibration in package.manifest.liveness_calibrations)
     return next((calibration for calibration in kept if calibration.measured_with == digest), None)
@@ -90,7 +93,7 @@ def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
 class LivenessGates(Gates):
     """The gates of a service with liveness packages, opened when they are first needed. Safe to share between threads.
 
-    Operating points written while the server runs are used at once.
+    Operating points that are written to a manifest while the server runs are used at once.
     """
 
     def __init__(
@@ -101,10 +104,9 @@ class LivenessGates(Gates):
         apcer: float,
         bpcer: float,
     ) -> None:
-        """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are the packages whose scores are
-        averaged; without names it is the only installed one. ``apcer`` and ``bpcer`` are the error rates to decide at.
-        A name that can't be used is logged as a warning: its package may be added while the server runs.
-        """
+        """``find`` returns the installed packages by id; ``open_one`` opens a package. ``names``: the packages whose
+        scores are averaged, by default the only installed one. ``apcer``, ``bpcer``: the error rates to decide at. If a
+        name can't be used, a warning is logged: the package may still be added while the server runs."""
         super().__init__()
         self._find, self._open_one, self._names = find, open_one, names
         self._apcer, self._bpcer = apcer, bpcer
@@ -138,7 +140,7 @@ class LivenessGates(Gates):
         return Gate(judged, scorer.cuts, mode == "require")
 
     def _opened(self) -> Scorer:
-        """Return the packages' scorer; open them the first time.
+        """Return the scorer; the first call opens the packages.
 
         Raises Unusable ``liveness_unavailable`` (``details.reason``: none installed, several and none named, damaged …)
         and Overloaded ``shutting_down``.

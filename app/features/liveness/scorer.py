@@ -1,4 +1,4 @@
-"""Score whether a face is live or a picture, with one or several models.
+"""Compute a score of how likely a face is live rather than a picture, with one or several models.
 
 A score is the models' mean probability of being live. `app.features.liveness.gate` decides, at measured thresholds.
 """
@@ -25,13 +25,14 @@ from app.package.golden import check_crops
 from app.types import UNIT_TOLERANCE, Pixels
 
 QUEUE_LIMIT = 4096
-"""Maximum cuts that may wait: more than the faces of one photo; the number of requests is limited elsewhere."""
+"""Maximum number of cuts that may wait: enough for all faces of a photo. The number of requests is limited
+elsewhere."""
 
 
 class LivenessSession:
-    """A loaded liveness package, which turns cuts around faces into the probability that each is live.
+    """A loaded liveness package, which returns for each cut around a face the probability that the face is live.
 
-    Raises Unusable: package_contract_broken where the graph is not what its manifest says.
+    Raises Unusable ``package_contract_broken`` if the graph is not what its manifest says.
     """
 
     def __init__(self, package: Package, session: Session) -> None:
@@ -40,7 +41,7 @@ class LivenessSession:
             raise contract_broken(package.id, f"its task is {package.manifest.task}, not liveness")
         self.package, self.device = package, session.device
         self.cut = Cut(int(package.manifest.input.shape[1]), contract.cut)
-        """The cut around a face that the model takes."""
+        """The size and the surroundings of the cuts around faces that the model takes."""
         self._session, self._live = session, contract.classes.index(contract.live)
         answers = run_two(package.id, session, check_crops(self.cut.side)[-2:])
         sums, count = answers.sum(axis=-1), len(contract.classes)
@@ -48,12 +49,12 @@ class LivenessSession:
             raise contract_broken(package.id, f"it answers {answers.shape} with sums {sums}, not probabilities")
 
     def scores(self, cuts: Sequence[Pixels]) -> list[float]:
-        """Return the probability of being live, 0-1, of each (S, S, 3) uint8 RGB cut; at least one."""
+        """Return the probability, 0-1, that each face is live. ``cuts``: at least one, (S, S, 3) uint8 RGB."""
         return [float(row[self._live]) for row in self._session.run(np.stack(cuts))[0]]
 
 
 def open_liveness(package: Package, cache_dir: Path, device: Device = "auto") -> LivenessSession:
-    """Locate, prepare (the first time) and load a liveness package, and check its contract.
+    """Locate a liveness package, prepare it if it isn't yet, load it, and check its contract.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `LivenessSession`.
     """
@@ -80,8 +81,8 @@ class Scorer:
         ]
 
     def score(self, faces: Sequence[Sequence[Pixels]]) -> list[float]:
-        """Return the mean probability of being live, 0-1, of each face. Each face has one picture, (S, S, 3) uint8 RGB,
-        for each of ``cuts``.
+        """Return the probability, 0-1, that each face is live: the mean over the packages. Each face comes with one
+        picture, (S, S, 3) uint8 RGB, for each of ``cuts``.
 
         Raises Overloaded if a queue is full.
         """
@@ -91,11 +92,11 @@ class Scorer:
                 futures.append(batcher.submit_all([pictures[place] for pictures in faces]))
             by_package = [[future.result()[0] for future in pending] for pending in futures]
         finally:
-            for future in chain.from_iterable(futures):  # after an error the rest is not needed
+            for future in chain.from_iterable(futures):  # after an error, the other results are not needed
                 future.cancel()
         return [math.fsum(scores) / len(scores) for scores in zip(*by_package, strict=True)]
 
     def close(self) -> None:
-        """Finish waiting requests; later calls raise Overloaded."""
+        """Finish the waiting requests; later ones raise Overloaded."""
         for batcher in self.batchers:
             batcher.close()

@@ -1,4 +1,4 @@
-"""Re-embed a gallery as a job: its stored crops are embedded with another model package while it is in use."""
+"""Re-embed a gallery as a job: embed its stored crops with another model package while the gallery is in use."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from app.types import Pixels, utc_now
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
-"""The job's two tasks: add the target's templates, and in the end remove those of the other package."""
+"""The two kinds of job: add the target's templates, and remove those of the package that is no longer needed."""
 BATCH = 32
-"""Faces per transaction: a quarter of a second's work for a CPU, for which other writers may have to wait."""
+"""Faces per transaction: about a quarter of a second of work on a CPU, which other writers may have to wait for."""
 CLEAR_BATCH = 500
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Reembedder:
         accept_non_commercial: bool = False,
         who: str | None = None,
     ) -> Reembedding:
-        """Begin to re-embed the gallery, or continue a stopped re-embedding; the job switches at its end.
+        """Begin to re-embed the gallery, or continue a stopped re-embedding. The job ends with the switch.
 
         Raises what `Embedders.choose_for_gallery` and `Reembeddings.begin` raise.
         """
@@ -92,12 +92,12 @@ class Reembedder:
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
     def cancel(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
-        """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
+        """Cancel the re-embedding, and remove the target's templates. Raises Conflict ``reembedding_switched``."""
         gallery = self._store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def finish_due(self) -> None:
-        """Finish the re-embeddings whose time for a rollback is over, and restart stopped clearing jobs."""
+        """Finish the re-embeddings whose time for a rollback is over, and restart clearing jobs that have stopped."""
         now = utc_now()
         for move in self._reembeddings.all():
             try:

@@ -1,4 +1,4 @@
-"""Moving a gallery to another model package."""
+"""The REST operations that move a gallery to another model package."""
 
 from __future__ import annotations
 

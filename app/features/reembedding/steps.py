@@ -26,8 +26,9 @@ from app.gallery.store import STAMP_BITS, Store
 from app.types import Template, utc_now
 
 State: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
-"""``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the
-target is the gallery's package, and a rollback is possible. ``ending``: the other package's templates are removed."""
+"""``embedding``: faces get templates of the target. ``ready``: all faces have one; this is also the state after a
+rollback. ``switched``: the target is the gallery's package, and a rollback is possible. ``ending``: the other package's
+templates are being removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +119,15 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def assign(self, connection: Connection, gallery: Gallery, job_id: str, step: str) -> None:
-        """Store the id of the job that does this step of the re-embedding.
+        """Store the id of the job that works on this step of the re-embedding.
 
-        Raises UnderWay if another job does; NotFound ``reembedding_not_found``.
+        Raises UnderWay if another job works on it; NotFound ``reembedding_not_found``.
         """
         check_not_running(connection, _found(connection, gallery).job, step=step)
         _update(connection, gallery, job=job_id)
 
     def left(self, gallery: Gallery, target: str) -> int:
-        """Count the faces that have no template of the target."""
+        """Return the number of faces without a template of the target."""
         with self._database.read() as connection:
             return _count(connection, gallery, target)
 
@@ -155,7 +156,7 @@ class Reembeddings:
     ) -> None:
         """Add templates of the target to the faces that still exist; ``note`` writes in the same transaction.
 
-        Raises NotFound ``reembedding_not_found`` if it was cancelled meanwhile.
+        Raises NotFound ``reembedding_not_found`` if the re-embedding was cancelled meanwhile.
         """
         with self._step(gallery) as (connection, move):
             if move.state != "embedding":
@@ -195,7 +196,7 @@ class Reembeddings:
             return _update(connection, gallery, state="ready", missing=left)
 
     def switch(self, gallery: Gallery) -> Reembedding:
-        """Make the target the gallery's package, unless it is that already.
+        """Make the target the gallery's package, unless it is already.
 
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
@@ -238,10 +239,10 @@ class Reembeddings:
             return _update(connection, gallery, state="ending")
 
     def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
-        """Remove the other package's templates of the next faces, in the order of their keys.
+        """Remove the next faces' templates of the package that is not the gallery's, in the order of the faces' keys.
 
-        Return the faces' keys (none at the end, or if another job has cleared all) and the ids of faces without a
-        template of the gallery's own package, which the caller has to delete.
+        Return the faces' keys (empty at the end, or if another job has cleared everything), and the ids of the faces
+        without a template of the gallery's own package, which the caller must delete.
         """
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
@@ -263,7 +264,8 @@ class Reembeddings:
         return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
-        """Delete the record if everything is cleared, or another job has done so; return False if faces are left."""
+        """Delete the record of the re-embedding; return False if some faces still have to be cleared. Does nothing if
+        another job has deleted it."""
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
             move = _find(connection, gallery)
@@ -280,7 +282,7 @@ class Reembeddings:
 
     @contextmanager
     def _step(self, gallery: Gallery) -> Iterator[tuple[Connection, Reembedding]]:
-        """Begin a transaction that excludes enrollments. Raises NotFound ``reembedding_not_found``."""
+        """Begin a transaction during which nobody can be enrolled. Raises NotFound ``reembedding_not_found``."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             yield connection, _found(connection, gallery)
@@ -325,7 +327,8 @@ def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: 
 
 
 def _count(connection: Connection, gallery: Gallery, target: str, *, without_crop: bool = False) -> int:
-    """Count the faces without a template of the target, or only those that have no crop either."""
+    """Return the number of faces without a template of the target; with ``without_crop``, only of those without a crop
+    too."""
     faces = join_templates(FACES, target)
     query = sa.select(sa.func.count()).select_from(faces)
     query = query.where((FACES.c.gallery_key == gallery.key) & template_column(target).is_(None))
