@@ -1,7 +1,7 @@
-"""Judge a challenge: one frame for each step that a person follows in front of a camera. It needs no liveness model.
+"""Judge a challenge: one frame for each step that a person follows in front of a camera. No liveness model is needed.
 
-It stops most photos that are held up to the camera, and steps in the wrong order. It does not stop a film of the right
-steps, replayed or generated, nor photos of all the poses (docs/how-to/liveness.md).
+This rejects most photos that are held up to the camera, and steps in the wrong order. It does not reject a film of the
+right steps, replayed or generated, or photos of all the poses (docs/how-to/liveness.md).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from app.types import Pixels
 FIRST: Step = "ahead"
 MOVES: tuple[Step, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0
-"""Maximum yaw, in degrees, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
+"""Maximum yaw, in degrees, of a head that looks ahead: yaw's standard deviation among 1,000 people of LFW View 1."""
 TURN_LEAST = 18.0
-"""Minimum difference of yaw, in degrees, between the first frame and a turned head. It is more than a print can fake:
-the landmarks of the 661 of the 1,000 who look ahead, on a life-size print, change their yaw by at most 7 degrees if it
-is flat and tilted by up to 60 degrees at 20 cm, and by 12 if it is bent to a radius of 10 cm and tilted by 45 at 30
-cm."""
+"""Minimum difference of yaw, in degrees, between the first frame and a turned head. It is more than a print can fake.
+661 of the 1,000 people look ahead. On life-size prints of their landmarks, yaw changes by at most 7 degrees if the
+print is flat, 20 cm away and tilted by up to 60 degrees, and by at most 12 degrees if it is bent to a radius of 10 cm,
+30 cm away and tilted by 45 degrees."""
 NEARER_LEAST = 1.25
-"""Minimum growth of a face that comes nearer: from 60 cm to 48 cm before the camera. Chosen, not measured."""
+"""Minimum factor by which a face grows when it comes nearer, as from 60 cm to 48 cm before the camera. Chosen, not
+measured."""
 TILT_MOST = 30.0
 """Maximum roll, in degrees, of an upright head."""
 REASONS = {
@@ -44,11 +45,11 @@ REASONS = {
     "not_nearer": "the face is not much larger than in the first frame",
     "other_person": "this is not surely the person of the first frame",
 }
-"""The reasons why a step failed, in words."""
+"""The reasons why a step fails, in words for people."""
 
 
 def draw_steps() -> tuple[Step, ...]:
-    """Return the steps of a new challenge: the first, then the others in a random order."""
+    """Return the steps of a new challenge: FIRST, then MOVES in a random order."""
     return FIRST, *secrets.SystemRandom().sample(MOVES, len(MOVES))
 
 
@@ -75,7 +76,7 @@ class ChallengeJudge:
         self._fmr = fmr
 
     def check(self, gallery: Gallery, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
-        """Check that each frame shows its step, and all of them the same person, by the gallery's package.
+        """Check that each frame shows its step, and that all frames show the same person, by the gallery's package.
 
         Raises InvalidInput: ``challenge_failed`` with the first step that failed and why, and the errors of
         `Pipeline.detect`; Overloaded.
@@ -93,7 +94,8 @@ class ChallengeJudge:
                 raise _failed(place, steps[place], "other_person")
 
     def _only_face(self, frame: bytes, place: int, step: Step) -> FrameFace:
-        """Return the only prominent face of the frame, which must be upright."""
+        """Return the frame's prominent face. Raises InvalidInput ``challenge_failed`` if there is none, several, or a
+        tilted one."""
         try:
             photo = self._reader.detect(frame)
         except InvalidInput as error:

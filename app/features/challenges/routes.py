@@ -1,4 +1,5 @@
-"""Challenges: steps that a person follows in front of a camera, before an operation on the first frame."""
+"""The REST operations on challenges: steps that a person follows in front of a camera before an operation on the first
+frame."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ TOKEN = "AQx1c3...Zg=="  # noqa: S105 (an example, cut short)
 
 class ChallengeCreate(Params):
     example: ClassVar[Example] = {"operation": "verify", "subject": "collins"}
-    operation: ChallengedOperation = Field(description="What is done with the first frame once the challenge is met.")
+    operation: ChallengedOperation = Field(description="What is done with the first frame if the challenge succeeds.")
     subject: Id | None = Field(default=None, description="Whom to verify or enroll; none for `identify`.")
 
     @model_validator(mode="after")
@@ -62,7 +63,7 @@ class ChallengeCreate(Params):
 
 
 class Challenge(Wire):
-    challenge: str = Field(description="The token to answer with: once, with the same key, in the same gallery.")
+    challenge: str = Field(description="The token to answer with, once, with the same key and in the same gallery.")
     steps: Steps
     expires_at: datetime
 
@@ -90,9 +91,10 @@ def create_challenge(
 ) -> Challenge:
     """Ask a person to follow steps.
 
-    The server picks their order. Show them one after the other, take a frame of each, and send all frames with `answer`
-    within two minutes. This stops a photo held up to the camera. It does not stop a film of the right steps, replayed
-    or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+    The server picks the order of the steps. Show them one after the other, take a frame of each, and send all frames
+    with `answer` within two minutes. This rejects most photos that are held up to the camera. It does not reject a film
+    of the right steps, replayed or generated, or photos of all the poses. To enroll, the key also needs the scope
+    `enroll`.
     """
     subject = None if asked.subject is None else clean_id(asked.subject, "subject")
     bound = Bound(grant.key_id, gallery.id, asked.operation, subject)
@@ -119,11 +121,11 @@ def answer_challenge(
     gallery: Gallery,
     sent: Sent[ChallengeParams],
 ) -> ChallengeAnswer:
-    """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+    """Answer a challenge with a frame for each step; then verify, identify or enroll the first frame.
 
-    Each frame must show its step, and all of them the same person; `challenge_failed` names the first that fails. The
-    operation decides at the server's error rates, and judges liveness as the gallery asks. No frame is kept. The
-    challenge is used up even if it fails.
+    Each frame must show its step, and all frames the same person; `challenge_failed` names the first step that fails.
+    The operation decides at the server's error rates, and judges liveness if the gallery requires it. No frame is kept.
+    A challenge can't be answered again, even if it failed.
     """
     frames, token = sent.images, sent.params.challenge
     bound, steps = challenges.read(token, grant.key_id, gallery.id)
@@ -137,7 +139,7 @@ def answer_challenge(
     except Overloaded:
         challenges.release(token)
         raise
-    # If the gallery changed meanwhile, repeat only this: the challenge is used up, so the client can't repeat it.
+    # If the gallery changed meanwhile, repeat only this: the client can't, since the challenge is used up.
     return again_if_overtaken(lambda: _carry_out(operations, store.gallery(gallery.id), grant, bound, frames[0]))
 
 

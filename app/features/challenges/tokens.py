@@ -1,4 +1,4 @@
-"""Tokens of challenges: sealed, bound to a request, and used once among all servers."""
+"""Tokens of challenges: encrypted, valid for one kind of request, and used only once among all servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from app.features.one_time import SeenSignatures
 from app.types import SKEW_S, utc_text
 
 CHALLENGE_VALID_S = 120.0
-"""Seconds that a challenge is valid; used ones are remembered for longer (`one_time.KEPT_S`)."""
+"""Seconds for which a challenge is valid; used ones are remembered for longer (`one_time.KEPT_S`)."""
 PURPOSE = b"challenge"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Binds a challenge to the key's id, the gallery, an operation, and the subject's id if the operation has one."""
+    """What a challenge may be used for: the ids of the key and the gallery, the operation, and its subject's id if it
+    has one."""
 
     key: str
     gallery: str
@@ -34,7 +35,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A new challenge: its token, and what the token seals."""
+    """A new challenge: its token, and what the token contains encrypted."""
 
     token: str
     steps: tuple[Step, ...]
@@ -58,7 +59,8 @@ class Challenges:
         return Challenge(base64.urlsafe_b64encode(sealed).decode(), steps, utc_text(now + CHALLENGE_VALID_S))
 
     def read(self, token: str, key: str, gallery: str) -> tuple[Bound, tuple[Step, ...]]:
-        """Return what a challenge of this key and gallery is for, and its steps.
+        """Return what a challenge may be used for, and its steps. Checks that it is for this key and gallery, and still
+        valid.
 
         Raises InvalidInput ``wrong_challenge``.
         """
@@ -74,17 +76,18 @@ class Challenges:
         return bound, tuple(steps)
 
     def spend(self, token: str) -> None:
-        """Use up a challenge. Of simultaneous calls one succeeds, the others raise InvalidInput ``wrong_challenge``."""
+        """Use up a challenge. If several calls do so, one succeeds and the others raise InvalidInput
+        ``wrong_challenge``."""
         if not self._seen.use(hashlib.sha256(_bytes(token)).hexdigest(), PURPOSE.decode(), repeat_s=0):
             raise _wrong_challenge("used", "was answered before")
 
     def release(self, token: str) -> None:
-        """Let a spent challenge be answered again: the server could not judge its frames."""
+        """Make a used challenge valid again, since the server could not judge its frames."""
         self._seen.release(hashlib.sha256(_bytes(token)).hexdigest())
 
 
 def _bytes(token: str) -> bytes:
-    # Reject other characters, which would let several texts decode to the same bytes.
+    # Other characters are rejected, since with them several texts would decode to the same bytes.
     return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
 
 

@@ -1,2 +1,1 @@
-"""Corrections: that a photo does not show a person. `app.gallery.corrections` keeps them, `app.recognition` decides by
-them."""
+"""Corrections: records that a photo does not show a person (see `app.gallery.corrections`)."""

@@ -19,10 +19,13 @@ def add_correction(
     gallery: options.Gallery,
     subject: options.Subject,
     photo: Annotated[Path, typer.Argument(help="The photo of somebody else who was taken for that person.")],
-    face: Annotated[int | None, typer.Option(min=0, help="The face in the photo, as detect lists them.")] = None,
-    confirm: Annotated[bool, typer.Option("--confirm", help="Even if it matches that person beyond doubt.")] = False,
+    face: Annotated[int | None, typer.Option(min=0, help="The face's place in `detect`'s list, from 0.")] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Record it even if the photo matches the person beyond doubt.")
+    ] = False,
 ) -> None:
-    """Say that a photo does not show the person: those who look like it are no longer taken for that person."""
+    """Record that a photo does not show the person. People who look like the photo are no longer taken for that
+    person."""
     photos.collect([photo])
     made = session.client().add_correction(gallery, subject, photo, face=face, confirm=confirm)
     session.say(made, f"{made.id}: not {subject}, until {made.expires_at:%Y-%m-%d}")
@@ -45,6 +48,6 @@ def delete_correction(
     subject: options.Subject,
     correction: Annotated[str, typer.Argument(help="The correction's id, as `likeness corrections list` shows it.")],
 ) -> None:
-    """Delete a correction: it no longer counts when people are identified."""
+    """Delete a correction, so that it no longer counts when people are identified."""
     session.client().delete_correction(gallery, subject, correction)
     session.say_done(correction, "deleted")

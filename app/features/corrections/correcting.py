@@ -13,10 +13,10 @@ from app.types import utc_now
 
 
 class Correcting:
-    """Makes corrections from photos. Safe to share between threads."""
+    """Records corrections from photos. Safe to share between threads."""
 
     def __init__(self, core: Components, days: float) -> None:
-        """``days``: after how many days corrections expire, unless the call says otherwise."""
+        """``days``: the days after which corrections expire, unless `correct` gets ``expires_at``."""
         self._core = core
         self._days = days
 
@@ -30,10 +30,10 @@ class Correcting:
         *,
         confirm: bool = False,
     ) -> Correction:
-        """Record that a face of the photo, by default the most prominent one, is not the subject.
+        """Record that a face in the photo, by default the most prominent one, is not the subject's.
 
-        Without `confirm`, a face that matches the subject at the strictest operating point is refused.
-        Raises NoFace, Unalignable, what `choose_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
+        Without `confirm`, a face that matches the subject at the strictest operating point is rejected. Raises NoFace,
+        Unalignable, what `choose_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
         (``correction_unlikely``).
         """
         operations = self._core.operations

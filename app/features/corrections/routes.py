@@ -1,4 +1,4 @@
-"""Corrections: photos that were wrongly taken for a subject."""
+"""The REST operations on corrections: photos that were wrongly taken for a subject."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class CorrectionParams(Params):
     face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo"))
     expires_at: Time | None = Field(
         default=None,
-        description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
+        description="When it expires; by default after `LIKENESS_CORRECTION_DAYS`.",
         examples=["2096-01-31T12:00:00Z"],
     )
     confirm: bool = Field(default=False, description="Record it even if the photo matches the subject beyond doubt.")
 
 
 class Correction(Wire):
-    """A probe that is not the subject."""
+    """A probe that does not show the subject."""
 
     id: str
     subject: str
@@ -52,14 +52,17 @@ class Correction(Wire):
 
 
 class CorrectionList(Wire):
-    corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")
+    corrections: list[Correction] = Field(
+        description="All corrections of the subject, oldest first. A subject has at most 32: one more"
+        " replaces the oldest."
+    )
 
 
 @router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
 def list_corrections(store: Store, gallery: Gallery, subject: SubjectId) -> CorrectionList:
     """List a subject's corrections.
 
-    Lists those that have not expired, oldest first.
+    Lists the corrections that have not expired, oldest first.
     """
     listed = corrected.corrections_of(store, gallery, subject)
     return CorrectionList.of(corrections=listed)
@@ -83,10 +86,11 @@ def add_correction(
 ) -> Correction:
     """Say that a photo does not show the subject.
 
-    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps crops. From
-    then on a probe that is more like it than like the subject's own faces is not `known` as the subject, nor a match;
-    `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
-    expires. Unless `confirm` is given, the photo is compared with the subject first, which needs `recognize` too.
+    Send the photo of a wrong answer again. The template of its face is kept, and its crop if the gallery keeps crops.
+    From then on, a probe that is more similar to this face than to the subject's own faces is neither `known` as the
+    subject nor a match; `explain` lists the subjects that corrections ruled out. A correction expires; it is erased
+    with its subject, and dropped when the subject is merged into another. Unless `confirm` is given, the photo is first
+    compared with the subject, for which the key also needs the scope `recognize`.
     """
     params = sent.params
     if not params.confirm:

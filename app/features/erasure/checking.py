@@ -1,4 +1,4 @@
-"""Check receipts of erasures without a server."""
+"""Check receipts of erasures, without a server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from app.features.erasure.erasing import PURPOSE, subject_digest
 
 
 def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
-    """Check the receipt's signature; return whether it was made with `public_key`.
+    """Check the receipt's signature; return whether it is known to be the server's.
 
-    Without `public_key`, return False: the receipt is unaltered since it was signed with the key that it names.
-    Raises Unusable ``signature_wrong``.
+    With `public_key`, the receipt must be signed with that key, and the result is True. Without it, the result is
+    False: the receipt was not altered since it was signed, but the key is the one that the receipt itself names. Raises
+    Unusable ``signature_wrong``.
     """
     named = signatures.check_signed(receipt, PURPOSE)
     if public_key is not None and not hmac.compare_digest(named, public_key):

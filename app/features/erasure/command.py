@@ -80,7 +80,7 @@ def show_receipt(
 def verify(
     file: Annotated[Path, typer.Argument(help="The receipt, a JSON file.")],
     server_key: KeyFile = None,
-    subject: Annotated[str | None, typer.Option(help="Check that it is about this person, too.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Also check that it is about this person.")] = None,
 ) -> None:
     """Check the signature of a receipt. No server is needed. Exit code 1: the receipt is not in order."""
     from app.features.erasure.checking import check_receipt, is_about  # noqa: PLC0415 - slow to import

@@ -60,12 +60,13 @@ TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, CORRECTIONS, A
 FORMAT = 1
 PENDING, DONE = "pending", "done"
 SCRUB_S = 10.0
-"""Seconds to wait for SQLite's readers, which keep old pages in the write-ahead log."""
+"""Seconds to wait for SQLite's readers, which prevent the write-ahead log from being emptied."""
 PENDING_S = 60.0
-"""Seconds after which a pending receipt's server counts as dead."""
+"""Seconds after which the server of a pending receipt counts as dead."""
 SALT_BYTES = 16
 MOST_RESTARTS, RESTARTS = 10, "restarts"
-"""How often an export starts over because somebody was erased meanwhile, and where its checkpoint counts that."""
+"""How often an export may start over because somebody was erased meanwhile, and the name under which its checkpoint
+counts this."""
 OUTDATED = (
     f"People of the gallery were erased, or expired, during each of {MOST_RESTARTS + 1} attempts to export it. Try "
     "again when fewer people expire."
@@ -84,10 +85,10 @@ NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again
 
 EXPIRED_AT_ONCE = 100
 Least: TypeAlias = Callable[[str], float | None]
-"""Returns the score from which on two faces may show one person, for templates of the package given by id; None without
-operating points."""
+"""Returns the score from which on two faces may show one person, for templates of the package with this id; None
+without operating points."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
-"""Returns a context for the erasure of a subject, given gallery id and subject id, which writes the audit log."""
+"""Returns a context in which a subject, given by gallery id and subject id, is erased; it writes the audit log."""
 
 
 class Erasures:
@@ -102,9 +103,9 @@ class Erasures:
         recorded: Recorded = lambda *_: nullcontext(),
         reached: Sequence[Reached] = (),
     ) -> None:
-        """``least``: the score from which on another subject's correction may show the erased one (`drop_like`).
-        ``recorded`` wraps each erasure of an expired subject. ``reached``: what else an erasure deletes; it is read at
-        each erasure, so features may add to it."""
+        """``least``: the score from which on another subject's correction may show the erased subject (`drop_like`).
+        ``recorded`` wraps each erasure of an expired subject. ``reached``: what an erasure deletes besides; it is read
+        at each erasure, so features may add to it later."""
         self._galleries, self._store = galleries, galleries.store
         self._database: Database = galleries.store.database
         self._least = least
@@ -117,7 +118,7 @@ class Erasures:
     ) -> Document:
         """Erase the subject and return the receipt.
 
-        With `rewrite`, PostgreSQL's tables are rewritten, which locks them meanwhile; SQLite doesn't need that.
+        With `rewrite`, PostgreSQL's tables are rewritten, and are locked while that lasts; SQLite doesn't need it.
 
         Raises NotFound ``gallery_not_found``, ``subject_not_found``.
         """
@@ -128,7 +129,7 @@ class Erasures:
     ) -> str:
         """Delete the subject and return the id of a pending receipt, which `complete` completes.
 
-        With the reason ``expired``, a subject that hasn't expired isn't found. Raises what `erase` raises.
+        With the reason ``expired``, a subject that has not expired counts as missing. Raises what `erase` raises.
         """
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(self._store.gallery(gallery_id)) as change:
@@ -152,7 +153,7 @@ class Erasures:
         return receipt_id
 
     def complete(self, receipt_ids: Sequence[str]) -> list[Document]:
-        """Clear what the disk may hold of these erasures, sign their receipts and return them."""
+        """Clear what the disk may still contain of the erased subjects, then sign the receipts and return them."""
         query = sa.select(RECEIPTS).where(RECEIPTS.c.id.in_(receipt_ids)).order_by(RECEIPTS.c.key)
         rows = self._database.rows(query)
         pending = [row for row in rows if row.state == PENDING]
@@ -164,7 +165,7 @@ class Erasures:
         return [done[receipt_id] for receipt_id in receipt_ids]
 
     def receipt(self, receipt_id: str) -> Document:
-        """Return a complete receipt. Raises NotFound ``receipt_not_found``, also while the erasure is incomplete."""
+        """Return a complete receipt. Raises NotFound ``receipt_not_found``, also while the receipt is pending."""
         with self._database.read() as connection:
             query = sa.select(RECEIPTS).where((RECEIPTS.c.id == receipt_id) & (RECEIPTS.c.state == DONE))
             row = connection.execute(query).one_or_none()
@@ -173,7 +174,7 @@ class Erasures:
         return _document(row)
 
     def receipts(self, cursor: str | None = None, limit: int = 100) -> Page[Document]:
-        """List receipts in the order of the erasures. Raises InvalidInput ``invalid_cursor``."""
+        """Return a page of complete receipts, in the order of the erasures. Raises InvalidInput ``invalid_cursor``."""
         query = sa.select(RECEIPTS).where(RECEIPTS.c.state == DONE)
         return read_page(
             self._database, query, RECEIPTS.c.key, _document, listing="receipts", cursor=cursor, limit=limit
@@ -188,7 +189,7 @@ class Erasures:
                 with (
                     suppress(NotFound),
                     self._recorded(gallery, subject),
-                ):  # another server erased it first, or its expiry was changed
+                ):  # NotFound: another server has erased it already, or its expiry was changed
                     pending.append(self.delete(gallery, subject, reason="expired"))
             self.complete(pending)
             erased += len(pending)
@@ -198,13 +199,13 @@ class Erasures:
         return erased
 
     def _expired(self) -> list[tuple[str, str]]:
-        """Return the gallery id and subject id of each expired subject, earliest expiry first."""
+        """Return gallery id and subject id of expired subjects, at most EXPIRED_AT_ONCE, earliest expiry first."""
         query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
         query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(EXPIRED_AT_ONCE)
         return [(gallery, subject) for gallery, subject in self._database.rows(query)]
 
     def complete_pending(self) -> int:
-        """Complete the receipts that dead servers left pending; return how many."""
+        """Complete the receipts that dead servers left pending; return their number."""
         old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < utc_now(-timedelta(seconds=PENDING_S)))
         ids = self._database.column(sa.select(RECEIPTS.c.id).where(old))
         self.complete(ids)
@@ -221,8 +222,8 @@ class Erasures:
             return _document(connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == row.id)).one())
 
     def _scrub_index(self, gallery_id: str) -> bool:
-        """Remove copies of the index on disk that may hold erased faces. Return False if they belong to another server,
-        which removes them within a second or two."""
+        """Remove copies of the index on disk that may contain erased faces. Return False if they belong to another
+        server, which will remove them itself."""
         try:
             with self._galleries.indexes.inspecting(self._store.gallery(gallery_id).index_specs) as index:
                 return index.scrub()
@@ -230,7 +231,7 @@ class Erasures:
             return True
 
     def _clear(self, gallery_ids: Iterable[str], *, rewrite: bool) -> Document:
-        """Clear everything on disk that may hold deleted data; return the receipt's fields about it."""
+        """Clear everything on disk that may still contain deleted data; return the receipt's fields about this."""
         scrubbed = [self._scrub_index(gallery_id) for gallery_id in gallery_ids]
         index = all(scrubbed)
         not_reached = list(NOT_REACHED)
@@ -253,7 +254,7 @@ class Erasures:
             "cleared": {
                 "tables": tables,
                 "write_ahead_log": log,
-                "index_copies": "removed" if index else "removed within a minute by who keeps them",
+                "index_copies": "removed" if index else "removed within a minute by the server that keeps them",
             },
             "complete": clean and index,
             "not_reached": not_reached,
@@ -261,10 +262,9 @@ class Erasures:
 
 
 def _start_exports_over(connection: Connection, jobs: sa.ColumnElement[bool]) -> None:
-    """Take the running exports among these jobs from their process, since their files may mention an erased subject.
+    """Make the running exports among these jobs start over, since their files may mention an erased subject.
 
-    They start over, and fail if that has happened MOST_RESTARTS times, so that they end where people expire all the
-    time.
+    An export that has started over MOST_RESTARTS times fails, so that it ends even if people expire all the time.
     """
     exporting = jobs & (JOBS.c.kind == EXPORT) & (JOBS.c.state == "running")
     for key, saved in connection.execute(sa.select(JOBS.c.key, JOBS.c.saved).where(exporting)).all():
@@ -279,10 +279,10 @@ def _start_exports_over(connection: Connection, jobs: sa.ColumnElement[bool]) ->
 
 
 def drop_like(change: Change, subject_id: str, least: Least) -> int:
-    """Drop other subjects' corrections that may show this subject; return how many. Raises NotFound.
+    """Delete other subjects' corrections that may show this subject; return their number. Raises NotFound.
 
-    A probe may show the subject if its score with the subject's faces is at least `least` of its package, or higher
-    than its score with the faces of the subject that it was taken for.
+    A correction's probe may show this subject if its best score with the subject's faces is at least `least` for the
+    probe's package, or higher than its best score with the faces of the subject that it was taken for.
     """
     if not change.gallery.corrected:
         return 0
@@ -309,7 +309,7 @@ def drop_like(change: Change, subject_id: str, least: Least) -> int:
 
 
 def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:
-    """Return the SHA-256, hexadecimal, of the JSON list of the three."""
+    """Return the SHA-256, hexadecimal, of the compact JSON list of the three texts."""
     text = json.dumps([salt, gallery_id, subject_id], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -322,7 +322,8 @@ def _document(row: Row[Any]) -> Document:
 def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> tuple[str, dict[str, int]]:
     """Delete the subject with everything that may mention it; return its id, and counts of what was deleted.
 
-    With `expired_by`, a subject that expires later isn't found. Raises what `delete_subject` raises.
+    With `expired_by`, a subject that doesn't expire until then counts as missing. Raises NotFound
+    ``subject_not_found``.
     """
     gallery, connection = change.gallery, change.connection
     subject = find_subject(connection, gallery, subject_id, expired=True)
@@ -334,7 +335,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
         for table in (CROPS, SECOND_TEMPLATES)
     )
     connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-    # Stored answers, jobs' files (unreadable without their keys) and jobs' reports may mention anybody.
+    # Stored answers, jobs' files (which can't be read without their keys) and jobs' reports may mention the subject.
     connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
     jobs = JOBS.c.gallery_key == gallery.key
     _start_exports_over(connection, jobs)

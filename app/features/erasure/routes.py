@@ -1,4 +1,4 @@
-"""Erases a subject for good on request, with a signed receipt; lists the receipts of all erasures."""
+"""The REST operations that erase a subject for good with a signed receipt, and list receipts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class ErasedCounts(Wire):
     faces: int = Field(ge=0)
     templates: int = Field(ge=0)
     crops: int = Field(ge=0)
-    corrections: int = Field(default=0, ge=0, description="Corrections of other subjects that matched the faces.")
+    corrections: int = Field(
+        default=0, ge=0, description="Other subjects' corrections that may have shown the subject."
+    )
     sightings: int = Field(
         default=0, ge=0, description="Sightings of the subject, and of unknown people who resembled it."
     )
@@ -79,15 +81,15 @@ class Receipt(Wire):
     gallery: str
     subject: ErasedSubject
     reason: ErasureReason
-    erased_at: str = Field(description="From then on no answer contains the subject.")
+    erased_at: str = Field(description="When it was deleted: from then on, no answer contains the subject.")
     erased: ErasedCounts
     cleared: Cleared
     complete: bool = Field(
-        description="Whether all of `cleared` was done at `completed_at`; if not, the server completes it later. Says "
-        "nothing of `not_reached`."
+        description="Whether everything in `cleared` was done at `completed_at`; if not, it is done later. It "
+        "does not cover `not_reached`."
     )
     completed_at: str
-    not_reached: list[str] = Field(description="What this server can't clear, other servers' copies among it.")
+    not_reached: list[str] = Field(description="What this server can't clear, including other servers' copies.")
     signature: Signature
 
 
@@ -102,8 +104,8 @@ def erase_subject(
 ) -> JSONResponse:
     """Erase a subject for good.
 
-    Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a signed
-    receipt of what was erased and of what the server can't reach.
+    Deletes the subject with everything about it, clears what the disk may still contain of it, and answers with a
+    signed receipt that says what was erased and what the server can't reach.
     """
     return JSONResponse(erasures.erase(gallery, subject, rewrite=query.rewrite))
 

@@ -33,7 +33,7 @@ def review(
     gallery: options.Gallery,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
 ) -> None:
-    """Start a job that looks for what is probably wrong in a gallery. With --wait, exit code 1: there are findings."""
+    """Start a job that looks for what is probably wrong in a gallery. Exit code 1, with --wait: there are findings."""
     client = session.client()
     job = client.start_review(gallery)
     if wait:
@@ -49,9 +49,9 @@ def findings(
     session: CliSession,
     gallery: options.Gallery,
     kind: Annotated[FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
-    dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
+    dismissed: Annotated[bool, typer.Option("--dismissed", help="Only findings that were marked as right.")] = False,
 ) -> None:
-    """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
+    """List what the last review found, with the commands that correct it. Exit code 1: there are findings."""
     raise typer.Exit(_say_review(session, gallery, kind=kind, dismissed=dismissed))
 
 
@@ -60,7 +60,7 @@ def dismiss(
     session: CliSession,
     gallery: options.Gallery,
     finding: Annotated[str, typer.Argument(help="The finding's id.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="List the finding again.")] = False,
 ) -> None:
     """Mark a finding as right: later reviews don't list it again unless the evidence is other faces."""
     client = session.client()
@@ -111,7 +111,7 @@ def _say_findings(last: answers.Review, findings: list[answers.Finding]) -> None
 
 
 def _remedies(gallery: str, finding: answers.Finding) -> list[str]:
-    """Return the commands that mend a finding, the likeliest first, and the one that dismisses it."""
+    """Return the commands that correct a finding, the likeliest first, and then the command that dismisses it."""
     lines = []
     for action in finding.actions:
         face, to = action.face_id or "", action.to or ""

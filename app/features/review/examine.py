@@ -16,17 +16,17 @@ from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
 LEAST_GROUP = 2
-"""Minimum good faces of a group that counts as another person, since a single face may just be odd. Only good faces
-count, since a person's profiles resemble each other, but not the front view."""
+"""Minimum number of good faces in a group that counts as another person, since a single face may just be unusual. Poor
+faces don't count, since a person's profiles resemble each other but not the person's front view."""
 MOST_FACES = 256
 """Maximum faces of a subject to compare with another subject's: those of the highest quality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """For each of N faces, the best face of each of the K nearest other subjects, best first.
+    """For each of N faces, the most similar face of each of the K most similar other subjects, most similar first.
 
-    Arrays are (N, K), padded with -inf and -1.
+    Arrays are (N, K). Missing scores are -inf, missing keys -1.
     """
 
     scores: Cosines
@@ -47,7 +47,7 @@ def nearest_of(rows: Sequence[Sequence[Match]], width: int) -> Nearest:
 class Examiner:
     """Examines subjects at one gallery's operating points.
 
-    ``fmr_of`` returns the rate at which strangers reach a score; ``read`` returns the faces of subjects, by key.
+    ``fmr_of`` returns the FMR of a score as threshold; ``read`` returns the faces of subjects, by the subjects' keys.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Examiner:
     def examine(
         self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]
     ) -> tuple[list[Draft], ErrorCounts]:
-        """Examine a subject by its faces, ``block``, and the other subjects that resemble each face most, ``nearest``.
+        """Return the findings about a subject, and its row of counts for `app.features.review.separation`.
 
-        `wrong`: the recorded wrong probes of all these subjects, by the subject's key. Return the findings about the
-        subject, and its row for `app.features.review.separation`.
+        ``block``: the subject's faces. ``nearest``: the other subjects that resemble each face most. ``wrong``: the
+        recorded wrong probes of all these subjects, (M, D), by the subject's key.
         """
         uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
         within = rules.compare_within(block.vectors, np.ones(len(block.faces), bool))
@@ -110,7 +110,8 @@ class Examiner:
         return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(within.best))
 
     def _find_misplaced(self, nearest: Nearest, within: Within) -> Mask:
-        """Return which faces are misplaced. A face that resembles a misplaced one may itself be in the right place."""
+        """Return which faces, (N,) bool, are misplaced. If the other face is itself misplaced, this one may be in the
+        right place, so it is left out."""
         misplaced = rules.find_misplaced(within, nearest.scores[:, 0], self._points)
         if misplaced.any():
             others = self._read(np.unique(nearest.subjects[misplaced, 0]).tolist())
@@ -120,13 +121,14 @@ class Examiner:
         return misplaced
 
     def _is_at_home(self, block: FaceBlock, face: int) -> bool:
-        """Return whether the face matches another face of its subject, or is its only one."""
+        """Return whether the face matches another face of its subject, or is the subject's only face."""
         row = block.faces == face
         scores = block.vectors[~row] @ block.vectors[row].T
         return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
 
     def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask, wrong: Mapping[int, Vectors]) -> dict[int, Draft]:
-        """Return findings that another subject may be the same person, by its key; only `kept` faces count."""
+        """Return the findings that another subject may be the same person, by that subject's key. Only `kept` faces are
+        compared."""
         close = nearest.scores[kept] >= self._points.identify.threshold
         candidates = np.unique(nearest.subjects[kept][close]).tolist()
         if not candidates:
@@ -200,7 +202,8 @@ class Examiner:
 
 
 def _once(block: FaceBlock, within: Within, outliers: Mask) -> list[int]:
-    """Return the outliers' rows; of two that are each other's nearest, only the row of lower quality."""
+    """Return the outliers' rows; of two outliers that are each other's most similar face, only the one of lower
+    quality."""
     rows = np.flatnonzero(outliers)
     mutual = outliers[within.at[rows]] & (within.at[within.at[rows]] == rows)
     rank = np.lexsort((block.faces, block.qualities)).argsort()

@@ -1,4 +1,4 @@
-"""Review a gallery as a job: take a few subjects at a time, and search for each of their faces in the whole gallery."""
+"""Review a gallery as a job: search the whole gallery for each face of its subjects, some subjects at a time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from app.types import Sizes, Vector, Vectors, utc_now
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000
 FACES_AT_ONCE = 2_000
-"""Faces between checkpoints, unless a single subject has more: a few seconds of work in a large gallery."""
+"""Maximum faces between checkpoints, unless a single subject has more: a few seconds of work in a large gallery."""
 PROBES_AT_ONCE = 256
 """Number of faces searched for in one pass."""
 OTHERS = 3
-"""Number of other subjects that each face is compared with, since a person may be enrolled more than twice."""
+"""Number of other subjects that each face is compared with: more than one, since a person may be enrolled more than
+twice."""
 
 
 class Reviewer:
@@ -49,7 +50,7 @@ class Reviewer:
         *,
         defaults: DefaultRates,
     ) -> None:
-        """``thresholds`` returns a gallery's operating points; ``defaults`` names the points that decide."""
+        """``thresholds`` returns a gallery's operating points; ``defaults`` names those at which the review decides."""
         self.reviews = reviews
         self._galleries, self._store = galleries, galleries.store
         self._jobs = jobs
@@ -57,7 +58,7 @@ class Reviewer:
         self._defaults = defaults
 
     def begin(self, gallery_id: str, *, who: str | None = None) -> Job:
-        """Start a review, unless one is under way; return its job.
+        """Start a review unless one is running; return the review's job.
 
         Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
         """
@@ -80,7 +81,7 @@ class Reviewer:
         points = self._points(thresholds, _sizes(terms))
         examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
         separation = Separation(running.saved.get("separation"))
-        # The job's own count may be ahead of the checkpoint, or behind it if its lease was renewed only after that.
+        # The job's stored progress is written when its lease is renewed, so it may differ from the checkpoint's.
         running.progress(running.saved.get("faces", 0), self._store.counts(gallery).faces)
         after = running.saved.get("after", 0)
         while subjects := self.reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
@@ -116,7 +117,8 @@ class Reviewer:
         self.reviews.publish(gallery, running.job.id, summary, note)
 
     def _points(self, thresholds: Thresholds, sizes: Sizes) -> Points:
-        """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
+        """Return the points at which the review decides, for a gallery with these sizes. Raises
+        OperatingPointUnavailable."""
         return Points(
             verify_point(thresholds, None, self._defaults.fmr),
             identify_point(thresholds, None, None, self._defaults, sizes),
@@ -127,7 +129,7 @@ class Reviewer:
     def _examine(
         self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
     ) -> list[tuple[list[Draft], ErrorCounts]]:
-        """Examine these subjects, by key; stop if the job is cancelled."""
+        """Examine the subjects with these keys; return nothing if the job is cancelled."""
         blocks = list(self._read(gallery, subjects).values())
         if not blocks:
             return []
@@ -144,8 +146,8 @@ class Reviewer:
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 
     def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
-        """Return each probe's best matches that score `least` or more: enough to include its own subject and OTHERS
-        that are reviewed, since unnamed faces may rank higher."""
+        """Return each probe's best matches: all that score `least` or more, or so many that its own subject and OTHERS
+        reviewed ones are among them. Unnamed subjects, which are not reviewed, may rank higher than these."""
 
         def search(places: Sequence[int], wanted: int) -> list[list[Match] | None]:
             rows = index.search(probes[places], wanted)
@@ -159,7 +161,7 @@ class Reviewer:
         return widened(search, len(probes), OTHERS + 1)
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
-        """Return the faces of the subjects, by the subject's key; subjects without faces are left out."""
+        """Return the faces of each subject, by the subject's key; subjects without faces are left out."""
         block = self._store.change_reader.faces_of(gallery.index_spec, subjects)
         if block is None:
             return {}
@@ -171,8 +173,7 @@ class Reviewer:
     def _nearest(
         self, blocks: Sequence[FaceBlock], searched: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
     ) -> Iterator[Nearest]:
-        """Yield for each block the matches of its faces with other reviewed subjects, except those that a correction
-        rules out."""
+        """Yield each block's matches with other reviewed subjects, without those that a correction rules out."""
         there = self.reviews.reviewed({match.subject for row in searched for match in row})
         rows = iter(searched)
         for block in blocks:
@@ -185,7 +186,8 @@ class Reviewer:
 
 
 def _sizes(terms: Mapping[str, Any]) -> Sizes:
-    """Return the subjects' sizes; a job of an older version has only the number of subjects."""
+    """Return the sizes of the gallery's subjects as the job stored them. A job of an older version stored only their
+    number."""
     return dict(terms["sizes"]) if "sizes" in terms else {1: terms["subjects"]}
 
 

@@ -1,4 +1,4 @@
-"""The results of a review's job, as frozen values."""
+"""The results of a review, as frozen records."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Evidence:
     """The numbers behind a finding; scores are cosines, None if they don't apply."""
 
     score: float | None = None
-    """The score of the two faces; for a misplaced or poor face with the other subject's, for a corrected one with the
-    probe."""
+    """The score of the finding's two faces; for a misplaced or poor face, with the other subject's face; for a
+    corrected face, with the wrong probe."""
     own_score: float | None = None
     """The face's best score with its subject's other faces."""
     matching: float | None = None
-    """For two subjects: the share of a subject's faces that match the other's, the smaller of the two shares."""
+    """For two subjects: the smaller of the two shares of a subject's faces that match the other subject."""
     threshold: float | None = None
     """The operating point that decided."""
     fmr: float | None = None
-    """The rate at which two strangers score `score` or more; None outside the measured range."""
+    """The rate at which faces of two different people reach `score`; None outside the measured range."""
     group: tuple[str, ...] | None = None
-    """For two people in one subject: the ids of the faces of one of them, including ``other``."""
+    """For two people in one subject: the ids of the faces of the second person, including the finding's other face."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A finding before it is stored; faces are given by their keys. `strength` is how far its score exceeds the rule's
-    threshold."""
+    """A finding before it is stored. Faces are given by their keys; `strength` says by how much the rule's threshold is
+    exceeded."""
 
     kind: FindingKind
     strength: float
@@ -40,13 +40,13 @@ class Draft:
     other_face: int | None
     evidence: Evidence
     group: tuple[int, ...] = ()
-    """The keys of the faces of `Evidence.group`, which has the ids once the finding is stored."""
+    """The keys of the faces whose ids are in `Evidence.group` once the finding is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewSummary:
-    """The extent of a finished review, and how well the gallery tells people apart; rates are None if there are too
-    few subjects."""
+    """What a finished review compared, and how well the gallery tells people apart. Rates are None if there are too few
+    subjects."""
 
     package: str
     subjects: int
@@ -55,18 +55,19 @@ class ReviewSummary:
     verify: VerifyPoint
     """The operating point at which FNMR was counted."""
     identify: IdentifyPoint
-    """The operating point at which FPIR was counted; its ``fpir`` is the rate that the package states."""
+    """The operating point at which FPIR was counted; its ``fpir`` is the rate that the calibration states."""
     fnmr: MeasuredRate | None
     fpir: MeasuredRate | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewState:
-    """A gallery's reviews: the job of the last one, and the summary of the one whose findings are shown."""
+    """A gallery's reviews: the job of the last one, and the job and summary of the published one, whose findings are
+    shown."""
 
     job: str
     published: str | None
     summary: ReviewSummary | None
     counts: Mapping[FindingKind, int]
-    """The findings to look at, by kind."""
+    """The number of findings that were not dismissed, by kind."""
     dismissed: int

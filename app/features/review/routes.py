@@ -1,4 +1,4 @@
-"""Find what is probably wrong in a gallery."""
+"""The REST operations that find what is probably wrong in a gallery."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def get_review(
 
 @router.operation("POST", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
 def dismiss_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> None:
-    """Call a finding right.
+    """Mark a finding as right.
 
-    The finding leaves the list, and later reviews don't list it again unless the evidence is other faces.
+    The finding leaves the list, and later reviews don't list it again unless they find the same with other faces.
     """
     reviewer.reviews.dismiss(gallery, finding)
 

@@ -1,7 +1,7 @@
-"""The rules of a review, which find problems from scores between a gallery's faces. Pure functions over arrays.
+"""The rules of a review, which find problems by the scores between a gallery's faces: pure functions over arrays.
 
-Every score is compared with the gallery's own operating points, so the rules hold for any model package. Their
-constants were chosen on one half of LFW's people and reported on the other (docs/how-to/keep-a-gallery-right.md).
+Scores are compared with the gallery's operating points, so the rules work with any model package. The constants were
+chosen on one half of LFW's people and measured on the other (docs/how-to/keep-a-gallery-right.md).
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.types import UNKNOWN_QUALITY, Vectors
 
 ROWS_AT_ONCE = 1_024
-"""Number of a subject's faces compared at once with all of its faces."""
+"""Number of a subject's faces that are compared at once with all its faces."""
 MATCHING_SHARE = 0.5
-"""Two subjects may be one person if more than this share of either's faces matches a face of the other."""
+"""Two subjects may be one person if more than this share of each one's faces match a face of the other."""
 GOOD = QualityLevel.MEDIUM.minimum
-"""Quality that a face should have, enrollment's default. If a poorer face matches no other, that is not a finding."""
+"""Minimum quality of a good face: enrollment's default. A poorer face that matches no other is not a finding."""
 STRANGERS_FMR = 1e-2
-"""A score below the threshold at this FMR means that a face doesn't look like its subject's other faces."""
+"""FMR whose threshold a face's score with one of its subject's other faces must reach to look like them."""
 Cosines = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The thresholds of a gallery, for verifying a subject and for identifying among all of them."""
+    """A gallery's thresholds."""
 
     verify: VerifyPoint
     identify: IdentifyPoint
     strangers: Callable[[int], float]
-    """Returns the threshold at STRANGERS_FMR, or at the nearest measured rate, by a subject's number of faces."""
+    """Returns the threshold at STRANGERS_FMR, or at the nearest measured rate, for a subject with this number of
+    faces."""
     linked: float
     """The threshold at `LINKED_FMR`, or at the nearest measured rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Each face's best scores with the subject's other faces, (N,) each; -inf if there are too few."""
+    """The best and second-best score of each of a subject's N faces with its other faces, (N,) each; -inf if there are
+    too few."""
 
     best: Cosines
     second: Cosines
     at: NDArray[np.int64]
-    """The row of the face with the best score; -1 if there is none."""
+    """The row of the other face with the best score; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,13 @@ class Alike:
     row: int
     other_row: int
     typical: float
-    """The mean over both subjects' faces of the best score with the other subject."""
+    """Each face's best score with the other subject: the mean of the two subjects' means."""
     matching: float
 
 
 def compare_within(vectors: Vectors, among: Mask) -> Within:
-    """Compare each face of a subject, (N, D) unit float32, with the subject's other faces that are in `among`."""
+    """Compare each face of a subject with its other faces that are in `among`, (N,) bool. `vectors`: (N, D) unit
+    float32."""
     count = len(vectors)
     best, second = np.full(count, -np.inf), np.full(count, -np.inf)
     at = np.full(count, -1, np.int64)
@@ -89,31 +92,32 @@ def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Cosines:
 
 
 def find_corrected(within: Within, wrong: Cosines, points: Points) -> Mask:
-    """Return which faces match a recorded wrong probe of their subject better than its other faces.
+    """Return which faces, (N,) bool, match a recorded wrong probe of their subject, and better than its other faces.
 
-    `wrong` is (N,), from `nearest_wrong`; the result is (N,) bool.
+    `wrong`, (N,), is the result of `nearest_wrong`.
     """
     return np.asarray((wrong >= points.verify.threshold) & (wrong > within.best))
 
 
 def find_misplaced(within: Within, other: Cosines, points: Points) -> Mask:
-    """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
-    subject. A subject's only face is never misplaced: more likely the two subjects are one person."""
+    """Return which faces, (N,) bool, look like another subject and not like their own. `other`, (N,), is each face's
+    best score with another subject. A subject's only face is never misplaced: more likely, the two subjects are one
+    person."""
     compared = np.isfinite(within.best)
     return np.asarray(compared & (other >= points.identify.uncertain) & (within.best < points.verify.threshold))
 
 
 def find_outliers(within: Within, qualities: NDArray[np.float32], strangers: float) -> Mask:
-    """Return which faces, (N,) bool, are good enough to match but look like none of their subject's other faces;
-    `qualities` is (N,), 0-100; `strangers` is `Points.strangers` for this number of faces. A face of unknown quality
-    is never an outlier: it may be turned away."""
+    """Return which faces, (N,) bool, are good but look like none of their subject's other faces. `qualities` is (N,),
+    0-100; `strangers` is the threshold that `Points.strangers` returns. A face of unknown quality is never an outlier,
+    since it may be turned away."""
     good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
     return np.asarray(np.isfinite(within.best) & (within.best < strangers) & good)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
-    """Group a subject's faces, (N, D) unit float32, by single linkage: two faces of different groups score below
-    `points.linked`. Return the rows of each group, the largest first."""
+    """Return the rows of each group of a subject's faces, (N, D) unit float32, the largest first. Groups are made by
+    single linkage: two faces of different groups always score below `points.linked`."""
     group = np.full(len(vectors), -1, np.int64)
     for first in range(len(vectors)):
         if group[first] >= 0:
@@ -130,8 +134,9 @@ def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
 
 
 def find_harmful(within: Within, other: Cosines, qualities: NDArray[np.float32], points: Points) -> Mask:
-    """Return which poor faces, (N,) bool, could be confused with another subject while none of their subject's other
-    faces needs them to be recognised. `other` is (N,) the best score with another subject, `qualities` (N,) 0-100."""
+    """Return which poor faces, (N,) bool, could be confused with another subject and are not needed: no other face of
+    their subject matches this one alone. `other`, (N,), is the best score with another subject; `qualities`, (N,), is
+    0-100."""
     needed = np.zeros(len(other), bool)
     threshold = points.verify.threshold
     needed[within.at[(within.best >= threshold) & (within.second < threshold)]] = True
@@ -146,8 +151,9 @@ def compare_subjects(
     not_first: Vectors | None = None,
     not_second: Vectors | None = None,
 ) -> Alike:
-    """Compare all faces of two subjects, (N, D) and (M, D) unit float32. A face that resembles a wrong probe of the
-    other subject (`not_first`, `not_second`) more than that subject matches nothing."""
+    """Compare all faces of two subjects, (N, D) and (M, D) unit float32. `not_first` and `not_second` are the subjects'
+    recorded wrong probes: a face that resembles a wrong probe of the other subject more than it resembles that subject
+    matches none of its faces."""
     scores = (first @ second.T).astype(np.float64)  # (N, M)
     of_first = nearest_wrong(first, not_second) > scores.max(axis=1)
     of_second = nearest_wrong(second, not_first) > scores.max(axis=0)

@@ -1,4 +1,4 @@
-"""Reviews of a gallery."""
+"""Requests and answers about reviews of galleries."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from app.choices import FindingKind
 KINDS = (
     "`same_person`: two subjects that may be one person. `two_people`: a subject whose faces fall into groups that "
     "look like different people. `misplaced_face`: a face that looks like another subject and "
-    "not like its own. `corrected_face`: a face that looks like a probe that was recorded as not its subject. "
+    "not like its own. `corrected_face`: a face that looks like a probe recorded as not showing its subject. "
     "`outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that could be confused "
-    "with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose faces are poor."
+    "with another subject, and that its own subject doesn't need. `no_good_face`: a subject that has only poor faces."
 )
 OTHER_FACE_ID = "0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e"
 
 
 class ReviewParams(PageParams):
     kind: FindingKind | None = Field(default=None, description=f"Only findings of this kind. {KINDS}")
-    dismissed: bool = Field(default=False, description="Only findings that were called right, instead of the others.")
+    dismissed: bool = Field(
+        default=False, description="Only findings that were marked as right, instead of the others."
+    )
 
 
 class FindingFace(Wire):
@@ -44,15 +46,16 @@ class FindingEvidence(Wire):
     )
     own_score: float | None = Field(description="The face's best score with its own subject's other faces.")
     matching: float | None = Field(
-        description="`same_person`: the share of a subject's faces that match the other's, the smaller of the two "
-        "shares."
+        description="`same_person`: the smaller of the two shares of a subject's faces that match the other subject."
     )
     threshold: float | None = Field(description="The operating point that decided.")
-    fmr: float | None = Field(description="How often two strangers score this much; null outside the measured range.")
+    fmr: float | None = Field(
+        description="How often faces of two different people reach this score; null outside the measured range."
+    )
 
 
 class FindingAction(Wire):
-    """A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject `to`,
+    """A way to correct a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject `to`,
     move its face to `to`, delete the face, or enroll a better photo of the subject."""
 
     do: Literal["merge", "part", "move", "delete", "enroll"]
@@ -76,15 +79,15 @@ class Finding(Wire):
     }
     id: str
     kind: FindingKind = Field(description=KINDS)
-    strength: float = Field(description="By how much the rule is exceeded, in scores: the higher, the surer.")
+    strength: float = Field(description="By how much the score exceeds the rule's threshold: the higher, the surer.")
     face: FindingFace
     other: FindingFace | None = Field(
-        description="What it was compared with: the other subject's most similar face; of an `outlier`, its own "
-        "subject's; null for `corrected_face` and `no_good_face`."
+        description="The face it was compared with: the other subject's most similar face; for an `outlier`, its "
+        "own subject's most similar face; null for `corrected_face` and `no_good_face`."
     )
     evidence: FindingEvidence
     actions: list[FindingAction] = Field(description="What can be done, the likeliest first.")
-    dismissed: bool = Field(description="Whether it was called right.")
+    dismissed: bool = Field(description="Whether it was marked as right.")
 
 
 class ErrorRate(Wire):
@@ -93,25 +96,25 @@ class ErrorRate(Wire):
     value: float
     low: float
     high: float
-    faces: int = Field(description="On how many faces it was measured.")
+    faces: int = Field(description="How many faces it was measured on.")
     subjects: int
 
 
 class ReviewSummary(Wire):
-    """The extent of the last finished review, and how well the gallery tells its people apart."""
+    """What the last finished review compared, and how well the gallery tells its people apart."""
 
     model: str = Field(description="The model package whose templates were compared.")
     subjects: int
     faces: int
     finished_at: datetime
-    counts: dict[FindingKind, int] = Field(description="The findings to look at.")
-    dismissed: int = Field(description="Findings that were called right.")
+    counts: dict[FindingKind, int] = Field(description="The number of findings that were not dismissed, by kind.")
+    dismissed: int = Field(description="The number of findings that were marked as right.")
     fmr: float = Field(description="The operating point at which FNMR was counted.")
     verify_threshold: float
     fnmr: ErrorRate | None = Field(
-        description="The share of faces that their subject's other faces miss; null: too few subjects to say."
+        description="The share of faces that don't match their subject's other faces; null: too few subjects to say."
     )
-    fpir_expected: float = Field(description="What the package's measurement promises at the identify threshold.")
+    fpir_expected: float = Field(description="The rate that the calibration states for the identify threshold.")
     identify_threshold: float
     fpir: ErrorRate | None = Field(
         description="The share of faces that another subject would be taken for if their own were not enrolled; null: "

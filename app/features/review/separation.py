@@ -1,9 +1,10 @@
-"""Estimate from a gallery's faces how well it tells its people apart, with intervals resampled by subject.
+"""Estimate how well a gallery tells its people apart, from its own faces, with intervals by resampling subjects.
 
-Every face is a probe twice: against the other faces of its subject (a miss adds to the FNMR), and as a stranger's face,
-with its subject left out (a match with anybody adds to the FPIR). Counts are added up a few subjects at a time, and
-only ROUNDS resampled sums are kept: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating non-parametric bootstrap
-samples using Poisson frequencies"), in which each subject counts a Poisson(1) number of times.
+Every face is a probe twice: compared with the other faces of its subject (a miss adds to the FNMR), and as a stranger's
+face, with its subject left out (a match with any other subject adds to the FPIR). Counts are added up some subjects at
+a time. For the intervals, only ROUNDS resampled sums are kept, by a Poisson bootstrap (Hanley and MacGibbon 2006,
+"Creating non-parametric bootstrap samples using Poisson frequencies"): in each sum, each subject counts a Poisson(1)
+number of times.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from app.models.calibration.intervals import percentile_interval, wilson
 
 ROUNDS = 400
-"""Number of resampled sums: the 95 % interval is then from the tenth lowest to the tenth highest."""
+"""Number of resampled sums. With 400, the 95 % interval reaches from the tenth lowest to the tenth highest."""
 LEAST_SUBJECTS = 30
 """Minimum subjects: with fewer, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
 COLUMNS = 4
@@ -37,7 +38,11 @@ class MeasuredRate:
 
 
 def count(misses: NDArray[np.bool_], false_positives: NDArray[np.bool_], *, mated: NDArray[np.bool_]) -> ErrorCounts:
-    """Return the row of counts of one subject's faces, (N,) each; `mated` faces have another face of their subject."""
+    """Return one subject's counts, (COLUMNS,): mated faces, misses among them, all faces, false positives.
+
+    The arguments say of each face, (N,) bool, whether it was missed, was a false positive, and has other faces of its
+    subject to be compared with (`mated`).
+    """
     return np.array([mated.sum(), (misses & mated).sum(), len(false_positives), false_positives.sum()], np.int64)
 
 
@@ -48,7 +53,7 @@ class Separation:
         """Continue from the counts in `saved`, which `save` returned, if given."""
         self._sums = np.zeros(COLUMNS, np.int64)
         self._resampled = np.zeros((ROUNDS, COLUMNS), np.int64)
-        self._subjects = np.zeros(2, np.int64)  # the numbers of subjects with mated faces, and of subjects with faces
+        self._subjects = np.zeros(2, np.int64)  # numbers of subjects: those with mated faces, and those with faces
         if saved:
             self._sums = np.array(saved["sums"], np.int64)
             self._resampled = np.array(saved["resampled"], np.int64)
@@ -62,7 +67,7 @@ class Separation:
         }
 
     def add(self, counts: ErrorCounts, seed: int) -> None:
-        """Add the (S, COLUMNS) counts of some subjects. Each call needs another `seed`."""
+        """Add the counts of S subjects, (S, COLUMNS). Each call needs a different `seed`."""
         weights = np.random.default_rng(seed).poisson(1, (ROUNDS, len(counts)))
         self._resampled += weights @ counts
         self._sums += counts.sum(axis=0)
@@ -74,7 +79,8 @@ class Separation:
 
     @property
     def fnmr(self) -> MeasuredRate | None:
-        """Return the share of faces that the other faces of their subject miss; None if there are too few subjects."""
+        """Return the share of faces that don't match the other faces of their subject; None if there are too few
+        subjects."""
         return self._rate(0, 1, int(self._subjects[0]))
 
     @property
@@ -88,6 +94,6 @@ class Separation:
         value = float(self._sums[errors] / self._sums[trials])
         drawn = self._resampled[self._resampled[:, trials] > 0]
         interval = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
-        if value in {0.0, 1.0}:  # all rounds agree, so they can't say how far other subjects would differ
+        if value in {0.0, 1.0}:  # all resampled sums agree, so they say nothing about other subjects
             interval = wilson(round(value * subjects), subjects)
         return MeasuredRate(value, interval.low, interval.high, int(self._sums[trials]), subjects)

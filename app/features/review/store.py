@@ -29,7 +29,7 @@ from app.types import utc_now
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(ReviewSummary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
-"""Number of characters that the id suggested for a new subject takes from the old subject's id."""
+"""Maximum characters of the old subject's id that the id suggested for a new subject begins with."""
 
 
 class Reviews:
@@ -44,7 +44,7 @@ class Reviews:
     def begin(self, connection: Connection, gallery: Gallery, job: str) -> None:
         """Note that this job now reviews the gallery; delete the findings of unfinished reviews.
 
-        Raises UnderWay if another job does.
+        Raises UnderWay if another job is reviewing it.
         """
         mine = REVIEWS.c.gallery_key == gallery.key
         insert = self._database.insert(REVIEWS).values(gallery_key=gallery.key, job=job)
@@ -105,13 +105,14 @@ class Reviews:
                 forget(connection, gallery, dismissal)
             connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
 
-    # The methods below are for the job.
+    # The methods below are called by the job.
 
     def subjects(self, gallery: Gallery, after: int, limit: int, faces: int) -> list[tuple[int, int]]:
-        """Return the keys of the next subjects, in order, and how many faces of each are reviewed.
+        """Return the next subjects: each one's key, in order, and the number of its faces to review.
 
-        At most `limit` subjects with at most that many `faces` together, but at least one subject. Unnamed and expired
-        subjects have no faces to review."""
+        They are at most `limit` subjects with at most `faces` faces together, but at least one subject. Unnamed and
+        expired subjects have no faces to review.
+        """
         count = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, count.scalar_subquery().label("faces"))
         query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
@@ -121,19 +122,20 @@ class Reviews:
         return sizes[: max(1, sum(end <= faces for end in ends))]
 
     def reviewed(self, subjects: Collection[int]) -> set[int]:
-        """Return which of the subjects exist and are reviewed; see `subjects`."""
+        """Return those of the subjects, by key, that exist and are reviewed: neither unnamed nor expired."""
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at)
         with self._database.read() as connection:
             rows = select_in(connection, query, SUBJECTS.c.key, subjects)
             return {row.key for row in rows if _is_reviewed(row.id, row.expires_at)}
 
     def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> None:
-        """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
+        """Store findings, except those about faces that were deleted meanwhile; `note` writes in the same
+        transaction."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
             query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
-            # The lock keeps them from being deleted until the transaction ends.
+            # The lock prevents the faces from being deleted before the transaction ends.
             held = query.order_by(FACES.c.key).with_for_update(read=True, key_share=True)
             ids = {row.key: row.face_id for row in select_in(connection, held, FACES.c.key, keys)}
             values = [
@@ -160,9 +162,9 @@ class Reviews:
     def publish(
         self, gallery: Gallery, review: str, summary: ReviewSummary, note: Callable[[Connection, int], None]
     ) -> None:
-        """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
+        """Publish this review's findings, strongest first, and delete those of earlier reviews.
 
-        `note` takes the number of findings, and writes in the same transaction.
+        `note` is called with the number of findings, and writes in the same transaction.
         """
         from_review = _of(gallery) & (FINDINGS.c.review == review)
         order = sa.func.row_number().over(order_by=(FINDINGS.c.strength.desc(), FINDINGS.c.key))
@@ -249,7 +251,7 @@ def _face(row: Row[Any], prefix: str) -> FindingFace:
 
 
 def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Sequence[str]) -> list[FindingAction]:
-    """Return the possible actions, the likeliest first."""
+    """Return the actions that may correct a finding, the likeliest first."""
     delete = FindingAction(do="delete", subject=face.subject, face_id=face.face_id, to=None)
     if kind == "no_good_face":
         return [FindingAction(do="enroll", subject=face.subject, face_id=None, to=None)]
