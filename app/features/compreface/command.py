@@ -1,8 +1,9 @@
 """`likeness import-compreface`: enroll the photos of a CompreFace database.
 
-It reads what `pg_dump` writes by default, plain SQL with COPY blocks, also gzipped, of CompreFace 0.6 and later
-(tables `model`, `subject`, `embedding` and `img` of its migrations up to 0.2.7). A dump is read twice, line by line,
-because the photos come between the tables that say whose they are. Only ids, names and one photo are in memory.
+It reads what `pg_dump` writes by default: plain SQL with COPY blocks, also gzipped, of CompreFace 0.6 and later (the
+tables `model`, `subject`, `embedding` and `img` of its migrations up to 0.2.7). A dump is read twice, line by line,
+because the photos come before some of the rows that say whose they are. Only ids, names and the photos being sent are
+in memory.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def import_compreface(
     ] = None,
     jobs: options.Jobs = 2,
 ) -> None:
-    """Enroll the photos of a CompreFace database. Its embeddings can't be used: other models made them."""
+    """Enroll the photos of a CompreFace database. Its embeddings can't be used, since other models made them."""
     dumped = open_dump(dump, service)
     done = _enrolled_before(report)
     counts: Counter[str] = Counter()
@@ -95,7 +96,7 @@ def import_compreface(
 def _enrolled(
     client: Client, gallery: str, wanted: Iterator[StoredPhoto], quality: str | None, jobs: int
 ) -> Iterator[tuple[StoredPhoto, str]]:
-    """Yield each photo with `enrolled` or an error code; ``jobs`` photos are in memory at a time."""
+    """Send the photos, ``jobs`` at a time; yield each with its outcome: `enrolled` or an error code."""
 
     def send(photo: StoredPhoto) -> str:
         if photo.content is None:
@@ -124,7 +125,7 @@ def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
 
 
 MAX_LINE = 256 * 1024 * 1024
-"""Maximum bytes of a row. CompreFace accepts photos of 5 MB, which are 10 MB as hexadecimal digits."""
+"""Maximum bytes of a row. CompreFace accepts photos of 5 MB, which take 10 MB as hexadecimal digits."""
 TABLES = ("model", "subject", "embedding", "img")
 _COPY = re.compile(rb'COPY (?:"?public"?\.)?"?(\w+)"? \(([^)]*)\) FROM stdin;\r?\n')
 _END = (b"\\.\n", b"\\.\r\n", b"\\.")
@@ -137,7 +138,7 @@ _LETTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 @dataclass(frozen=True, slots=True)
 class StoredPhoto:
-    """A photo and its subject; ``content`` is None where the row is damaged."""
+    """A photo and its subject's name; ``content`` is None if the row is damaged."""
 
     image_id: str
     subject: str
@@ -146,16 +147,17 @@ class StoredPhoto:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The content of a dump for one service; its photos are read by `read`."""
+    """What a dump contains about one service, except the photos, which `read` yields."""
 
     path: Path
     service: str
     subjects: Mapping[str, str]
-    """Names by id."""
+    """Subjects' names by id."""
     owners: Mapping[str, tuple[str, ...]]
-    """Subject ids by photo id: one per photo, unless the database was edited by hand."""
+    """The ids of the subjects of each photo, by the photo's id; several only if the database was edited by hand."""
     without_photo: Mapping[str, int]
-    """Number of examples without a stored photo, by name of the subject; 0 for a subject without examples."""
+    """Number of examples without a stored photo, by the subject's name. Only subjects that have some are included, and
+    those without any example, with 0."""
 
     @property
     def photos(self) -> int:
@@ -170,7 +172,7 @@ class Dump:
 
 
 def open_dump(path: Path, service: str | None = None) -> Dump:
-    """Read everything but the photos. ``service`` names a service of CompreFace, and is required if there are several.
+    """Read a dump except its photos. ``service`` names a service of CompreFace, and is required if there are several.
 
     Raises InvalidInput: ``invalid_dump``, ``service_due`` (``details.services`` names them), ``file_not_found``.
     """
@@ -201,14 +203,15 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
         has_any.add(subject)
         if image is None:
             without[subject] += 1
-        elif subject not in owners.get(image, ()):  # only once, if several models embedded the photo
+        elif subject not in owners.get(image, ()):  # a photo embedded by several models counts once
             owners[image] = (*owners.get(image, ()), subject)
     unseen = {name: without[key] for key, name in subjects.items() if without[key] or key not in has_any}
     return Dump(path, names.get(chosen, ""), subjects, owners, unseen)
 
 
 def _choose(path: Path, services: Mapping[str | None, str], wanted: str | None) -> str | None:
-    """Return the API key of the wanted service, or of the only one."""
+    """Return the API key of the wanted service, or of the only service. Raises InvalidInput ``invalid_dump``,
+    ``service_due``."""
     if not services:
         raise InvalidInput(f"{path}: it contains no subjects", code="invalid_dump")
     fitting = [key for key, name in services.items() if wanted in {None, name}]
@@ -239,7 +242,8 @@ def _bytea(text: str | None) -> bytes | None:
 def _rows(
     path: Path, tables: Sequence[str], seen: set[str] | None = None
 ) -> Iterator[tuple[str, Mapping[str, str | None]]]:
-    """Yield the rows of these tables, each with its table's name; add every table of the dump to ``seen``."""
+    """Yield the rows of these tables, each after its table's name; add the name of every table in the dump to
+    ``seen``."""
     with _opened(path) as file:
         lines = _lines(path, file)
         for line in lines:

@@ -1,4 +1,4 @@
-"""Recognize, verify and detect from photos or embeddings; answer in CompreFace's form."""
+"""CompreFace's operations that recognize, verify and detect, from photos or embeddings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
 STRANGER = {"subject": "unknown", "similarity": 0.0}
-"""The answer if the nearest subject's score is below the floor, which hides its name and its similarity."""
+"""The answer if the most similar subject's score is below the floor, so that its name and similarity must not be
+answered."""
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -72,7 +73,7 @@ def detect(components: Components, sent: Photos[FaceParams]) -> Json:
     "POST", f"{PREFIX}verification/verify", scope=Scope.RECOGNIZE, body=SourceAndTargetRequest, images=SOURCE_AND_TARGET
 )
 def verify(components: Components, sent: Photos[FaceParams]) -> Json:
-    """Compare the one face of a photo with each face of another."""
+    """Compare the only face of a photo with each face of another photo."""
     operations, params = components.operations, sent.params
     source, model = operations.embed(sent.images[0])
     similarity = Similarity.of(operations.thresholds(model))
@@ -161,7 +162,7 @@ def verify_face(
     face_id: str,
     sent: Photos[FaceParams],
 ) -> Json:
-    """Compare each face of a photo with an image."""
+    """Compare each face of a photo with an enrolled image."""
     wanted = face_id_of(face_id)
     home.entry.target = wanted
     operations, gallery, params = home.operations, home.open(), sent.params
@@ -194,7 +195,7 @@ def verify_face_embeddings(
     face_id: str,
     asked: EmbeddingsRequest,
 ) -> Json:
-    """Compare embeddings with an image.
+    """Compare embeddings with an enrolled image.
 
     Needs the scope `templates`. Similarities are rounded down to steps, and are 0 below the most lenient operating
     point, because enough exact ones would reveal the enrolled template.
@@ -208,7 +209,7 @@ def verify_face_embeddings(
 
 
 def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list[float]]:
-    """Return the request's embeddings, after counting them against the key's rate of vectors."""
+    """Return the request's embeddings, after counting them against the key's rate limit for vectors."""
     if not asked.embeddings:
         raise CompreFaceError(EMPTY_FIELD, "Field embeddings cannot be empty")
     _admit_vectors(guard, grant, len(asked.embeddings))
@@ -218,7 +219,8 @@ def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list
 def _answered(
     operations: Operations, gallery: Gallery, package: str, *, exact: bool, sizes: Sizes | None = None
 ) -> AnsweredSimilarity:
-    """Return the scale that turns scores into similarities, for one face or for subjects of these ``sizes``."""
+    """Return how scores are answered as similarities: scores with single faces, or with subjects that have these
+    ``sizes``."""
     return AnsweredSimilarity.of(operations.thresholds_in(gallery, package), exact=exact, sizes=sizes)
 
 
@@ -232,9 +234,10 @@ def _rank(
     *,
     one_photo: bool = False,
 ) -> list[list[Json]]:
-    """Return each template's nearest subjects with their similarities, or STRANGER if there are none.
+    """Return each template's most similar subjects with their similarities; STRANGER if all scores are below the floor.
 
-    Clients read the first one unchecked: CompreFace always answers one, unless nobody is enrolled.
+    Clients read the first one without checking that it exists, since CompreFace always answers one unless nobody is
+    enrolled.
     """
     if not sizes:
         return [[] for _ in templates]
@@ -251,7 +254,7 @@ def _rank(
 
 
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
-    """Return the embeddings, (D,) floats each, with their similarities to the template, highest first."""
+    """Return the embeddings, lists of D numbers, with their similarities to the template, highest first."""
     dimension = len(first.vector)
     results = [
         {
@@ -264,7 +267,8 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
 
 
 def _with_versions(answer: Json, components: Components, params: FaceParams, faces: Sequence[Face]) -> Json:
-    """Add the plugins' versions if they are wanted; the calculator's is the package of the faces' templates."""
+    """Add the plugins' versions if the request asks for them; the calculator's version is the package of the
+    templates."""
     if not params.status:
         return answer
     versions = {"detector": next(model.id for model in components.models() if model.loaded and model.task == "detect")}
@@ -276,7 +280,7 @@ def _with_versions(answer: Json, components: Components, params: FaceParams, fac
 
 
 def compared_faces(photo: Photo, params: FaceParams) -> list[Face]:
-    """Return the wanted faces that have a template. Raises NoFace if there is none."""
+    """Return the wanted faces that have a template, largest first. Raises NoFace if there are none."""
     faces = [face for face in photo.faces if face.template is not None]
     return wanted_faces(faces, params.det_prob_threshold, params.limit)
 
@@ -284,7 +288,7 @@ def compared_faces(photo: Photo, params: FaceParams) -> list[Face]:
 def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
     """Return at most ``limit`` faces (0: all) with a score of at least ``det_prob_threshold``, largest first.
 
-    Raises NoFace if there is none: no CompreFace call answers with an empty list.
+    Raises NoFace if there are none, since CompreFace never answers an empty list.
     """
     least = score_of(det_prob_threshold or 0.0)
     faces = [face for face in found if face.score >= least]
@@ -310,7 +314,7 @@ def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool
 
 
 def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
-    """Return the milliseconds per face of each plugin; the detector's include decoding and aligning."""
+    """Return each plugin's milliseconds per face; the detector's include decoding and aligning."""
     share = {name: spent / len(photo.faces) for name, spent in photo.stages.items()}
     times = {"detector": round(sum(spent for name, spent in share.items() if name != "embed"), 1)}
     if embedded:
@@ -319,10 +323,10 @@ def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
 
 
 def _admit_vectors(guard: Guard, grant: Grant, count: int) -> None:
-    """Count vectors against the key's rate.
+    """Count vectors against the key's rate limit.
 
-    Raises InvalidInput (``invalid_request``) for more than the rate can allow at once, and Overloaded
-    (``rate_limited``).
+    Raises InvalidInput ``invalid_request`` for more vectors than the limit can ever allow at once, Overloaded
+    ``rate_limited``.
     """
     rate = guard.vector_rate
     if rate is None:

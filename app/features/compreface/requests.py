@@ -20,21 +20,21 @@ FILE = ImageFields(("file",))
 SOURCE_AND_TARGET = ImageFields(("source_image", "target_image"))
 MAX_PREDICTIONS = 1000
 MAX_PAGE = 2000
-"""Maximum faces on one page; larger sizes are lowered to it, as in CompreFace."""
+"""Maximum faces on one page; larger page sizes are lowered to this, as in CompreFace."""
 Json: TypeAlias = dict[str, Any]
 Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 
 
 class Params(BaseModel):
-    """Parameters of a call. Unknown ones are ignored, as in CompreFace."""
+    """Parameters of a call. Unknown parameters are ignored, as in CompreFace."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, given: Any) -> Any:
-        """Drop empty values, except of text fields, as Spring does."""
+        """Remove empty values, except of `subject`, which is text, as Spring does."""
         if not isinstance(given, Mapping):
             return given
         return {name: value for name, value in given.items() if value != "" or name == "subject"}
@@ -97,11 +97,12 @@ class VerifyEmbeddingsRequest(Params):
 
 
 class FaceIdList(RootModel[list[str]]):
-    """Image ids."""
+    """A list of image ids."""
 
 
 class Photos(Sent[Given]):
-    """The images of a body, and the parameters: the form's, overridden by the query's; those in JSON are ignored."""
+    """The images of a body, and the parameters. Those of the query override those of the form; those in JSON are
+    ignored."""
 
     @classmethod
     def parse(cls, raw: Body, wanted: ImageFields, limits: BodyLimits, query: Given) -> Self:
@@ -121,7 +122,7 @@ class Photos(Sent[Given]):
 
 
 def face_id_of(image_id: str) -> str:
-    """Return the face id, 32 hexadecimal digits, of CompreFace's UUID. Raises CompreFaceError."""
+    """Return the face id, 32 hexadecimal digits, for an image id, a UUID. Raises CompreFaceError."""
     try:
         return uuid.UUID(image_id).hex
     except ValueError:
@@ -129,12 +130,13 @@ def face_id_of(image_id: str) -> str:
 
 
 def image_id_of(face_id: str) -> str:
-    """Return CompreFace's UUID of a face id, 32 hexadecimal digits."""
+    """Return the image id, a UUID, for a face id, 32 hexadecimal digits."""
     return str(uuid.UUID(face_id))
 
 
 def given_template(embedding: Sequence[float], package: str, dimension: int) -> Template:
-    """Return a client's embedding, of any norm but 0, as a template of ``package``. Raises CompreFaceError."""
+    """Return a client's embedding as a template of ``package``, scaled to length 1. Raises CompreFaceError for a wrong
+    length or only zeros."""
     if len(embedding) != dimension:
         raise CompreFaceError(
             INCORRECT_ARGUMENT, f"An embedding of {package} has {dimension} numbers, not {len(embedding)}"
@@ -143,6 +145,6 @@ def given_template(embedding: Sequence[float], package: str, dimension: int) -> 
     largest = float(np.abs(vector).max())
     if not largest:
         raise CompreFaceError(INCORRECT_ARGUMENT, "An embedding of zeros has no direction")
-    vector /= largest  # so that squaring neither overflows nor vanishes
+    vector /= largest  # so that squares neither overflow nor become 0
     unit: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     return Template(unit, package)

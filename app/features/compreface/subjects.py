@@ -65,10 +65,10 @@ _NAME = re.compile(r"[^;/\\]+", re.DOTALL)
 
 
 def checked_name(name: str | None) -> str:
-    """Return the name if CompreFace would accept it for a new subject. Raises CompreFaceError."""
+    """Return the name; raise CompreFaceError if CompreFace wouldn't accept it for a new subject."""
     if name is None or not name.strip():
         raise CompreFaceError(VALIDATION, "Subject name cannot be empty")
-    if len(to_nfc(name)) > MAX_NAME:  # a Mac's file names have each accent as a letter of its own
+    if len(to_nfc(name)) > MAX_NAME:  # macOS writes an accent in a file's name as a character of its own
         raise CompreFaceError(VALIDATION, f"Subject name size must be between 1 and {MAX_NAME}")
     if not _NAME.fullmatch(name):
         message = "The name cannot contain the following special characters: ';', '/', '\\'"
@@ -99,7 +99,7 @@ def rename_subject(
 ) -> Json:
     """Rename a subject.
 
-    If a subject has the new name already, the two become one.
+    If another subject already has the new name, the two are merged.
     """
     name = checked_name(asked.subject)
     home.entry.target = fit_id(name)
@@ -170,7 +170,7 @@ def add_face(
     faces = wanted_faces(photo.faces, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
-    crop_of(faces[0])  # raises Unalignable
+    crop_of(faces[0])  # raises Unalignable if there is no crop
     row = enroll_face(home.operations, gallery, subject, photo, faces[0])
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
@@ -179,7 +179,8 @@ def add_face(
 def delete_faces_of(home: CollectionDep, query: Annotated[SubjectRequest, Query()]) -> Json:
     """Delete all images of a subject.
 
-    Deletes the subject too; without `subject`, deletes all subjects. For an unknown subject, 0 images are deleted.
+    Deletes the subject too. Without `subject`, deletes all subjects. For an unknown subject, answers that 0 images were
+    deleted.
     """
     subject = query.subject
     if subject is not None and not subject.strip():
@@ -219,7 +220,7 @@ def delete_face(home: CollectionDep, face_id: str) -> Json:
 def show_image(home: CollectionDep, face_id: str) -> Response:
     """Download an image.
 
-    The image is the aligned crop, since photos are not stored; it is empty if no crop is, as in CompreFace.
+    Answers the aligned crop, since photos are not stored; without a stored crop, the image is empty, as in CompreFace.
     """
     wanted = face_id_of(face_id)
     home.entry.target = wanted
@@ -231,7 +232,7 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 
 
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
-    """Delete the faces that exist, whoever's they are, and return their ids and subjects."""
+    """Delete those of the faces that exist; return their image ids and subjects."""
     gallery = home.open()
     stored = faces_by_id(home.store, gallery, face_ids)
     if not stored:

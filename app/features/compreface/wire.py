@@ -1,8 +1,8 @@
-"""CompreFace's wire format. Its errors are a status and `{"message", "code"}` with a numeric code.
+"""CompreFace's wire format. Errors have a status, and `{"message", "code"}` with a numeric code.
 
-Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). RULES choose
-one for errors without a counterpart, by status and subject matter; any other error keeps our status, with the number 0,
-CompreFace's "undefined".
+Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). For errors
+that CompreFace doesn't have, RULES choose by our status and what the error is about. Any other error keeps our status
+and has the number 0, CompreFace's "undefined".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IMAGE_NOT_FOUND = 44
 
 
 class CompreFaceError(InvalidInput):
-    """An error with a number and message of CompreFace's own, and status 400."""
+    """An error with CompreFace's own number and message, and status 400."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,8 @@ class CompreFaceError(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The status, number and message of an error. ``message`` is CompreFace's own; None where our message says more."""
+    """The status, number and message of an error. ``message`` is CompreFace's; None to answer our message, if it says
+    more."""
 
     status: int
     number: int
@@ -77,7 +78,7 @@ NAMED: Mapping[str, Kind] = MappingProxyType(
         "method_not_allowed": Kind(404, UNDEFINED),
     }
 )
-"""Our error codes for which CompreFace has a number."""
+"""The kinds of our error codes for which CompreFace has a number."""
 RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
     {
         (400, About.REQUEST): Kind(400, UNDEFINED),
@@ -86,11 +87,11 @@ RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
         (422, About.REQUEST): Kind(400, VALIDATION),
     }
 )
-"""The kinds of all other errors, by status and by the subject matter in the table of codes."""
+"""The kinds of other errors, by our status and what the error is about (both from the table of codes)."""
 
 
 def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
-    """Return CompreFace's answer to an error of ours: its kind, its message, and further headers."""
+    """Return how an error of ours is answered: its kind, its message and further headers."""
     ours = answer_problem(error, "")
     if isinstance(error, CompreFaceError):
         return Kind(400, error.number), error.message, {}
@@ -100,7 +101,7 @@ def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
         return Kind(404, IMAGE_NOT_FOUND), f"Image {uuid.UUID(str(error.details['face_id']))} not found", {}
     row = BY_CODE.get(error.code)
     kind = NAMED.get(error.code) or (RULES.get((row.status, row.about)) if row else None)
-    # `answer_problem` replaces messages that only the log should have
+    # `answer_problem` replaces messages that only the log may contain
     message = error.message if error.code in NAMED else ours.body.error.message
     headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
     kind = kind or Kind(ours.status, UNDEFINED)
@@ -109,11 +110,11 @@ def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
 
 PREFIX = "/api/v1/"
 MANY = attrgetter("request_bytes")
-"""Returns the maximum bytes of a JSON body with many embeddings or image ids: those of any body."""
+"""Returns the maximum bytes of a JSON body with many embeddings or image ids: the limit of any body."""
 
 
 class CompreFace(WireFormat):
-    """Everything below `/api/v1/`. An unknown path is answered with 404 only to callers with a key."""
+    """The format of everything below `/api/v1/`. Only callers with a key get 404 for an unknown path."""
 
     name = "CompreFace"
     security = ("api_key",)

@@ -1,4 +1,5 @@
-"""DeepStack's face interface, which CodeProject.AI has too. docs/how-to/move-from-deepstack.md says what differs."""
+"""DeepStack's face interface, which CodeProject.AI uses too. docs/how-to/move-from-deepstack.md lists the
+differences."""
 
 from app.api.feature import Feature
 from app.features.deepstack.routes import router

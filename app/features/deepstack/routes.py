@@ -1,6 +1,6 @@
 """DeepStack's face operations: its `userid` is a subject's id here, its `confidence` a similarity.
 
-Subjects are named as `identify` decides; `min_confidence` can only make that stricter.
+Faces are recognised as `identify` decides; `min_confidence` can only make this stricter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ router = Router(DEEPSTACK.name, DEEPSTACK)
 
 
 class Images(ImageFields):
-    """The photos of a form: every field whose name begins with `image`, as `image1` or `image` with a UUID."""
+    """The photos of a form: all fields whose names begin with `image`, such as `image1`, or `image` and a UUID."""
 
     def field_of(self, name: str) -> str | None:
         return self.names[0] if name.startswith(self.names[0]) else None
@@ -53,7 +53,7 @@ MANY = Images(("image",), many=True)
 
 
 class DeepStackParams(BaseModel):
-    """Fields of the form beside the photos; unknown ones are ignored."""
+    """Fields of the form besides the photos. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -154,7 +154,7 @@ def list_users(home: CollectionDep) -> Json:
 
 @router.operation("POST", f"{FACE}/delete", scope=Scope.DELETE, name="delete_subject", changes=True, extra=USER_FORM)
 def delete(home: CollectionDep, userid: UserDep) -> Json:
-    """Delete a subject with its faces. Succeeds for an unknown one, too."""
+    """Delete a subject with its faces. This also succeeds for an unknown subject."""
     user = _required(userid)
     home.entry.subject = fit_id(user)
     gallery = home.open()

@@ -30,16 +30,18 @@ MESSAGES = {
     "wrong_key": "Incorrect api key",
     "missing_key": "Incorrect api key",
 }
-"""DeepStack's messages for the errors that it has, too. Others keep our message, which says more."""
+"""DeepStack's messages, by our codes, for the errors that it has too. Other errors keep our message, which says
+more."""
 KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
-"""Our statuses that are kept, and the one that replaces others below 500: DeepStack's clients know 400, 403 and 500."""
+"""Our statuses that are answered unchanged, and the status that replaces all others below 500, since DeepStack's
+clients know 400, 403 and 500."""
 SERVER_ERROR = 500
 
 
 class DeepStack(WireFormat):
-    """Everything below `/v1/vision/`.
+    """The format of everything below `/v1/vision/`.
 
-    A key in a header is checked before the body is read, one in the form after it.
+    A key in a header is checked before the body is read, a key in the form afterwards.
     """
 
     name = "DeepStack"
@@ -57,7 +59,8 @@ class DeepStack(WireFormat):
         return path.startswith(PREFIX)
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the key allows. It comes in a header, as the password of HTTP Basic, or in the form.
+        """Return what the key may do, and the body. The key is in a header, the password of HTTP Basic, or a field of
+        the form.
 
         Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
         """
@@ -94,8 +97,8 @@ def _form_key(body: Body) -> str | None:
 
 
 def _password(headers: Headers) -> str | None:
-    """Return the password of HTTP Basic. It is ignored if the request has an `Origin`: a page of another site may have
-    made the browser send it."""
+    """Return the password of HTTP Basic; None if there is none. It is ignored if the request has the header `Origin`,
+    since another site's page may have made the browser send it."""
     scheme, _, rest = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic" or "origin" in headers:
         return None

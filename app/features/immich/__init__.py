@@ -1,4 +1,4 @@
-"""Answer the requests of Immich's server to its machine learning: find faces here, and pass the rest on
+"""Answer the requests that Immich's server sends to its machine learning: find faces here, and forward all others
 (docs/how-to/immich.md)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/ping` and `/predict`: the faces of a photo, each with its box, score and embedding."""
+"""The operations `/ping` and `/predict`, which answers a photo's faces, each with box, score and embedding."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ENTRIES = "entries"
 MAX_ENTRIES = 64 * 1024
 """Maximum bytes of the field `entries`."""
 DIMENSION = 512
-"""Length of an embedding in Immich's database, which takes no other."""
+"""Length of the embeddings in Immich's database, which accepts no other length."""
 LEAST_SCORE = 0.7
 """Immich's default of `minScore`."""
 OTHERS_S = 300.0
-"""Seconds that Immich waits for an answer: the limit of its `fetch`."""
+"""Seconds to wait for the answer to a forwarded request: as long as Immich waits, by the limit of its `fetch`."""
 Json: TypeAlias = dict[str, Any]
 router = Router(IMMICH.name, IMMICH)
 
@@ -48,7 +48,7 @@ class Options(BaseModel):
 
 
 class TaskModel(BaseModel):
-    """A model of a task. The model's name is ignored: faces are embedded with the server's default package."""
+    """A model that a task asks for. Its name is ignored, since faces are embedded with the server's default package."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -56,24 +56,25 @@ class TaskModel(BaseModel):
 
 
 class Entries(RootModel[dict[str, dict[str, Json]]]):
-    """The models of each task, by the task's name and the model's type."""
+    """The models that are asked for, by the task's name and the model's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immich:
-    """Answers Immich's requests. ``networks``: addresses that need no key; ``others``: the URL for other tasks."""
+    """Answers Immich's requests. ``networks``: the addresses that need no key; ``others``: the URL that other tasks are
+    forwarded to."""
 
     core: Components
     networks: Networks
     others: str | None
 
     async def predict(self, body: Body, content_type: str) -> Response:
-        """Return the faces of a photo; pass any other request on unchanged, and return that answer."""
+        """Answer the faces of a photo; forward any other request unchanged, and return its answer."""
         entries, answer = await self.core.workers.run(lambda: self._find(body))
         return answer or await self._hand_on(body, content_type, entries)
 
     def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
-        """Return the tasks, and the answer if the only task is to find faces."""
+        """Return the request's tasks, and the answer if the only task is to find faces."""
         wanted, image = self.core.parsing.run(lambda: self._parse(body), costly=len(body.data) >= COSTLY_BYTES)
         if image is None:
             return wanted, None
@@ -94,8 +95,8 @@ class Immich:
     async def _hand_on(self, body: Body, content_type: str, tasks: Collection[str]) -> Response:
         if self.others is None or FACES in tasks:
             message = (
-                f"Faces alone are found here, not: {', '.join(sorted(tasks))[:100]}. With LIKENESS_IMMICH_OTHERS, "
-                "requests for the rest are handed on to Immich's own machine learning."
+                f"This server only finds faces, not: {', '.join(sorted(tasks))[:100]}. With "
+                f"LIKENESS_IMMICH_OTHERS, other requests are forwarded to Immich's own machine learning."
             )
             raise InvalidInput(message)
         headers = {b"content-type": content_type.encode("latin-1")}
@@ -111,7 +112,7 @@ class Immich:
 async def ping(request: Request) -> Response:
     """Answer whether the server takes photos.
 
-    The answer is 503 before its models are ready and while it stops: Immich then uses another of its servers.
+    Answers 503 before the server's models are ready and while it stops. Immich then uses another of its servers.
     """
     if request.app.state.status != "ok":
         raise LikenessError("The server is starting or stopping.", code="not_ready")
@@ -122,7 +123,7 @@ async def ping(request: Request) -> Response:
 async def predict(request: Request, components: Components, immich: Immich) -> Response:
     """Find the faces of a photo, each with its embedding.
 
-    The form has the photo as `image`, and the wanted models in `entries`.
+    The form has the photo in `image` and the models that are asked for in `entries`.
     """
     limits = components.limits
     body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.count_bytes)
@@ -130,8 +131,8 @@ async def predict(request: Request, components: Components, immich: Immich) -> R
 
 
 def faces_of(operations: Operations, image: bytes, least: float) -> Json:
-    """Return Immich's answer for a photo: the faces that could be aligned and have a detection score of ``least`` or
-    more."""
+    """Return the answer for a photo in Immich's form, with the faces that could be aligned and whose detection score is
+    ``least`` or more."""
     photo, package = operations.embed(image)
     faces = []
     for face in photo.faces:
@@ -149,8 +150,8 @@ def faces_of(operations: Operations, image: bytes, least: float) -> Json:
 
 
 def padded(vector: Vector, package: str) -> Vector:
-    """Return the (D,) vector padded with zeros to DIMENSION numbers, which changes no cosine. Raises Unusable if D is
-    larger."""
+    """Return the (D,) vector padded with zeros to DIMENSION numbers; this doesn't change cosines. Raises Unusable if D
+    is larger."""
     if len(vector) > DIMENSION:
         raise Unusable(f"Immich stores {DIMENSION} numbers a face; {package} has {len(vector)}.")
     return np.pad(vector, (0, DIMENSION - len(vector)))

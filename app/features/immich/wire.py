@@ -20,12 +20,12 @@ from app.errors import LikenessError
 PING, PREDICT = "/ping", "/predict"
 Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 KEYLESS = Grant("immich.networks", frozenset({KeyScope.RECOGNIZE}), frozenset())
-"""The rights of an address in the setting's networks without a key: recognise, without any gallery. No real key's id
-can contain a dot."""
+"""What an address in the setting's networks may do without a key: recognise, but without any gallery. A real key's id
+can't contain a dot."""
 
 
 class ImmichFormat(WireFormat):
-    """`/ping` and `/predict`."""
+    """The format of `/ping` and `/predict`."""
 
     name = "Immich"
     security = ("api_key", "bearer")
@@ -35,7 +35,7 @@ class ImmichFormat(WireFormat):
         return scope["path"] in {PING, PREDICT}
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Return what the key allows, or KEYLESS for an address that needs no key."""
+        """Return what the key may do; KEYLESS if there is none and the address needs none."""
         if given_key(Headers(scope=scope), scope["path"]) is None:
             networks: Networks = components.parts["immich"].networks
             if _is_in(scope["address"], networks):

@@ -1,4 +1,5 @@
-"""`likeness mcp`: the service's operations as tools of the Model Context Protocol, for local assistants over stdio."""
+"""`likeness mcp`: offer the service's operations to a local assistant as tools of the Model Context Protocol, over
+stdio."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Face recognition of people who are enrolled in galleries. `decision` is the answ
 score alone is none. A match is a reason to look, not a proof: say so, and name nobody whom the answer does not know.
 Photos are paths below the folder of photos."""
 PAGE = 100
-"""Maximum subjects in one answer."""
+"""Maximum people in one answer."""
 
 
 @command(
@@ -34,12 +35,13 @@ PAGE = 100
 )
 def mcp(
     session: CliSession,
-    photos: Annotated[Path, typer.Option(help="Folder whose photos may be shown to the server.")] = Path(),
-    changes: Annotated[bool, typer.Option("--changes", help="Also tools that enroll and delete people.")] = False,
+    photos: Annotated[Path, typer.Option(help="Folder of the photos that may be sent to the server.")] = Path(),
+    changes: Annotated[bool, typer.Option("--changes", help="Also offer tools that enroll and delete people.")] = False,
 ) -> None:
-    """Answer an assistant by the Model Context Protocol, over standard input and output. It only reads unless asked.
+    """Answer an assistant by the Model Context Protocol, over standard input and output. Without --changes it only
+    reads.
 
-    It may do what its key may: give it a key with the scopes `read` and `recognize`, for one gallery.
+    The assistant may do what the key may do: use a key with the scopes `read` and `recognize`, for one gallery.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - an extra
@@ -52,12 +54,12 @@ def mcp(
 
 
 def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
-    """Add the tools that read, and with ``changes`` those that change something."""
+    """Add the reading tools, and with ``changes`` also the tools that change something."""
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - an extra
     from mcp_types import ToolAnnotations  # noqa: PLC0415 - an extra
 
     def told(tool: Callable[..., AnswerT]) -> Callable[..., AnswerT]:
-        """Return the tool with errors that say what to do; the SDK would hide them."""
+        """Return the tool with its errors as ToolError, since the SDK would hide other errors' messages."""
 
         @wraps(tool)
         def call(*given: Any, **named: Any) -> AnswerT:
@@ -76,7 +78,7 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of an assistant, which reads their docstrings. It may send the photos in ``folder`` to the server."""
+    """The tools of an assistant, which reads their docstrings. Only photos in ``folder`` may be sent to the server."""
 
     client: Client
     folder: Path
@@ -89,13 +91,13 @@ class Tools:
         ]
 
     def list_people(self, gallery: str, cursor: str | None = None) -> dict[str, Any]:
-        """List a gallery's people. `next_cursor` asks for those that follow."""
+        """List a gallery's people. To get the next ones, pass `next_cursor` as `cursor`."""
         page = self.client.subjects(gallery, limit=PAGE, cursor=cursor)
         people = [{"id": subject.id, "name": subject.name, "faces": subject.face_count} for subject in page.subjects]
         return {"people": people, "next_cursor": page.next_cursor}
 
     def identify(self, gallery: str, photo: str) -> dict[str, Any]:
-        """Who is in this photo? For each face a decision, and the nearest people of the gallery."""
+        """Who is in this photo? Answers, for each face, a decision and the most similar people of the gallery."""
         return self.client.identify(gallery, self._shown(photo)).model_dump(mode="json")
 
     def verify(self, photo1: str, photo2: str) -> dict[str, Any]:
@@ -103,26 +105,26 @@ class Tools:
         return self.client.verify(self._shown(photo1), self._shown(photo2)).model_dump(mode="json")
 
     def detect(self, photo: str) -> dict[str, Any]:
-        """Find the faces in a photo, and how good each is for recognition."""
+        """Find the faces in a photo, and say how good each one is for recognition."""
         return self.client.detect(self._shown(photo)).model_dump(mode="json")
 
     def enroll(self, gallery: str, person: str, photos: list[str]) -> dict[str, Any]:
-        """Add photos of a person to a gallery; poor ones are rejected, with reasons."""
+        """Add photos of a person to a gallery. Poor photos are rejected, with reasons."""
         shown = [self._shown(photo) for photo in photos]
         return self.client.enroll(gallery, person, shown).model_dump(mode="json")
 
     def delete_person(self, gallery: str, person: str) -> dict[str, Any]:
-        """Delete a person with all faces, for good."""
+        """Delete a person with all faces. This can't be undone."""
         self.client.delete_subject(gallery, person)
         return {"deleted": person}
 
     def _shown(self, path: str) -> Path:
-        """Return a photo's path. Raises FileMissing if it isn't a file below the folder."""
+        """Return a photo's full path. Raises FileMissing if it isn't a file below the folder."""
         root = self.folder.resolve()
         try:
             found = (root / path).resolve()
             if found.is_relative_to(root) and found.is_file():
                 return found
-        except (OSError, RuntimeError, ValueError):  # too long, a loop of links, or has a NUL
+        except (OSError, RuntimeError, ValueError):  # the path is too long, a loop of links, or has a NUL character
             pass
         raise FileMissing(f"There is no photo {path!r} in the folder of photos.")

@@ -1,7 +1,7 @@
-"""A small client of Milvus: collections of faces, and for each how far into a change log it is complete.
+"""A small client of Milvus: collections of faces, and the position in the change log up to which each is complete.
 
-It handles integers and vectors only, and returns Milvus's rows and scores; `app.features.milvus.search` makes answers
-from them.
+It stores only integers, positions and vectors, and returns Milvus's rows and scores; `app.features.milvus.search` turns
+them into answers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from app.search.types import FaceBlock, LogPosition
 from app.types import Vectors
 
 TIMEOUT_S = 10
-"""Seconds for one call with pymilvus's retries; an int, since some of its functions take nothing else."""
+"""Maximum seconds of a call, including pymilvus's retries. An int, since some of pymilvus's functions accept nothing
+else."""
 MAKE_TIMEOUT_S = 60
-"""Seconds for a call that makes or loads a collection."""
+"""Maximum seconds of a call that makes or loads a collection."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
-"""Milvus's maximum limit of a search or query."""
+"""The highest limit that Milvus accepts for a search or query."""
 BLOCK_BYTES = 8 * 1024 * 1024
 """Maximum bytes of vectors in one message; Milvus accepts messages of up to 64 MiB."""
 KEYS_AT_ONCE = 5_000
 MARK = -1
-"""Key of the row that holds the collection's log position; faces' keys are positive."""
+"""Key of the row that stores the collection's log position; faces' keys are positive."""
 NOT_FOUND, NOT_LOADED, NOT_FULLY_LOADED = 100, 101, 103
 """Milvus's error codes for a collection that is missing or not ready for searches."""
 HNSW = {"M": 32, "efConstruction": 256}
@@ -40,19 +41,19 @@ _DATABASE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class CollectionLost(Unusable):
-    """The collection is gone or not loaded."""
+    """The collection doesn't exist in Milvus, or is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a Milvus: ``uri`` is for pymilvus, ``name`` identifies it without secrets."""
+    """The address of a Milvus. ``uri`` is pymilvus's form of it; ``name`` identifies it and contains no secrets."""
 
     uri: str
     database: str
     kind: Literal["FLAT", "HNSW"]
     name: str
     is_file: bool = False
-    """Whether it is milvus-lite, inside this process."""
+    """Whether it is milvus-lite, which runs in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ class FoundRow:
 
 
 def parse_address(text: str) -> Address:
-    """``milvus://host[:port][/database]``, ``milvus+tls://…``, or ``milvus:///path/file.db`` for milvus-lite; with
-    ``?index=hnsw`` the search is approximate. Raises ValueError with a message for the operator."""
+    """Return the address in ``text``: ``milvus://host[:port][/database]``, ``milvus+tls://…``, or
+    ``milvus:///path/file.db`` for milvus-lite. With ``?index=hnsw``, the search is approximate. Raises ValueError with
+    a message for the operator."""
     parts = urlsplit(text)
     options = parse_qs(parts.query, keep_blank_values=True)
     kinds = options.pop("index", ["flat"])
@@ -94,13 +96,13 @@ def parse_address(text: str) -> Address:
 class Milvus:
     """One connection, which reconnects by itself; safe to share between threads.
 
-    Every read is strongly consistent: it sees everything that any server wrote before it began.
-    Within TIMEOUT_S (MAKE_TIMEOUT_S if it makes a collection), every call raises Unusable ``index_unavailable`` if
-    Milvus can't be reached or refuses; calls that name a collection also raise CollectionLost.
+    Every read is strongly consistent: it sees everything that any server wrote before the read began. Every call raises
+    Unusable ``index_unavailable`` if Milvus can't be reached or refuses, after TIMEOUT_S at most (MAKE_TIMEOUT_S if it
+    makes a collection). Calls that name a collection may also raise CollectionLost.
     """
 
     def __init__(self, address: Address, token: str | None = None) -> None:
-        """`token` is an API key or ``user:password``. Raises also Unusable ``index_driver_missing``."""
+        """`token` is an API key or ``user:password``. Also raises Unusable ``index_driver_missing``."""
         try:
             import pymilvus  # noqa: PLC0415 - an extra, and slow to import
 
@@ -109,7 +111,7 @@ class Milvus:
         except ModuleNotFoundError as error:
             message = f"Milvus needs {error.name}: pip install 'likeness-server[milvus]', and milvus-lite for a file."
             raise Unusable(message, code="index_driver_missing") from error
-        # pymilvus would log the errors raised here, with the server's messages.
+        # pymilvus would also log the errors that are raised, with Milvus's messages.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
         self.name = address.name
         self._kind = address.kind
@@ -128,11 +130,11 @@ class Milvus:
 
     @property
     def available(self) -> bool:
-        """Return whether Milvus answered the last `ping`. If it didn't, all other calls fail at once."""
+        """Return whether Milvus answered the last `ping`. If it did not, all calls but `ping` fail at once."""
         return self._available
 
     def ping(self, timeout_s: float) -> None:
-        """Update `available`."""
+        """Ask Milvus for an answer, and update `available`."""
         try:
             self._call(self._client.list_collections, timeout=timeout_s, always=True)
             self._available = True
@@ -155,12 +157,12 @@ class Milvus:
         indexes.add_index("subject", index_type="INVERTED")
         form: dict[str, Any] = {"schema": schema, "num_shards": 1, "consistency_level": "Strong"}
         self._call(self._client.create_collection, name, **form, timeout=MAKE_TIMEOUT_S)
-        # An empty collection is indexed at once, so don't wait.
+        # An empty collection is indexed at once, so there is nothing to wait for.
         self._call(self._client.create_index, name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
         self._call(self._client.load_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def open(self, name: str, dimension: int) -> bool:
-        """Load the collection so that it can be searched; False if it is missing or has another schema."""
+        """Load the collection so that it can be searched; return False if it is missing or has another schema."""
         if not self._call(self._client.has_collection, name, timeout=self._timeout_s):
             return False
         fields = self._call(self._client.describe_collection, name, timeout=self._timeout_s)["fields"]
@@ -175,14 +177,14 @@ class Milvus:
         self._call(self._client.drop_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
-        """Ask Milvus to delete removed rows from its files, too, which it does some time later."""
+        """Ask Milvus to also delete removed rows from its files, which it does some time later."""
         self._call(self._client.flush, name, timeout=self._timeout_s)
         self._call(self._client.compact, name, timeout=self._timeout_s)
 
     # Rows
 
     def add(self, name: str, block: FaceBlock) -> None:
-        """Add faces; replace those that exist."""
+        """Add faces; faces that exist already are replaced."""
         step = max(1, BLOCK_BYTES // max(1, block.vectors.shape[1] * 4))
         for start in range(0, len(block.faces), step):
             part = slice(start, start + step)
@@ -190,7 +192,7 @@ class Milvus:
             self._upsert(name, [_row(*values) for values in zip(*columns, strict=True)])
 
     def remove(self, name: str, faces: Sequence[int]) -> None:
-        """Remove the faces that exist."""
+        """Remove faces, by key; missing ones are ignored."""
         for part in _in_pieces(faces):
             self._call(self._client.delete, name, ids=part, timeout=self._timeout_s)
 
@@ -200,14 +202,13 @@ class Milvus:
             self._call(self._client.delete, name, **options, timeout=self._timeout_s)
 
     def owners(self, name: str, faces: Sequence[int]) -> dict[int, int]:
-        """Return the subjects of the faces that exist."""
+        """Return the subjects' keys by the faces' keys, for the faces that exist."""
         rows = [row for part in _in_pieces(faces) for row in self._query(name, f"face in {part}", ["face", "subject"])]
         return {int(row["face"]): int(row["subject"]) for row in rows}
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
-        """Yield faces with keys above `after`, up to `until`, in order of their keys, in blocks that fit a message.
-
-        Their qualities are 0, since Milvus doesn't hold them."""
+        """Yield the faces with keys above `after`, up to `until`, in the order of their keys, in blocks that fit a
+        message. Qualities are 0, since Milvus doesn't store them."""
         upto = "" if until is None else f" and face <= {until}"
         rows = self._call(
             self._client.query_iterator,
@@ -230,9 +231,11 @@ class Milvus:
             rows.close()
 
     def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[FoundRow]]:
-        """For each probe, (Q, D) float32, return the `fetch` faces with the highest scores, or one more, best first.
+        """Return for each probe the `fetch` faces with the highest scores, or one more, best first. `probes`: (Q, D)
+        float32.
 
-        `fetch` is less than FETCH_MAX. Subjects in `without` are left out. Fewer are returned only if no others exist.
+        `fetch` must be less than FETCH_MAX. Subjects in `without` are left out. Fewer faces are returned only if there
+        are no more.
         """
         params = {"ef": max(EF_MIN, 2 * fetch)} if self._kind == "HNSW" else {}
         results = self._call(
@@ -241,7 +244,7 @@ class Milvus:
             data=list(probes),
             anns_field="vector",
             filter=f"subject not in {[int(key) for key in without]}" if len(without) else "",
-            limit=fetch + 1,  # one more, as the mark may be among them
+            limit=fetch + 1,  # one more, since the row MARK may be among them
             output_fields=["subject"],
             search_params={"metric_type": "IP", "params": params},
             consistency_level="Strong",
@@ -259,13 +262,13 @@ class Milvus:
     # Log positions
 
     def position(self, name: str) -> LogPosition | None:
-        """Return the position up to which the collection holds the change log; None if it isn't marked."""
+        """Return the log position up to which the collection is complete; None if none is recorded."""
         rows = self._query(name, f"face in [{MARK}]", ["position"])
         match = re.fullmatch("([0-9]+):([0-9]+)", rows[0]["position"]) if rows else None
         return LogPosition(int(match[1]), int(match[2])) if match else None
 
     def mark(self, name: str, position: LogPosition, dimension: int) -> None:
-        """Record that the collection holds the change log up to `position`."""
+        """Record that the collection is complete up to this log position."""
         row = _row(MARK, 0, np.zeros(dimension, np.float32)) | {"position": f"{position.number}:{position.stamp}"}
         self._upsert(name, [row])
 
@@ -279,9 +282,10 @@ class Milvus:
         return list(self._call(self._client.query, name, **options, timeout=self._timeout_s))
 
     def _call(self, call: Callable[..., Any], *args: object, always: bool = False, **options: object) -> Any:
-        """Call Milvus and translate its errors; the cause keeps their text, for the log.
+        """Call Milvus and translate its errors; they stay their cause, so that the log has their text.
 
-        While Milvus doesn't answer, fail at once unless `always` is set: callers would wait for each other's timeouts.
+        While Milvus doesn't answer, fail at once unless `always` is set, since callers would wait for each other's
+        timeouts.
         """
         import grpc  # noqa: PLC0415 - comes with pymilvus
 

@@ -1,7 +1,7 @@
-"""The list, in SQL, of this database's collections in Milvus, with the purpose of each.
+"""The list, in SQL, of this database's collections in Milvus, with each one's gallery, package and state.
 
-A collection is listed before it is made in Milvus and unlisted after it is dropped there. So none is forgotten if a
-server dies in between, and other databases' collections are never touched.
+A collection is listed before it is made in Milvus, and unlisted after it is dropped there. So no collection is
+forgotten if a server dies in between, and other databases' collections are never touched.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ PREFIX = "likeness_"
 
 
 class Collections:
-    """One database's collections on `server`, a name without secrets; safe to share between threads."""
+    """The list of one database's collections on `server`, the Milvus's name without secrets. Safe to share between
+    threads."""
 
     def __init__(self, database: Database, server: str) -> None:
         self._database = database
         self._server = server
 
     def current(self, key: IndexKey) -> str | None:
-        """Return the name of the collection that is searched for this index now."""
+        """Return the name of the collection that is searched for this index now; None if there is none."""
         query = sa.select(COLLECTIONS.c.name).where(self._current(key))
         with self._database.read() as connection:
             name: str | None = connection.execute(query).scalar()
         return name
 
     def begin(self, key: IndexKey) -> str:
-        """Record that a collection is being made for this index; return its new name."""
+        """Record that a new collection is being made for this index; return its name."""
         name = PREFIX + uuid.uuid4().hex
         values = {
             "name": name,
@@ -58,7 +59,7 @@ class Collections:
             connection.execute(sa.update(COLLECTIONS).where(COLLECTIONS.c.name == name).values(touched_at=utc_now()))
 
     def switch(self, spec: IndexSpec, name: str) -> None:
-        """Search `name` for this index from now on. Raises GalleryNotFound."""
+        """Make the collection `name` the one that is searched for this index. Raises GalleryNotFound."""
         c = COLLECTIONS.c
         held = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == spec.key.gallery).with_for_update()
         others = self._current(spec.key)
@@ -69,8 +70,9 @@ class Collections:
             connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=utc_now()))
 
     def unwanted(self, *, replaced: timedelta, abandoned: timedelta) -> Sequence[str]:
-        """Return the collections to drop: those of deleted galleries, of packages that a gallery has left, those
-        replaced longer than `replaced` ago, and unfinished ones whose builder gave no sign of life for `abandoned`."""
+        """Return the collections to drop: those of deleted galleries, those of packages that their gallery no longer
+        uses, those that were replaced more than `replaced` ago, and unfinished ones that nobody has worked on for
+        `abandoned`."""
         c = COLLECTIONS.c
         current = (GALLERIES.c.embedder == c.package) & (GALLERIES.c.generation == c.generation)
         current &= GALLERIES.c.key == c.gallery_key
@@ -84,19 +86,19 @@ class Collections:
         return self._database.column(sa.select(c.name).where((c.server == self._server) & (orphaned | late)))
 
     def orphans(self, gallery: int) -> Sequence[str]:
-        """Return the gallery's collections if the gallery is deleted."""
+        """Return the gallery's collections if the gallery was deleted; none otherwise."""
         c = COLLECTIONS.c
         mine = (c.server == self._server) & (c.gallery_key == gallery)
         return self._database.column(sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key))))
 
     def log_start(self, gallery: int) -> LogPosition | None:
-        """Return the first position from which a gallery's change log can be read; None if the gallery is gone."""
+        """Return the position from which on a gallery's change log can be read; None if the gallery is gone."""
         query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery)
         rows = self._database.rows(query.order_by(CHANGES.c.number).limit(1))
         return LogPosition(*rows[0]) if rows else None
 
     def owners(self, faces: Sequence[int]) -> dict[int, int]:
-        """Return the subjects of these faces, without those that no longer exist."""
+        """Return the subjects' keys by the faces' keys, for the faces that still exist."""
         query = sa.select(FACES.c.key, FACES.c.subject_key)
         with self._database.read() as connection:
             return {row.key: row.subject_key for row in select_in(connection, query, FACES.c.key, faces)}
@@ -107,6 +109,6 @@ class Collections:
         return mine & (c.generation == key.generation) & (c.state == CURRENT)
 
     def forget(self, name: str) -> None:
-        """Unlist a collection that was dropped."""
+        """Remove a dropped collection from the list."""
         with self._database.write() as connection:
             connection.execute(sa.delete(COLLECTIONS).where(COLLECTIONS.c.name == name))

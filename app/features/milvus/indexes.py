@@ -1,14 +1,14 @@
-"""Galleries' vectors in Milvus, shared by several servers over one database.
+"""Keep galleries' vectors in Milvus, shared by several servers of one database.
 
 The database is authoritative, and no server leads. The server that changes a gallery writes the change to Milvus before
-acknowledging it. It may die in between, so each server checks a moment after a change that Milvus holds it, adds what
-is missing, and then marks in the collection up to which position of the change log it is complete (`_settle`).
-Servers may do this in any order: a face removed from the database never comes back and its key is never used again, so
-adding or removing twice changes nothing, and a server that wrote a face checks afterwards that it still exists and
-which subject has it (`_write`).
+acknowledging it. It may die in between, so a moment after each change every server checks that Milvus contains it, adds
+what is missing, and then marks in the collection the position of the change log up to which it is complete (`_settle`).
+Servers may do this in any order. A face removed from the database never comes back and its key is never used again, so
+adding or removing it twice changes nothing; and a server that has written a face checks afterwards that it still exists
+and which subject has it (`_write`).
 
-To replace a collection, a server builds another one beside it and makes it the current one in the database. The current
-one is looked up at each search and after each change.
+To replace a collection, a server builds a new one and then makes it the current one in the database. Which collection
+is the current one is looked up at each search and after each change.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from app.search.types import (
 from app.types import count_faces
 
 SETTLE_S = 2.0
-"""Seconds after a change before other servers than its author check that Milvus holds it."""
+"""Seconds after a change before servers check that Milvus contains it."""
 PING_S = 2.0
 PING_TIMEOUT_S = 2.0
 REPLACED_KEPT = timedelta(minutes=1)
-"""Time that a replaced collection is kept, for searches that began before the replacement."""
+"""Time for which a replaced collection is kept, for searches that began before."""
 ABANDONED = timedelta(hours=1)
-"""Time without a sign of life (one after each block of faces) until a collection's builder counts as dead."""
+"""Time after which the server that builds a collection counts as dead, if it has added no block of faces since."""
 SWITCHES = 5
 REBUILT = "Gallery key %d: its collection in Milvus is incomplete or unknown; its vectors are written again."
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class MilvusBackend:
     """All galleries' collections in one Milvus, which any number of servers over the same database share."""
 
     kinds: tuple[IndexKind, ...] = ("fp32",)
-    """There is only this kind: Milvus's own index types are for the operator to set."""
+    """The only kind: the operator chooses between Milvus's own types of index in the address."""
 
     def __init__(self, source: FaceSource, database: Database, milvus: Milvus) -> None:
         self._source = source
@@ -110,33 +110,34 @@ class MilvusIndex(GalleryIndex[Searcher]):
         super().__init__(spec, source)
         self._collections = collections
         self._milvus = milvus
-        self._position = LogPosition(-1, 0)  # this process has checked that the collection holds the log up to here
-        self._due: tuple[float, LogPosition] | None = None  # when to settle the log, and up to which position
+        self._position = LogPosition(-1, 0)  # the collection is complete up to here, as this process has checked
+        self._due: tuple[float, LogPosition] | None = None  # when `_settle` is due, and up to which position
         self._settled: LogPosition | None = None
-        self._swept: LogPosition | None = None  # removals were repeated up to here
+        self._swept: LogPosition | None = None  # `save` has repeated removals up to here
         self._sweep_until: LogPosition | None = None
         self._count = Count(source, spec)
 
     def measure(self) -> Indexed:
-        """Return the last count of faces; they take no memory in this process."""
+        """Return the last count of faces, and 0 bytes, since they take no memory in this process."""
         return Indexed(count_faces(self._count.known), 0)
 
     def ready(self) -> Searcher:
         searcher = super().ready()
         if self._collections.current(self._spec.key) == searcher.name:
             return searcher
-        with self._lock:  # another server has replaced its collection
+        with self._lock:  # another server has replaced the collection
             return self._catch_up()
 
     def renew(self, lost: Searcher) -> Searcher:
-        """Replace a searcher whose collection is gone."""
+        """Return the searcher that replaces one whose collection is gone."""
         with self._lock:
             if self._searchable is lost:
                 self._searchable = None
             return self._catch_up()
 
     def follow(self, head: LogPosition) -> bool:
-        """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whichever server wrote it."""
+        """Make sure, SETTLE_S after the log has reached `head`, that Milvus contains all its changes, whichever server
+        made them. Return whether it does."""
         if self._settled == head or self._searchable is None:
             return True
         if self._due is None:
@@ -147,12 +148,13 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return self._settled == head
 
     def behind(self, head: LogPosition) -> int:
-        """Return how many changes this process hasn't checked yet, though Milvus most likely holds them."""
+        """Return how many changes this process has not checked yet; Milvus most likely contains them."""
         known = self._settled if self._settled and self._settled.number > self._position.number else self._position
         return max(0, head.number - known.number) if self._searchable else 0
 
     def compare(self) -> tuple[Difference, int]:
-        """Compare the collection with the database; concurrent changes of other servers don't count as differences."""
+        """Compare the collection with the database; return the differences and how many faces the collection has.
+        Changes that other servers make meanwhile don't count."""
         with self._lock:
             try:
                 return self._compare(self._catch_up())
@@ -161,7 +163,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 return self._compare(self._catch_up())
 
     def scrub(self) -> bool:
-        """Ask Milvus to clear its files of removed faces, which it does some time later."""
+        """Ask Milvus to clear its files of removed faces, which it does some time later. Return whether there is no
+        collection, and so nothing to clear."""
         name = self._collections.current(self._spec.key)
         if name is not None:
             with suppress(Unusable):  # the next `save` asks again
@@ -169,9 +172,10 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return name is None
 
     def save(self) -> None:
-        """Repeat the moves and removals up to the last call, and have Milvus clear its files of removed faces.
+        """Repeat the moves and removals that precede the last call, and ask Milvus to clear its files of removed faces.
 
-        A server may have written a face that another one just moved or removed, and died before it checked.
+        This is needed if a server wrote a face that another server was moving or removing, and died before it could
+        check.
         """
         searcher, until = self._searchable, self._sweep_until
         self._sweep_until = self._source.head(self._spec)
@@ -184,10 +188,11 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return  # the next search builds it again
         self._swept = until
 
-    # Without the lock, so that changes needn't wait; settling twice, or by several servers, does no harm.
+    # Runs without the lock, so that changes needn't wait. Settling twice, or by several servers, does no harm.
 
     def _settle(self, until: LogPosition) -> bool:
-        """Make sure that Milvus holds the log (see `follow`); return False if it has to be tried again."""
+        """Make sure that Milvus contains the log's changes (see `follow`); return False if this has to be tried
+        again."""
         searcher = self._searchable
         if searcher is None or searcher.name is None:
             return True
@@ -214,7 +219,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             return True
 
     def _settle_in(self, name: str, until: LogPosition) -> LogPosition | None:
-        """Write the log's changes to the collection; return the position up to which it now holds the log, None if
+        """Write the log's changes to the collection; return the position up to which it is then complete, None if
         unknown."""
         since = self._milvus.position(name)
         if since is None:
@@ -233,7 +238,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         with super().changing():
             yield
 
-    # Everything below is called with the lock held.
+    # The methods below are called with the lock held.
 
     def _compare(self, searcher: Searcher) -> tuple[Difference, int]:
         if searcher.name is None:
@@ -261,7 +266,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             if self._collections.current(self._spec.key) == searcher.name:
                 self._count.changed(self._position)
                 return searcher
-            self._searchable = None  # another server has replaced it meanwhile
+            self._searchable = None  # another server has replaced the collection meanwhile
         raise DatabaseBusy("Other servers keep replacing the gallery's vectors. Try again.")
 
     def _follow_log(self) -> Searcher:
@@ -277,8 +282,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return self._build()
 
     def _open(self) -> Searcher:
-        """Use the current collection if the log continues it, else build a new one. A gallery that never had a face
-        gets none, since there may be thousands of those."""
+        """Return a searcher of the current collection if the log continues it, else of a new one. A gallery that never
+        had a face gets no collection, since there may be thousands of such galleries."""
         name = self._collections.current(self._spec.key)
         if name is None:
             return self._searcher_of(None) if self._head().number == 0 else self._build()
@@ -291,7 +296,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return self._build()
 
     def _build(self) -> Searcher:
-        """Build a collection from the database beside the current one, and then switch to it."""
+        """Build a new collection from the database, then make it the current one."""
         self._head()
         name = self._collections.begin(self._spec.key)
         self._milvus.make(name, self._spec.dimension)
@@ -302,11 +307,11 @@ class MilvusIndex(GalleryIndex[Searcher]):
         reached = self._must_replay(name, position)
         self._milvus.mark(name, reached, self._spec.dimension)
         self._collections.switch(self._spec, name)
-        # Changes that other servers wrote to the old one before the switch are already in the log.
+        # What other servers wrote to the old collection before the switch is in the log by now.
         return self._use(name, self._must_replay(name, reached))
 
     def _head(self) -> LogPosition:
-        """Return where the log ends. Raises GalleryNotFound."""
+        """Return the log's last position. Raises GalleryNotFound."""
         head = self._source.head(self._spec)
         if head is None:
             raise GalleryNotFound.of(self._spec.gallery_id)
@@ -327,8 +332,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return reached
 
     def _replay(self, name: str, since: LogPosition, until: LogPosition | None = None) -> LogPosition | None:
-        """Make sure that the collection holds the changes after `since`; return the position after them, or None if the
-        log doesn't continue `since`."""
+        """Make sure that the collection contains the changes after `since`, up to `until`; return the position of the
+        last one, or None if the log no longer has the changes after `since`."""
         while True:
             changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
             if changes is None:
@@ -340,7 +345,8 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 return since
 
     def _apply(self, name: str, changes: Changes, *, only_missing: bool = False) -> None:
-        """Apply changes in any order: the log leaves out additions of faces that are gone."""
+        """Apply changes: additions first, then moves, then removals. The order doesn't matter, since the log leaves out
+        additions of faces that are gone."""
         for block in (step for step in changes.steps if isinstance(step, FaceBlock)):
             there = self._milvus.owners(name, block.faces.tolist()) if only_missing else {}
             self._write(name, block.only(np.array([key not in there for key in block.faces.tolist()], bool)))
@@ -348,7 +354,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         self._remove(name, changes)
 
     def _write(self, name: str, block: FaceBlock) -> None:
-        """Add or replace faces until they equal the database's."""
+        """Add or replace faces, and repeat this for those that changed meanwhile, until they equal the database's."""
         while len(block.faces):
             self._milvus.add(name, block)
             written = dict(zip(block.faces.tolist(), block.subjects.tolist(), strict=True))
@@ -358,7 +364,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             block = self._source.faces_at(self._spec, other) or joined([], self._spec.dimension)
 
     def _move(self, name: str, changes: Changes) -> None:
-        """Give faces to the subjects that they belong to now; remove the faces that no longer exist."""
+        """Assign moved faces to the subjects that they belong to now; remove faces that no longer exist."""
         keys = sorted({key for step in changes.steps if isinstance(step, Moved) for key in step.faces.tolist()})
         if keys:
             block = self._source.faces_at(self._spec, keys) or joined([], self._spec.dimension)
@@ -368,7 +374,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             self._write(name, block.only(np.array([there.get(face) != subject for face, subject in pairs], bool)))
 
     def _remove(self, name: str, changes: Changes) -> bool:
-        """Remove what the changes removed; return whether there was anything."""
+        """Remove the faces and subjects that the changes removed; return whether there were any."""
         removed = [step for step in changes.steps if isinstance(step, Removed)]
         self._milvus.remove(name, [step.face for step in removed if step.face is not None])
         self._milvus.remove_subjects(name, [step.subject for step in removed if step.face is None])
@@ -379,7 +385,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         since = self._swept or self._collections.log_start(self._spec.key.gallery)
         while since is not None and since.number < until.number:
             changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
-            if changes is None:  # they were deleted from the log
+            if changes is None:  # the log was pruned: continue with what it still has
                 since = self._collections.log_start(self._spec.key.gallery)
                 continue
             self._move(name, changes)

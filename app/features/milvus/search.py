@@ -1,7 +1,7 @@
-"""Search in Milvus: it proposes subjects, whose faces are then read from the database and scored again.
+"""Search in Milvus, which proposes subjects; their faces are then read from the database and scored again.
 
-`app.search.index` scores them, so an answer doesn't depend on where vectors are searched, and never has a face that
-was deleted from the database but not yet from Milvus.
+`app.search.index` computes these scores. So an answer doesn't depend on where vectors are searched, and never contains
+a face that was deleted from the database but not yet from Milvus.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
 COUNT_SHARE = 100
-"""Counting that takes longer than COUNT_CHEAP_S is repeated so rarely that it takes 1 / COUNT_SHARE of the time."""
+"""If counting takes longer than COUNT_CHEAP_S seconds, it is repeated so rarely that it takes 1 / COUNT_SHARE of the
+time."""
 
 
 class Searcher:
-    """Searches one collection. It has no name if the gallery never had a face."""
+    """Searches one collection. ``name`` is None if the gallery never had a face and so has no collection."""
 
     quick = False
 
@@ -80,7 +81,7 @@ class Searcher:
         return matches
 
     def _search_on(self, name: str, probe: Vector, limit: int, rows: list[FoundRow], fetch: int) -> list[Match]:
-        """Compare more and more subjects until no other face can be among the best."""
+        """Return a probe's best matches: compare more and more subjects until no other one can be among the best."""
         seen: set[int] = set()
         candidates = self._with_faces_of(seen)
         while True:
@@ -94,7 +95,8 @@ class Searcher:
             rows = self._milvus.search(name, probe[None], fetch, sorted(seen))[0]
 
     def _with_faces_of(self, subjects: Collection[int], index: Index | None = None) -> Index:
-        """Return the index, by default a new one, with all faces of these subjects as the database has them."""
+        """Add all faces of these subjects, read from the database, to the index, by default a new one; return the
+        index."""
         index = index or Index(self._spec.dimension)
         if (block := self._source.faces_of(self._spec, sorted(subjects))) is not None:
             index.add(block)
@@ -106,7 +108,7 @@ def _first(matches: list[Match], limit: int) -> list[Match]:
 
 
 class Count:
-    """The sizes of the subjects to search, counted on demand after the log has moved on."""
+    """Counts the sizes of the subjects to search, when they are asked for and the log has changed."""
 
     def __init__(self, source: FaceSource, spec: IndexSpec) -> None:
         self._source = source
@@ -131,8 +133,8 @@ class Count:
 
 
 def _promising(rows: Sequence[FoundRow], limit: int, fetched: int, rounding: float) -> tuple[set[int], float]:
-    """Return the `limit` best subjects by Milvus's scores, with those that rounding may have ranked too low, and the
-    highest score that a face of any other subject can have."""
+    """Return the `limit` best subjects by Milvus's scores, together with subjects that rounding may have ranked too
+    low; and the highest score that a face of any other subject can have."""
     subjects: set[int] = set()
     last = -np.inf
     for row in rows:
@@ -146,12 +148,14 @@ def _promising(rows: Sequence[FoundRow], limit: int, fetched: int, rounding: flo
 
 
 def _is_complete(best: Sequence[Match], floor: float, limit: int, rounding: float) -> bool:
-    """Return whether no other subject, all of whose faces score at most `floor`, can be among the best."""
+    """Return whether the best matches are complete: no other subject can be among them, if its faces score at most
+    `floor`."""
     return floor == -np.inf or (len(best) == limit and best[-1].score > floor + rounding)
 
 
 class Comparison:
-    """Compares a collection with the database's faces, which are given in the order of their keys."""
+    """Compares a collection with the database's faces, given in blocks in the order of their keys. Lists hold faces'
+    keys."""
 
     def __init__(self, milvus: Milvus, name: str, dimension: int) -> None:
         self._milvus = milvus
@@ -174,7 +178,7 @@ class Comparison:
         self._last = int(block.faces[-1])
 
     def look_beyond(self) -> None:
-        """Compare the faces that follow the database's last one."""
+        """Note the collection's faces that follow the database's last face as extra."""
         for page in self._pages(None):
             self.extra += page.faces.tolist()
 

@@ -17,11 +17,11 @@ from app.types import Box, Detection, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
-"""The number of the AWS account in resource names."""
+"""The AWS account number used in resource names."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
-"""Rekognition's names of the landmarks, in our order; left and right as the viewer of the photo sees them."""
+"""Rekognition's names of the landmarks, in our order. Left and right are those of somebody who looks at the photo."""
 STEPS = 10_000
-"""Steps of one percent: percentages keep four decimals."""
+"""Number of steps per percent: percentages have four decimals."""
 _VERSION = re.compile(r"[0-9.]+")
 REASONS = {
     Reason.SMALL_FACE: "SMALL_BOUNDING_BOX",
@@ -50,12 +50,14 @@ def face_id_from(face_id: str) -> str:
 
 
 def percent(share: float) -> float:
-    """Return a share (0 to 1) in percent (0 to 100), rounded down so that rounding never lifts it over a threshold."""
+    """Return a share (0 to 1) in percent (0 to 100), rounded down so that rounding never raises it above a
+    threshold."""
     return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 
 def bounding_box(box: Box, width: int, height: int) -> Shape:
-    """Return a box in fractions of the photo. Our coordinates refer to pixel centres, Rekognition's to pixel edges."""
+    """Return a box in fractions of the photo's width and height. Our coordinates refer to pixel centres, Rekognition's
+    to pixel edges."""
     return {
         "Left": (box.x + 0.5) / width,
         "Top": (box.y + 0.5) / height,
@@ -67,9 +69,9 @@ def bounding_box(box: Box, width: int, height: int) -> Shape:
 def face_detail(face: Face, photo: Photo) -> Shape:
     """Return a `FaceDetail`, which is also a `ComparedFace`.
 
-    Brightness is the mean grey value of the face's middle in percent. Sharpness is this service's: at 0 a face is too
-    blurred to be recognized, above 100 more sharpness does not help. A face that could not be aligned has no landmarks,
-    quality or pose.
+    Brightness is the mean grey value of the face's middle, in percent. Sharpness is this service's measure: at 0 a face
+    is too blurred to be recognized, and at 100 more sharpness would not help. A face that could not be aligned has no
+    landmarks, quality or pose.
     """
     detail: Shape = {
         "BoundingBox": bounding_box(face.box, photo.width, photo.height),
@@ -87,7 +89,8 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     detail["Quality"] = {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)}
     pose = pose_of(face.landmarks)
     if pose is not None:
-        # Rekognition's positive directions, by its documentation's examples: clockwise, to the photo's right, upwards.
+        # Rekognition's angles are positive clockwise, to the photo's right and upwards, as its documentation's examples
+        # show.
         angles = {"Roll": -pose.roll, "Yaw": -pose.yaw, "Pitch": pose.pitch}
         detail["Pose"] = {name: round(angle, 2) for name, angle in angles.items()}
     return detail
@@ -98,7 +101,7 @@ def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
 
 
 def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
-    """Return a `Face`, with its origin if known."""
+    """Return an enrolled face as a `Face`; the photo it was found in is included if it is known."""
     shape: Shape = {"FaceId": face_id_to(face.face_id)}
     if face.origin is not None:
         shape |= _origin(face.origin, face.box)
@@ -121,7 +124,7 @@ def paged(shape: Shape, page: Page[Any]) -> Shape:
 
 
 def quality_reasons(face: Face) -> list[str]:
-    """Return why a face is of too low quality; at least one reason."""
+    """Return the reasons why a face's quality is too low, at least one."""
     return sorted({REASONS[reason] for reason in face.quality.reasons}) or ["LOW_FACE_QUALITY"]
 
 

@@ -1,4 +1,4 @@
-"""One request, and the steps that several operations share."""
+"""A request, and the steps that several operations share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Rekognition's limit for images in bytes; the server's own limit applies, too."""
+"""Rekognition's limit for images, in bytes; the server's own limit applies too."""
 FACE_SIMILARITY = 0.8
-"""Rekognition's default threshold of searches and comparisons."""
+"""Rekognition's default threshold of searches and comparisons, as a similarity from 0 to 1."""
 LEVELS = {
     "NONE": QualityLevel.NONE,
     "LOW": QualityLevel.LOW,
@@ -38,8 +38,8 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, and the parts of the server that it uses. ``name`` is the operation's; ``region`` is the one that the
-    client signed for, a part of resource names."""
+    """A request, and the parts of the server that it uses. ``name`` is Rekognition's name of the operation; ``region``
+    is the AWS region that the client signed for, which resource names contain."""
 
     components: Components
     grant: Grant
@@ -97,8 +97,8 @@ class Call:
         return max(FACE_SIMILARITY, of_fmr(self.operations.defaults.fmr)) if threshold is None else threshold / 100
 
     def answered(self, gallery: Gallery, threshold: float | None, users: Sizes | None = None) -> AnsweredSimilarity:
-        """Return how scores are answered, for the gallery's faces or for its ``users``, which are given by their
-        numbers of faces.
+        """Return the scale and threshold of answered similarities, for single faces, or for users if ``users`` gives
+        their numbers of faces.
 
         ``threshold``: the request's, in percent (`similarity_asked`).
         """
@@ -108,13 +108,13 @@ class Call:
         )
 
     def count_faces(self, count: int) -> None:
-        """Count each face that was compared with enrolled ones as a request (`Guard.count_faces`)."""
+        """Count each face that was compared with enrolled faces as a request of the key (`Guard.count_faces`)."""
         self.components.guard.count_faces(self.grant, count)
 
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return the enrolled face to search with.
 
-        Raises RekognitionError (InvalidParameterException) if it is unknown.
+        Raises RekognitionError (InvalidParameterException) if there is no such face.
         """
         try:
             return self.store.face(gallery, face_id)

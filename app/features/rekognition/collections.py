@@ -1,4 +1,4 @@
-"""Operations on collections, which are galleries here, and on the faces that are indexed in them.
+"""The operations on collections, which are galleries here, and on the faces indexed in them.
 
 A face belongs to an unnamed subject until it is associated with a user.
 """
@@ -31,11 +31,11 @@ from app.types import Box, Face, Photo, utc_seconds
 
 OK = 200
 PAGE = 1000
-"""Rows on a page if the request does not say how many."""
+"""Number of rows on a page if the request doesn't say it."""
 
 
 def create(call: Call, wanted: requests.CreateCollection) -> Shape:
-    """Create a gallery without crops, since Rekognition stores no pictures of faces."""
+    """Create a gallery that stores no crops, since Rekognition stores no pictures of faces."""
     call.entry.gallery = wanted.CollectionId
     metadata = {"tags": wanted.Tags} if wanted.Tags else {}
     made = call.operations.create_gallery(wanted.CollectionId, None, store="none", metadata=metadata)
@@ -67,11 +67,11 @@ def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 MOST_INDEXED = 100
 SAME_BOX = 0.5
-"""Maximum difference, in pixels, of two boxes of the same photo that count as one face."""
+"""Two boxes in the same photo show one face if position and size differ by less than this, in pixels."""
 
 
 def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
-    """Store the faces of a photo. A face of the same photo and external id is not stored twice."""
+    """Store the faces of a photo. The same face of the same photo is not stored twice under one external id."""
     gallery = call.gallery(wanted.CollectionId)
     image = call.image(wanted.Image)
     photo = embed_for(call.operations, gallery, image)
@@ -150,7 +150,8 @@ def _same(known: list[StoredFace], box: Box) -> StoredFace | None:
 
 
 def _image_id(gallery: Gallery, image: bytes, external_id: str | None) -> str:
-    """Return an id for a photo and its external id: the same each time, but different in each gallery."""
+    """Return an id for a photo with an external id. It is always the same in one gallery, and another in each other
+    gallery."""
     digest = hashlib.sha256(f"{gallery.key}/{gallery.created_at}/{external_id or ''}\0".encode())
     digest.update(image)
     return digest.hexdigest()[:32]

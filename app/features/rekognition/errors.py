@@ -1,6 +1,6 @@
 """Errors in Rekognition's form: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
 
-The errors of Rekognition's model have status 400, its two faults 500. The names that all AWS services share are from
+Rekognition's errors have status 400, its two faults status 500. Names that all AWS services share are those of the page
 "Common errors".
 """
 
@@ -37,11 +37,11 @@ UNKNOWN_CLIENT = "UnrecognizedClientException"
 UNKNOWN_OPERATION = "UnknownOperationException"
 SERIALIZATION = "SerializationException"
 FAULTS = frozenset({THROTTLING, INTERNAL})
-"""Errors of the server, with status 500; clients retry them."""
+"""Names of the server's errors, which have status 500; clients retry after them."""
 
 
 class RekognitionError(InvalidInput):
-    """An error with Rekognition's name and message; ``code`` is this service's."""
+    """An error with Rekognition's name and message; ``code`` is this service's own."""
 
     def __init__(self, name: str, message: str, *, code: str = "invalid_request", **details: object) -> None:
         super().__init__(message, code=code, **details)
@@ -80,7 +80,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "liveness_not_measured": NOT_READY,
     }
 )
-"""Rekognition's names for our error codes. Other codes are named by their subject matter (BY_ABOUT), the rest by their
+"""Rekognition's names for our error codes. For other codes, what the error is about decides (BY_ABOUT), or else its
 status."""
 BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 
@@ -92,5 +92,5 @@ def answer_of(error: LikenessError) -> WireError:
     kind = BY_CODE.get(error.code)
     by_status = INVALID_PARAMETER if ours.status < 500 else INTERNAL
     name = NAMES.get(error.code) or (BY_ABOUT.get(kind.about, by_status) if kind else by_status)
-    # `answer_problem` replaces messages that only the log should have.
+    # `answer_problem` replaces messages that only the log may contain.
     return WireError(500 if name in FAULTS else 400, name, ours.body.error.message)

@@ -34,7 +34,7 @@ def detect(call: Call, wanted: requests.DetectFaces) -> Shape:
 
 
 def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
-    """Compare the largest face of the first photo with each face of the second."""
+    """Compare the largest face of the first photo with each face of the second photo."""
     images = [call.image(source) for source in (wanted.SourceImage, wanted.TargetImage)]
     source, package = call.operations.embed(images[0])
     sources = good_enough(source, wanted.QualityFilter)
@@ -93,8 +93,8 @@ def match_faces(
 ) -> list[Shape]:
     """Return the `limit` faces that are most similar to the probe, without the face `leave_out`. The result is exact.
 
-    The index ranks subjects by their best face. The best `limit` faces belong to the best `limit` subjects, so all
-    faces of these subjects are compared.
+    The index ranks subjects by their most similar face. The best `limit` faces belong to the best `limit` subjects, so
+    only these subjects' faces are compared.
     """
     similarity = call.answered(gallery, threshold)
     (ranking,) = call.galleries.open_search(gallery, probe.package).search([probe], limit + 1)
@@ -135,7 +135,8 @@ def match_users(
 
 
 def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
-    """Return the numbers of faces of the users: of all subjects except the unnamed ones, which have one face each."""
+    """Return how many users have how many faces. Users are all subjects except the unnamed ones, which have one face
+    each."""
     sizes = dict(call.galleries.open_search(gallery).sizes)
     unnamed = sum(sizes.values()) - count_people(call.store, gallery)
     return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
@@ -156,7 +157,7 @@ def _users(
 
 
 def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
-    """Yield score and id of each face of a subject."""
+    """Yield the score and the id of each of a subject's faces."""
     if user_of(candidate.subject) is None:
         yield candidate.score, candidate.face_id
         return

@@ -39,7 +39,7 @@ Attribute = Literal[
 ]
 PageSize = Annotated[int, Field(ge=0, le=4096)]
 MAX_MATCHES = 80
-"""Matches in an answer if the request does not say how many."""
+"""Maximum matches in an answer if the request doesn't say how many."""
 ASSOCIATION_THRESHOLD = 75.0
 SERIALIZATION_KINDS = ("_type", "_parsing", "model_attributes_type")
 """Suffixes of pydantic's error types for a value of another JSON type."""
@@ -57,7 +57,7 @@ class S3Source(RekognitionModel):
 
 
 class ImageSource(RekognitionModel):
-    """An image: exactly one of the two fields."""
+    """An image, in exactly one of the two fields."""
 
     Bytes: str | None = None
     S3Object: S3Source | None = None
@@ -156,7 +156,7 @@ class SearchUsersByImage(CollectionRequest):
 
 
 def read(model: type[ModelT], value: object) -> ModelT:
-    """Read a request.
+    """Return the request as its model.
 
     Raises RekognitionError: SerializationException for a value of another type, else InvalidParameterException.
     """

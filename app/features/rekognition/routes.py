@@ -45,7 +45,8 @@ class Target:
 def _target(
     name: str, scope: Scope, work: Callable[..., Shape], *, changes: bool = False, unrestricted: bool = False
 ) -> Target:
-    """Return an operation; the annotations of ``work`` give its request's model and images."""
+    """Return a target; the annotation of ``work``'s parameter ``wanted`` says which model and images its request
+    has."""
     model = inspect.signature(work, eval_str=True).parameters["wanted"].annotation
     images = tuple(name for name, field in model.model_fields.items() if field.annotation is requests.ImageSource)
     operation = Operation(
@@ -91,7 +92,7 @@ def find_target(target: str) -> Target | None:
 
 
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document's part about the one path, except its summary and description."""
+    """Return the path's part of the OpenAPI document, except summary and description."""
     header = {
         "name": "X-Amz-Target",
         "in": "header",
@@ -111,7 +112,7 @@ _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 
 class TargetRoute(OperationRoute):
-    """A route whose operations are named by a header; its own declaration is used for an unknown one."""
+    """A route whose operation is named by a header. For an unknown name, its own declaration is used."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -159,7 +160,7 @@ async def call(
         answer = await components.workers.run(work)
     except LikenessError as error:
         if used and answer_of(error).name in _TRY_AGAIN:
-            # Clients may retry within the same second, which gives the same signature.
+            # A client may retry within the same second, with the same signature.
             await components.workers.run(lambda: seen_signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
@@ -167,7 +168,7 @@ async def call(
 
 
 def endpoints_table() -> str:
-    """Return each operation with its scope and audit word as a Markdown table."""
+    """Return a Markdown table of the operations, with their scopes and their names in the audit log."""
     lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
     for name, target in TARGETS.items():
         declared = target.operation

@@ -1,8 +1,8 @@
 """Read and verify signatures of AWS Signature Version 4.
 
-A request is written in a canonical form, hashed, and signed with a key derived from the secret, the day, the region and
-the service (AWS General Reference, "Create a signed AWS API request"). This works on the request's bytes as they were
-sent: nothing is decoded and encoded again unless the canonical form requires it.
+The client writes a request in canonical form, hashes it, and signs the hash with a key derived from the secret, the
+day, the region and the service (AWS General Reference, "Create a signed AWS API request"). This module works on the
+request's bytes as they were sent: nothing is decoded and encoded again unless the canonical form requires it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ SERVICE = "rekognition"
 SKEW_S = 300
 """Maximum seconds by which the client's clock and ours may differ."""
 EXPIRED_S = 900
-"""Age in seconds from which on the request, not its signature, is reported as expired, as AWS does."""
+"""Age in seconds from which on the request is reported as expired, as AWS does; a younger one has an expired
+signature."""
 MAX_SIGNED_HEADERS = 64
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _FIELDS = ("Credential", "SignedHeaders", "Signature")
 _REGION = re.compile(r"[a-z0-9-]{0,64}")
-"""Matches a region, which may be empty: AWS's SDK for Go signs so for a custom endpoint that names none."""
+"""Matches a region. It may be empty, since AWS's SDK for Go signs an empty one for custom endpoints without a
+region."""
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _UNRESERVED = "-_.~"
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request; header names are in lower case, ``query`` and ``path`` percent-encoded."""
+    """A request. Header names are in lower case; ``path`` and ``query`` are percent-encoded."""
 
     method: str
     path: str
@@ -47,7 +49,7 @@ class SignedRequest:
 
     @classmethod
     def of(cls, method: str, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> SignedRequest:
-        """Read a request with ``headers`` as in ASGI."""
+        """Return the request; ``headers`` are as in ASGI."""
         by_name: dict[str, list[bytes]] = {}
         for name, value in headers:
             by_name.setdefault(name.decode("latin-1").lower(), []).append(value)
@@ -60,7 +62,7 @@ class SignedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who signed a request, when, and what the signature covers, as the request claims; not verified yet."""
+    """Who signed a request, when, and what the signature covers: what the request claims, not verified yet."""
 
     access_key: str
     date: str
@@ -77,11 +79,11 @@ class Claim:
 
 
 def read_claim(request: SignedRequest, now: float) -> Claim:
-    """Read a request's claim, and compare its time with ``now``, in seconds since 1970.
+    """Return a request's claim, after comparing its time with ``now``, in seconds since 1970.
 
     Raises RekognitionError: MissingAuthenticationTokenException, IncompleteSignatureException,
-    InvalidSignatureException, RequestExpired, UnrecognizedClientException (for a session token, which our keys don't
-    have).
+    InvalidSignatureException, RequestExpired, UnrecognizedClientException (if there is a session token, which our keys
+    don't have).
     """
     fields = _authorization(request.header("authorization"))
     access_key, date, region = _credential(fields["Credential"])
@@ -99,7 +101,7 @@ def read_claim(request: SignedRequest, now: float) -> Claim:
 
 
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """Return the 32 bytes that sign a day's requests."""
+    """Return the key, 32 bytes, that signs a day's requests to a region."""
     key = f"AWS4{secret}".encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -107,15 +109,15 @@ def signing_key(secret: str, date: str, region: str) -> bytes:
 
 
 def is_signed_with(key: bytes, claim: Claim, request: SignedRequest, body_hash: str) -> bool:
-    """Return whether ``key`` made the claim's signature of this request and body hash (SHA-256, hexadecimal), in
-    constant time."""
+    """Return whether the claim's signature of this request and body hash (SHA-256, hexadecimal) was made with ``key``.
+    Takes the same time for any signature."""
     hashed = hashlib.sha256(canonical_request(request, claim.signed_headers, body_hash)).hexdigest()
     text = f"{ALGORITHM}\n{claim.timestamp}\n{claim.scope}\n{hashed}"
     return hmac.compare_digest(hmac.digest(key, text.encode(), "sha256"), bytes.fromhex(claim.signature))
 
 
 def check_body(request: SignedRequest, body_hash: str) -> None:
-    """Check the body against the hash that the request states; `UNSIGNED-PAYLOAD` is not accepted.
+    """Compare the body's hash with the hash that the request states, if it does; `UNSIGNED-PAYLOAD` is not accepted.
 
     Raises RekognitionError (InvalidSignatureException).
     """
@@ -139,7 +141,7 @@ def canonical_request(request: SignedRequest, signed_headers: Iterable[str], bod
 
 
 def canonical_query(query: bytes) -> bytes:
-    """Return the query in canonical form: percent-encoded again, and sorted."""
+    """Return the query in canonical form: decoded, percent-encoded again, and sorted."""
     pairs = []
     for pair in query.split(b"&") if query else ():
         name, _, value = pair.partition(b"=")
@@ -152,7 +154,7 @@ def _encoded(text: bytes) -> str:
 
 
 def _trimmed(value: bytes) -> bytes:
-    """Strip the value, and collapse runs of spaces."""
+    """Return the value without spaces at its ends, and with single spaces inside."""
     return b" ".join(value.split())
 
 
@@ -175,7 +177,7 @@ def _authorization(text: str) -> dict[str, str]:
 
 
 def _credential(text: str) -> tuple[str, str, str]:
-    """Return access key, day and region."""
+    """Return a credential's access key, day and region."""
     parts = text.split("/")
     if len(parts) != 5 or not parts[0]:
         raise _incomplete("Credential must have exactly 5 slash-delimited elements.")

@@ -1,4 +1,5 @@
-"""Users: subjects with a name. Associating a face moves it to the user's subject."""
+"""The operations on users, who are the subjects that are not unnamed. Associating a face moves it to the user's
+subject."""
 
 from __future__ import annotations
 
@@ -37,18 +38,18 @@ from app.gallery.text import unnamed_id
 from app.recognition.decisions import by_fused_score, template_of
 
 MOST_FACES = 100
-"""Most faces of one user."""
+"""Maximum faces of one user."""
 PAGE = 500
 StoreAnswer: TypeAlias = Callable[[Change, Shape], None]
-"""Stores the answer with the change, unless the request has no token."""
+"""Stores the answer in the change's transaction; does nothing if the request has no token."""
 UserWork: TypeAlias = Callable[[Call, Gallery, Any, StoreAnswer], Shape]
 
 
 def once(work: UserWork) -> Callable[[Call, Any], Shape]:
-    """Let ``work`` run once per token: a repeated request gets the stored answer.
+    """Return an operation that runs ``work`` once per token: a repeated request gets the stored answer.
 
-    ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
-    Raises RekognitionError (IdempotentParameterMismatchException) if the token was used with other parameters.
+    ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too. Raises
+    RekognitionError (IdempotentParameterMismatchException) if the token was used with other parameters.
     """
 
     @wraps(work)
@@ -98,7 +99,7 @@ def create(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_ans
 
 @once
 def delete(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_answer: StoreAnswer) -> Shape:
-    """Delete a user; its faces stay, and belong to no user."""
+    """Delete a user. The user's faces stay, and then belong to no user."""
     with call.galleries.change(gallery) as change:
         store_answer(change, {})
         transfers.dissolve_subject(change, wanted.UserId)
@@ -113,7 +114,7 @@ def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
 
 
 def search(call: Call, wanted: requests.SearchUsers) -> Shape:
-    """Search for users with one face, or with all faces of a user."""
+    """Search for users by an enrolled face, or by all faces of a user."""
     gallery = call.gallery(wanted.CollectionId)
     if (wanted.UserId is None) == (wanted.FaceId is None):
         raise RekognitionError(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
@@ -161,12 +162,12 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
     for face in ids:
         refusal = _refusal(face, stored, user.id)
         if refusal is None and face in stored and user_of(stored[face].subject) is None and user.face_count:
-            call.grant.require(Scope.RECOGNIZE)  # the answer says who it is
+            call.grant.require(Scope.RECOGNIZE)  # the answer reveals whether the face is this user's
             compared += 1
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:
             refused.append({"FaceId": face_id_to(face)} | refusal)
-        elif stored[face].subject != user.id:  # faces that the user has already are skipped
+        elif stored[face].subject != user.id:  # faces that the user already has are skipped
             accepted.append(face)
     call.count_faces(compared)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
@@ -199,7 +200,8 @@ def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFace
 
 
 def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | None:
-    """Return why a face can't be associated: it is unknown, or another user's."""
+    """Return the answer's part about a face that can't be associated, since it is unknown or another user's; None if it
+    can."""
     if face not in stored:
         return {"Reasons": ["FACE_NOT_FOUND"]}
     owner = user_of(stored[face].subject)
@@ -221,7 +223,8 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
 
 
 def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_answer: StoreAnswer) -> Shape:
-    """Move faces and store the answer. If one was moved or deleted meanwhile, move none and raise RekognitionError."""
+    """Move faces and store the answer. If one was moved or deleted meanwhile, move none and raise RekognitionError
+    (ConflictException)."""
     try:
         with call.galleries.change(gallery) as change:
             store_answer(change, answer)

@@ -1,7 +1,7 @@
-"""Rekognition's wire format: requests are signed, no signature is used twice, and errors have a type.
+"""Rekognition's wire format: requests are signed, no signature is accepted twice, and errors have a type.
 
-Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access. Each time,
-the secret is checked to be still valid (`ApiKeys.recall`, `ApiKeys.check`).
+Signing keys derived from secrets are cached, so that checking a known caller takes one HMAC and no database access. The
+secret's validity is checked each time (`ApiKeys.recall`, `ApiKeys.check`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_HEADER = "x-amz-target"
 CONTENT_HASH = "x-amz-content-sha256"
-"""Header with the body's hash; it is signed, as all of AWS's headers must be."""
+"""Header with the body's hash. It must be signed, as all headers of AWS's."""
 MAX_JSON = 256 * 1024
 """Maximum bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
@@ -60,7 +60,7 @@ V = TypeVar("V")
 
 
 class _Cache(Generic[K, V]):
-    """Keeps the MAX_CACHED values that were put in last. Safe to share between threads."""
+    """Keeps the MAX_CACHED values that were put last. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[K, V] = OrderedDict()
@@ -87,7 +87,8 @@ class SignatureChecker:
         self._proven: _Cache[tuple[str, str], str] = _Cache()
 
     def is_proven(self, claim: Claim, address: str) -> str | None:
-        """Return the id of the claim's key if the key has sent a valid signature from this address before."""
+        """Return the id of the claim's key if the key has sent a valid signature from this address before; None
+        otherwise."""
         return self._proven.get((claim.access_key, address))
 
     def prove(self, claim: Claim, address: str, key_id: str) -> None:
@@ -95,13 +96,13 @@ class SignatureChecker:
         self._proven.put((claim.access_key, address), key_id)
 
     async def require_key(self, claim: Claim, address: str) -> None:
-        """Check that the claim's key exists, unless it has signed before. Raises RekognitionError
+        """Check that the claim's key exists; skipped if it has signed before. Raises RekognitionError
         (UnrecognizedClientException)."""
         if self._derived.get(_name(claim)) is None:
             await self._guard.attempt(lambda: self._tokens(claim), address)
 
     async def grant(self, claim: Claim, request: SignedRequest, body_hash: str, address: str) -> Grant:
-        """Return what the key that signed the request allows. Reads the database unless the signing key is cached.
+        """Return what the key that signed the request may do. Reads the database unless the signing key is cached.
 
         Raises RekognitionError: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
         ``revoked_key``; Overloaded.
@@ -139,25 +140,25 @@ def _name(claim: Claim) -> tuple[str, str, str]:
 
 
 def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
-    """Return the token whose key made the signature; all are tried, so that the time reveals nothing."""
+    """Return the token whose key made the signature. All keys are tried, so that the time taken reveals nothing."""
     signers = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
     return signers[0] if signers else None
 
 
 REPEAT_S = 2.0
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
-"""In these headers AWS's clients name a call and number its attempts; some don't sign them."""
+"""Headers in which AWS's clients name a call and number its attempts. Some clients don't sign them."""
 MAX_ATTEMPT = 100
 
 
 def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
-    """Note the use of a signature.
+    """Accept a signature, and note its use; reject one that was used before.
 
-    A signature of a changing operation is accepted once. SigV4 counts whole seconds, so the same request sent twice
-    within a second has the same signature: the client gets ThrottlingException, and signs its next attempt anew. A
-    client whose signed headers number its attempts never repeats a signature, so it gets InvalidSignatureException. A
-    request that only reads may be repeated for REPEAT_S after the first use, with other ATTEMPT_HEADERS or none: an
-    eavesdropper who repeats it has the answer already.
+    A changing operation's signature is accepted once. SigV4 counts whole seconds, so a request sent twice within a
+    second has the same signature twice: the client gets ThrottlingException, and then signs its next attempt anew. But
+    a client that numbers its attempts in signed headers never repeats a signature, so here somebody else does, who gets
+    InvalidSignatureException. A reading operation's signature may be repeated within REPEAT_S of the first use, with
+    other ATTEMPT_HEADERS or none: an eavesdropper who repeats it already has the answer.
 
     Raises RekognitionError (InvalidSignatureException, ThrottlingException).
     """
@@ -174,8 +175,8 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
 
 
 class Rekognition(WireFormat):
-    """`POST /`. The signature covers the body's hash. If a header states the hash, the signature is checked before the
-    body is read, otherwise after it."""
+    """The format of `POST /`. A signature covers the body's hash. If a header states the hash, the signature is checked
+    before the body is read, otherwise after that."""
 
     name = "Amazon Rekognition"
     security = ("aws_sigv4",)
@@ -204,8 +205,8 @@ class Rekognition(WireFormat):
         return (scope["method"], scope["path"]) == ("POST", PATH)
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        """Check the signature. Raises RekognitionError or InvalidInput if it is invalid, Overloaded if the key
-        sends too many requests."""
+        """Check the signature; return what its key may do, and the body that was read. Raises RekognitionError or
+        InvalidInput if the signature is invalid, Overloaded if the key sends too many requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
         signatures: SignatureChecker = components.parts["signature_checker"]
@@ -217,7 +218,7 @@ class Rekognition(WireFormat):
         grant = await signatures.grant(claim, request, stated, address) if stated else None
         proven = signatures.is_proven(claim, address)
         if grant is None and not proven:
-            await signatures.require_key(claim, address)  # do not read the body of an unknown key
+            await signatures.require_key(claim, address)  # the body of an unknown key's request is not read
             components.guard.require_few_failures(address)
         async with AsyncExitStack() as stack:
             count_bytes: Callable[[int], None] = admission.count_bytes
