@@ -1,4 +1,4 @@
-"""`likeness doctor`: check everything that the server needs, change nothing, and say how to repair it."""
+"""`likeness doctor`: check everything that the server needs without changing anything, and say how to repair it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CHECKS = {
     "workers": "environment",
     "clock": "environment",
 }
-"""Names of the checks, and the module of each one's function `check_NAME`. It is imported when the check runs, so that
-a broken package is a finding."""
+"""The names of the checks, in order, and the module of each one's function `check_NAME`. The module is imported when
+the check runs, so that a broken package is reported as a result."""
 
 
 EXAMPLES = (
@@ -46,7 +46,7 @@ EXAMPLES = (
 )
 UpgradeFrom: TypeAlias = Annotated[
     str | None,
-    typer.Option("--upgrade-from", metavar="VERSION", help="Go through what an upgrade from this version asks for."),
+    typer.Option("--upgrade-from", metavar="VERSION", help="List what an upgrade from this version requires."),
 ]
 
 
@@ -70,8 +70,8 @@ def doctor(upgrade_from: UpgradeFrom = None, as_json: options.AsJson = False) ->
 
 
 def walk_upgrade(since: str) -> Iterator[CheckResult]:
-    """Yield what to do when upgrading from the version ``since``. Raises BadParameter if that isn't a version."""
-    upgrade = import_module("app.features.doctor.upgrade")  # imported when it runs, as the checks are
+    """Yield what to do for an upgrade from the version ``since``. Raises BadParameter if this is not a version."""
+    upgrade = import_module("app.features.doctor.upgrade")  # imported when needed, as the checks are
     if refused := list(upgrade.removed(os.environ)):
         yield from refused  # the settings can't be read while these are set
         return
@@ -82,9 +82,9 @@ def walk_upgrade(since: str) -> Iterator[CheckResult]:
 
 
 def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[CheckResult]:
-    """Yield the findings of every check, or of ``only`` these, in the order in which to repair things.
+    """Yield the results of every check, or of ``only`` these, in the order in which to repair things.
 
-    A check that raises is a finding, too.
+    A check that raises an error has a failed result.
     """
     for name, module in CHECKS.items():
         if only is not None and name not in only:

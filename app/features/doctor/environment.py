@@ -1,4 +1,4 @@
-"""Checks of what the server runs on: Python, packages, disk, port, certificate, limits, clock."""
+"""Check what the server runs on: Python, packages, disk, port, certificate, limits, photo workers, clock."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from app.version import _PROJECT, DISTRIBUTION, VERSION
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
-"""Bytes of free disk space below which the check fails, and below which it warns."""
+"""Free disk space, in bytes, below which the check fails, and below which it warns."""
 LEAST_FILES = 1024
-"""Minimum limit of open files: one per connection, and those of the database."""
+"""Minimum for the limit of open files: each connection needs one, and the database some."""
 RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
-"""A clock that shows an earlier time than this release is wrong."""
+"""A time before this release: a clock that shows an earlier one is wrong."""
 SOON = timedelta(days=14)
-"""A certificate that ends within this time is a warning."""
+"""The check warns of a certificate that ends within this time."""
 SERVER_USES = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
-"""A certificate that lists uses must have one of these, or browsers and clients reject the server."""
+"""If a certificate lists its uses, one of these must be among them, or browsers and clients reject the server."""
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
@@ -49,7 +49,7 @@ def check_python(_: Settings) -> Iterator[CheckResult]:
 
 def check_packages(_: Settings) -> Iterator[CheckResult]:
     """Check that the required packages are installed, in the tested versions."""
-    pins = PROJECT / "constraints.txt"  # a wheel doesn't contain it
+    pins = PROJECT / "constraints.txt"  # an installed wheel doesn't contain this file
     pairs = (line.strip().partition("==") for line in (pins.read_text().splitlines() if pins.is_file() else ()))
     pinned = {_plain(name): version for name, sign, version in pairs if sign}
     whole = "-c constraints.txt '.[{}]'" if pins.is_file() else f"'{DISTRIBUTION}[{{}}]'"
@@ -119,7 +119,7 @@ def check_tls(settings: Settings) -> Iterator[CheckResult]:
         return
     from app.server.http import tls_context  # noqa: PLC0415 - needs the engines, which `check_packages` looks for
 
-    tls_context(settings.tls_cert, settings.tls_key)  # raises if certificate and key can't be used
+    tls_context(settings.tls_cert, settings.tls_key)  # raises if the certificate or its key can't be used
     try:
         certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
         usages = [
@@ -127,7 +127,7 @@ def check_tls(settings: Settings) -> Iterator[CheckResult]:
             for extension in certificate.extensions
             if isinstance(extension.value, x509.ExtendedKeyUsage)
         ]
-    except ValueError:  # not a failure: OpenSSL, which the server uses, reads more kinds of PEM
+    except ValueError:  # not a failure, since OpenSSL, which the server uses, reads more kinds of PEM
         message = f"{settings.tls_cert}: until when it is valid can't be read"
         yield CheckResult("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
         return
@@ -156,7 +156,7 @@ def check_limits(_: Settings) -> Iterator[CheckResult]:
 
 
 def check_workers(settings: Settings) -> Iterator[CheckResult]:
-    """Check what keeps photo workers from files and network, in a subprocess, since it loses both."""
+    """Check what keeps photo workers from files and the network. Done in a subprocess, which loses access to both."""
     if settings.photo_workers == 0 or sys.platform != "linux":
         yield CheckResult("ok", "the server's own process reads photos")
         return
@@ -181,7 +181,7 @@ def check_clock(_: Settings) -> Iterator[CheckResult]:
 
 
 TIMEX_BYTES = 512
-"""Space for `struct timex`: 208 bytes on 64-bit Linux, and additions of later kernels."""
+"""Bytes for `struct timex`: it takes 208 on 64-bit Linux, and may grow in later kernels."""
 TIME_ERROR = 5
 """The result of adjtimex(2) if the clock is not synchronised."""
 LISTENING = "0A"
@@ -189,7 +189,8 @@ LISTENING = "0A"
 
 
 def is_synchronised() -> bool | None:
-    """Return whether the clock is synchronised, None if the kernel doesn't say. A zeroed `struct timex` only reads."""
+    """Return whether the clock is synchronised; None if the kernel doesn't say. With a zeroed `struct timex`,
+    adjtimex(2) changes nothing."""
     if sys.platform != "linux":
         return None
     buffer = ctypes.create_string_buffer(TIMEX_BYTES)
@@ -201,7 +202,8 @@ def is_synchronised() -> bool | None:
 
 
 def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
-    """Return the process that listens on a port, such as `process 123 (likeness)`; None if it is another user's."""
+    """Return the process that listens on a port, such as `process 123 (likeness)`; None if there is none or it is
+    another user's."""
     sockets = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -213,13 +215,13 @@ def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
         with suppress(OSError):  # another user's process, or one that has ended
             handles = (process / "fd").iterdir() if process.name.isdecimal() else ()
             if any(str(handle.readlink()) in sockets for handle in handles):
-                # without the process's arguments, which may hold secrets
+                # its arguments are left out, since they may contain secrets
                 return f"process {process.name} ({(process / 'comm').read_text().strip()})"
     return None
 
 
 def requirements() -> list[str]:
-    """Return the server's requirements in pip's format; those of extras have a marker ``extra ==``."""
+    """Return the server's requirements in pip's format; requirements of extras have a marker ``extra ==``."""
     try:
         return metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

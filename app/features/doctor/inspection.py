@@ -1,4 +1,4 @@
-"""Inspect a database without changing it: whether it exists, its version, whether it is writable and whole."""
+"""Inspect a database without changing it: whether it exists, its version, whether it is writable and undamaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _FAILURES = SQLAlchemyError, DatabaseBusy, DatabaseUnavailable
 
 @dataclass(slots=True)
 class Inspection:
-    """The state of a database. The other fields are valid only if ``problem`` is empty."""
+    """The state of a database. If it doesn't exist or ``problem`` is not empty, the fields after ``problem`` say
+    nothing."""
 
     kind: str
     exists: bool = True
@@ -32,7 +33,7 @@ class Inspection:
     revision: str | None = None
     newest: str | None = None
     known: bool = True
-    """Whether this program knows the revision; False if a newer or unreleased version made it."""
+    """Whether this program knows the schema's revision; False if a newer or unreleased version made it."""
     writable: bool = False
     damage: list[str] = field(default_factory=list)
     clock_off_s: float = 0.0
@@ -44,19 +45,22 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A package that ``galleries`` (a number) use or are re-embedded to; ``example`` is the id of one of them."""
+    """A package that galleries use, or are being re-embedded from or to. ``galleries`` is their number, ``example`` the
+    id of one of them."""
 
     package: str
     dimension: int
     galleries: int
     example: str
     digest: str | None = None
-    """The model that made its templates (`Manifest.recipe_digest`), if known."""
+    """The model that made the galleries' templates (`Manifest.recipe_digest`), if known."""
 
 
 def inspect(data_dir: Path, url: str) -> Inspection:
-    """Inspect the database. Raises Unusable if the URL isn't supported or its driver is missing, and Conflict
-    ``data_dir_in_use`` while it is being restored.
+    """Return the state of the database.
+
+    Raises Unusable if the URL isn't supported or its driver is missing, Conflict ``data_dir_in_use`` while the database
+    is being restored.
     """
     path, is_sqlite = sqlite_file(url), parse_url(url).get_backend_name() == "sqlite"
     inspection = Inspection("SQLite" if is_sqlite else "PostgreSQL")
@@ -69,7 +73,7 @@ def inspect(data_dir: Path, url: str) -> Inspection:
                 _read(connection, inspection)
                 connection.rollback()
                 inspection.writable = _takes_writes(connection)
-        except _FAILURES as error:  # the driver's text may hold the URL with its password
+        except _FAILURES as error:  # the driver's message may contain the URL with its password
             inspection.problem = type(error.__cause__ or error).__name__
     return inspection
 
@@ -93,7 +97,7 @@ def _read(connection: Connection, inspection: Inspection) -> None:
 
 
 def _needs(connection: Connection) -> list[Need]:
-    """List the packages that galleries need, whatever the schema's version."""
+    """Return the packages that galleries need, for any version of the schema."""
     tables = sa.inspect(connection)
     queries = []
     if tables.has_table(GALLERIES.name):
@@ -116,7 +120,7 @@ def _needs(connection: Connection) -> list[Need]:
 
 
 def _takes_writes(connection: Connection) -> bool:
-    """Try a write and roll it back."""
+    """Try to write, and roll back; return whether this succeeded."""
     try:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")

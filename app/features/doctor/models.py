@@ -1,4 +1,4 @@
-"""Checks of model packages: those that the settings name, and those that galleries were made with."""
+"""Check model packages: those that the settings name, and those that galleries need."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STATES = {
     ("liveness", True): "; it has operating points",
     ("liveness", False): "; it decides nothing before it is measured",
 }
-"""The report on a package, by its task and by whether it has golden vectors (or, for liveness, operating points)."""
+"""What is said about a package, by its task and by whether it has golden vectors (for liveness: operating points)."""
 
 
 def check_models(settings: Settings) -> Iterator[CheckResult]:
-    """Check the manifest and the file of every package; those that the settings name must exist."""
+    """Check the manifest and the file of every package. The packages that the settings name must exist."""
     scan = scan_packages(settings.models_dir, settings.data_dir)
     for skipped in scan.skipped:
         yield CheckResult("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
@@ -85,7 +85,7 @@ def check_liveness(settings: Settings) -> Iterator[CheckResult]:
 
 
 def check_device(settings: Settings) -> Iterator[CheckResult]:
-    """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
+    """Run the embedder on its device. If the package isn't prepared yet, this is done in a temporary folder."""
     package = select(find_packages(settings.models_dir, settings.data_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
@@ -113,7 +113,7 @@ def check_device(settings: Settings) -> Iterator[CheckResult]:
 
 
 def check_galleries(settings: Settings) -> Iterator[CheckResult]:
-    """Check that the packages of all galleries are installed, with the galleries' dimension."""
+    """Check that the packages that galleries need are installed and are the same models, and how many are kept open."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem:
         yield CheckResult("ok", "no database yet")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Outcome: TypeAlias = Literal["ok", "todo", "warning", "failed"]
-"""`todo`: something to do that can't be checked here."""
+"""`todo`: something that must be done or checked by hand."""
 REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that exist.",
     "device": "Set LIKENESS_EMBEDDER to a package for embedding, or repair this one.",
@@ -18,12 +18,13 @@ REMEDIES = {
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its key: PEM, readable, no password.",
 }
-"""What to do about an error that a check raises."""
+"""What to do about an error that a check raises, by the check's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check: a state, and what to do if it is not ok. ``check``: by default the running one's name."""
+    """The result of a check, and what to do if it is not ok. ``check``: its name, by default that of the check that
+    yields it."""
 
     verdict: Outcome
     found: str

@@ -19,7 +19,8 @@ commands = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answer of `likeness status`. ``health`` is `ok`, a state of the server, or `not running`."""
+    """What `likeness status` shows. ``health`` is the server's state (`ok`, `not ready` …) or begins with `not
+    running`."""
 
     health: str
     warnings: Sequence[str] = ()
@@ -33,7 +34,8 @@ class Status:
 
 @commands.command(epilog="Examples: likeness status\n\nlikeness status --server https://faces.example.org --json")
 def status(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
-    """Show the server, data folder, models, galleries and health. Exit code 1: no server runs, or it isn't ready."""
+    """Show the server, its data folder, models, galleries and health. Exit code 1: no server runs, or it isn't
+    ready."""
     running = find_server(server, key)
     if running is not None:
         with answering(running) as client:
@@ -54,7 +56,7 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
     url, number, folder = client.url, about.version, str(settings.data_dir.absolute()) if settings else None
     try:
         ready = client.ready()
-    except ApiError:  # 503: the server starts, stops, or can't reach Milvus
+    except ApiError:  # 503: the server is starting or stopping, or can't reach Milvus
         return Status("not ready", server=url, version=number, data_folder=folder)
     models = client.models()
     return Status(
@@ -70,7 +72,7 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
 
 
 def _of_data_folder(settings: Settings) -> Status:
-    """Read the data folder's state, without a server and without changing anything."""
+    """Return the data folder's state, read without a server and without changing anything."""
     installed = scan_packages(settings.models_dir, settings.data_dir)
     database = inspect(settings.data_dir, settings.database)
     return Status(

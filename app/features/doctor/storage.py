@@ -1,4 +1,4 @@
-"""Checks of what the server stores: data folder, keys, database, index."""
+"""Check what the server stores: data folder, keys, database, index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.features.doctor.results import REMEDIES, CheckResult
 from app.types import utc_text
 
 CLOCK_OFF_S = 5.0
-"""Difference between the database's clock and this machine's, in seconds, from which on there is a warning."""
+"""Difference in seconds between the database's clock and this machine's above which the check warns."""
 
 
 def check_data(settings: Settings) -> Iterator[CheckResult]:
@@ -87,7 +87,8 @@ def check_database(settings: Settings) -> Iterator[CheckResult]:
 
 
 def check_vault(settings: Settings) -> Iterator[CheckResult]:
-    """Check that the keys here decrypt what is encrypted in the database."""
+    """Check that the keys here decrypt what is encrypted in the database, and that only their owner can read their
+    files."""
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.data_dir, settings.database).sealed
     seals = settings.encryption == "seal"
@@ -127,7 +128,7 @@ def check_vault(settings: Settings) -> Iterator[CheckResult]:
 
 
 def check_index(settings: Settings) -> Iterator[CheckResult]:
-    """Check that Milvus answers, where it is used."""
+    """Check that Milvus answers, if it is used."""
     if settings.index == "faiss":
         yield CheckResult("ok", "in memory, with FAISS")
         return
@@ -142,7 +143,7 @@ def check_index(settings: Settings) -> Iterator[CheckResult]:
     except ValueError as error:
         yield CheckResult("failed", f"LIKENESS_INDEX: {error}", REMEDIES["index"])
         return
-    if address.is_file:  # only one process at a time may open it
+    if address.is_file:  # not opened, since only one process at a time may do so
         yield CheckResult("warning", f"{address.name}: milvus-lite, which is meant for trials", REMEDIES["index"])
         return
     token = settings.index_token.get_secret_value() if settings.index_token else None

@@ -1,4 +1,4 @@
-"""The checklist of an upgrade, version by version: what this data folder needs, and what has to be checked by hand."""
+"""The checklists of upgrades, version by version: what this data folder needs, and what has to be done by hand."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from app.package.folders import OWN_FOLDER, find_packages
 from app.version import VERSION
 
 SHOWN = 5
-"""Maximum galleries and keys that a finding names."""
+"""Maximum number of galleries or keys that a result names."""
 REMOVED: Mapping[str, str] = {
     "LIKENESS_METRICS": "Unset it: /metrics always needs a key with the scope metrics or admin.",
     "LIKENESS_MAX_BODIES_BYTES": "Unset it: memory for bodies follows from LIKENESS_MEMORY_BYTES and the machine's.",
 }
-"""Removed settings, with which the server does not start, and what to do about each."""
+"""Settings that were removed, and what to do about each. The server does not start while one is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Galleries and keys that the database holds, whatever its schema's version."""
+    """Galleries and keys in the database, read from any version of its schema."""
 
     galleries: Sequence[tuple[str, str, int]] = ()
-    """Id, `store` and number of faces of each gallery with faces."""
+    """Id, `store` and number of faces of each gallery that has faces."""
     keys: Mapping[str, frozenset[str]] | None = None
-    """Scopes by the id of each key that was not revoked."""
+    """The scopes of each key that was not revoked, by the key's id; None without a database."""
     revision: str | None = None
     newest: str | None = None
     problem: str = ""
@@ -44,7 +44,7 @@ UpgradeStep = Callable[[Settings, Kept], Iterator[CheckResult]]
 
 
 def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
-    """Yield the findings of each version after ``since``, in the order in which to do things; ``check`` is the version.
+    """Yield the results for each version after ``since``, in the order in which to do things; ``check`` is the version.
 
     Raises ValueError if ``since`` is not a version, or newer than this program.
     """
@@ -58,20 +58,20 @@ def walk(since: str, settings: Settings) -> Iterator[CheckResult]:
 
 
 def removed(environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Yield a finding for each setting that was removed."""
+    """Yield a result for each removed setting that is set."""
     for name in REMOVED.keys() & environ.keys():
         yield CheckResult("failed", f"{name} is no setting any more, and a start refuses it", REMOVED[name], "settings")
 
 
 def parse(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version. Raises ValueError."""
+    """Return the three numbers of a version. Raises ValueError."""
     if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}", version):
         raise ValueError(f"{version!r} is no version, such as 0.1.0.")
     return tuple(map(int, version.split(".")))
 
 
 def read_kept(settings: Settings) -> Kept:
-    """Return what the database holds, without changing it. Without a database, all fields are empty."""
+    """Return what the database contains, without changing it. Without a database, all fields are empty."""
     database = inspect(settings.data_dir, settings.database)
     if not database.exists or database.problem or database.revision is None:
         return Kept(problem=database.problem)
@@ -162,7 +162,7 @@ def _files(settings: Settings, _: Kept) -> Iterator[CheckResult]:
 
 
 def _by_hand(*lines: tuple[str, str]) -> UpgradeStep:
-    """Return a step that the program can't check: what changed, and what to do."""
+    """Return a step whose results say what changed and what to do by hand, since the program can't check it."""
 
     def step(_: Settings, __: Kept) -> Iterator[CheckResult]:
         for found, remedy in lines:
@@ -202,4 +202,4 @@ CHECKLISTS: Mapping[str, tuple[UpgradeStep, ...]] = {
         ),
     ),
 }
-"""The steps of each version after the first, in order."""
+"""The steps of each version, in order, beginning with the second release."""

@@ -1,1 +1,2 @@
-"""Add model packages over REST, each by a job whose child process runs the commands of `app.models`."""
+"""Add and remove model packages over REST. Each is added by a job whose child process runs the commands of
+`app.models`."""

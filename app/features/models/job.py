@@ -1,7 +1,7 @@
-"""Adds model packages in jobs: `likeness models pull` and `likeness models add`, each in a process of its own.
+"""Add model packages in jobs, which run `likeness models pull` or `likeness models add` in a process of its own.
 
-A package may be anybody's file. The server doesn't open it before the child process has added it: the child has limits
-of memory and time, and is killed first if a container's memory runs out.
+A package may be a file of unknown origin, so the server doesn't open it before the child process has checked and added
+it. The child has limits of memory and time, and is killed first if a container's memory runs out.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from app.wording import nearest_name
 
 PULL, ADD = "pull_model", "add_model"
 LONGEST_S: Final = 2 * 3600.0
-"""Maximum seconds of one child process: a download may take an hour, and checking a file 15 minutes."""
+"""Maximum seconds of a child process: a download may take an hour, and checking a file 15 minutes."""
 LIST_S: Final = 60.0
 LOOK_S: Final = 0.2
-"""Seconds between checks whether the child has ended, or the job was cancelled."""
+"""Seconds between checks whether the child has ended or the job was cancelled."""
 UNPACKED: Final = ".model-"
-"""Prefix of the names of folders for uploads, in the data folder."""
+"""Names of temporary folders in the data folder begin with this; an upload is unpacked in one."""
 SAID_BYTES: Final = 1024**2
-"""Maximum bytes to read of a child's output: a list of models takes about 10 kB."""
+"""Maximum bytes of a child's output to read; a list of models takes about 10 kB."""
 
 
 class ModelAdder:
-    """Lists the models that can be pulled; creates and runs jobs that add packages. Safe to share between threads."""
+    """Lists the models that can be pulled, and creates and runs the jobs that add packages. Safe to share between
+    threads."""
 
     def __init__(self, core: Components, data_dir: Path, models_dir: Path) -> None:
         self._core = core
@@ -65,14 +66,15 @@ class ModelAdder:
         Raises Unusable if the command fails.
         """
         with self._lock:
-            if self._known is None:  # the list is a part of this version
+            if self._known is None:  # read only once, since the list is part of this version
                 self._known = self._run(["pull"], LIST_S)
             return self._known
 
     def begin_pull(self, params: Mapping[str, Any], who: str) -> Job:
         """Create the job that pulls a model. Raises InvalidInput ``package_unknown`` for an unknown name."""
         name, installed = params["name"], self._core.embedders.packages().values()
-        if not any(package.manifest.name == name for package in installed):  # it may lack its file
+        # an installed package may be pulled too, since its file may be missing
+        if not any(package.manifest.name == name for package in installed):
             known = sorted(model["name"] for model in self.known())
             if name not in known:
                 nearest = nearest_name(name, known)
@@ -82,9 +84,9 @@ class ModelAdder:
         return self._core.jobs.create(PULL, None, params, who=who, place=self._core.files.place)
 
     def receive(self, who: str) -> SealedWriter:
-        """Begin to receive an upload; call `end_upload` after it.
+        """Begin to receive an upload: return the encrypted file to write it to. Call `end_upload` afterwards.
 
-        Raises Overloaded while another upload arrives, or one of the same key waits for its job; Unusable
+        Raises Overloaded while another upload arrives, or while one of the same API key waits for its job; Unusable
         ``upload_not_kept``.
         """
         if self._core.jobs.unfinished(ADD, who) or not self._arriving.acquire(blocking=False):
@@ -97,7 +99,7 @@ class ModelAdder:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
     def end_upload(self) -> None:
-        """Note that the upload has arrived or was given up."""
+        """Note that the upload has arrived or failed."""
         self._arriving.release()
 
     def begin_add(self, params: Mapping[str, Any], upload: SealedWriter, who: str) -> Job:
@@ -137,7 +139,7 @@ class ModelAdder:
                 words.append("--non-commercial")
             try:
                 self._do(job, words, folder)
-            except Unusable as error:  # the message must have the sender's name for the file, not the server's path
+            except Unusable as error:  # the message must not contain the server's path of the file
                 message = re.sub(re.escape(folder) + r"/(?:tmp\w+/)?", "", error.message)
                 raise Unusable(message, code=error.code) from None
 
@@ -156,10 +158,11 @@ class ModelAdder:
         ends: Callable[[], bool] = lambda: False,
         temporary: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the lines of JSON that `likeness models` prints with these arguments; fewer if it ``ends`` early.
+        """Run `likeness models` with these arguments; return the lines of JSON that it prints, none if ``ends`` stops
+        it.
 
-        It unpacks into the folder ``temporary``, which stays if it is killed. Raises Unusable with the command's code,
-        ``model_too_slow`` after ``seconds``, ``model_check_failed`` if the process died.
+        The command unpacks into the folder ``temporary``, where files stay if it is killed. Raises Unusable with the
+        command's code, ``model_too_slow`` after ``seconds``, ``model_check_failed`` if the process died.
         """
         command = [sys.executable, "-m", "app", "models", *words, "--json"]
         path = os.pathsep.join(filter(None, sys.path))
@@ -189,7 +192,8 @@ class ModelAdder:
 
 
 def _wait(child: subprocess.Popen[bytes], until: float, ends: Callable[[], bool]) -> int | None:
-    """Return the child's exit code; None if it has not ended."""
+    """Wait for the child until the time ``until`` or until ``ends`` returns True; return its exit code, None if it
+    still runs."""
     while time.monotonic() < until and not ends():
         with suppress(subprocess.TimeoutExpired):
             return child.wait(LOOK_S)
@@ -197,7 +201,7 @@ def _wait(child: subprocess.Popen[bytes], until: float, ends: Callable[[], bool]
 
 
 def _lines(file: IO[bytes]) -> list[dict[str, Any]]:
-    """Return the lines that are JSON objects."""
+    """Return the file's lines that are JSON objects; others are skipped."""
     file.seek(0)
     found = []
     for line in file.read(SAID_BYTES).splitlines():

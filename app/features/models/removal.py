@@ -18,14 +18,15 @@ from app.files import DRAFT
 from app.package.folders import OWN_FOLDER, Package, select
 
 PREPARED = "models"
-"""Name of the folder of downloaded and prepared files, in the data folder."""
+"""Name of the folder in the data folder with downloaded and prepared files."""
 
 
 class ModelRemover:
-    """Removes packages from the data folder, which several processes may share. Safe to share between threads."""
+    """Removes packages from the data folder. Safe to share between threads; other processes may use the same data
+    folder."""
 
     def __init__(self, core: Components, data_dir: Path, detector: str) -> None:
-        """``detector`` is the setting that names the detector's package."""
+        """``detector`` is the name of the detector's package, from the settings."""
         self._core = core
         self._added = data_dir / OWN_FOLDER
         self._cache = data_dir / PREPARED
@@ -35,8 +36,9 @@ class ModelRemover:
         """Remove the package called ``name`` or ``name@version``, with its downloaded and prepared files; return its
         id.
 
-        Operating points that were measured here stay, since the same package may be added again. If another process
-        creates a gallery with it at this moment, the gallery answers ``package_unavailable`` until it is added again.
+        Operating points that were measured here stay, since the same package may be added again. If another process is
+        creating a gallery with the package at this moment, the gallery answers ``package_unavailable`` until the
+        package is added again.
 
         Raises NotFound ``package_not_found``; Conflict ``package_in_use``, ``package_shipped``; InvalidInput
         ``package_ambiguous``; Unusable if the folder can't be changed.
@@ -56,7 +58,7 @@ class ModelRemover:
                     raise
                 shutil.rmtree(gone, ignore_errors=True)
         except FileNotFoundError:
-            raise _not_found(name) from None  # another process was faster
+            raise _not_found(name) from None  # another process has removed it
         except BlockingIOError:
             raise _in_use(
                 package, "a model is being added or removed just now; try again after it", reason="adding"
@@ -70,7 +72,8 @@ class ModelRemover:
         return package.id
 
     def _find(self, name: str) -> Package:
-        """Return the package. Raises NotFound, InvalidInput ``package_ambiguous``, Conflict ``package_shipped``."""
+        """Return the package with this name. Raises NotFound ``package_not_found``, InvalidInput ``package_ambiguous``,
+        Conflict ``package_shipped``."""
         try:
             package = select(self._core.embedders.packages(), name)
         except Unusable as error:
@@ -100,12 +103,14 @@ class ModelRemover:
             raise _in_use(package, why, reason="reembedding", galleries=moves)
 
     def _is_another(self, package: Package) -> bool:
-        """Return whether another model made the templates stored under the package's id (`store.bind_package`)."""
+        """Return whether the stored templates with this package's id were made by another model
+        (`store.bind_package`)."""
         bound = self._core.store.database.column(sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id))
         return bool(bound) and package.manifest.recipe_digest not in bound
 
     def _galleries_of(self, package: Package) -> tuple[list[str], list[str]]:
-        """Return the ids of the galleries with its templates, and of those being re-embedded to or from it."""
+        """Return the ids of the galleries that use the package, and of those that are being re-embedded to or from
+        it."""
         using = sa.select(GALLERIES.c.id).where(GALLERIES.c.embedder == package.id)
         moving = sa.select(GALLERIES.c.id).join(REEMBEDDINGS, REEMBEDDINGS.c.gallery_key == GALLERIES.c.key)
         moving = moving.where((REEMBEDDINGS.c.source == package.id) | (REEMBEDDINGS.c.target == package.id))
@@ -115,7 +120,7 @@ class ModelRemover:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder as `app.models.packages.new_folder` does, so that no package is made in it meanwhile.
+    """Lock the folder as `app.models.packages.new_folder` does, so that nobody adds a package meanwhile.
 
     Raises OSError; BlockingIOError if a package is being made.
     """

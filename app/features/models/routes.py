@@ -1,4 +1,4 @@
-"""Pull model packages by name, add uploaded ones, and remove them."""
+"""The REST operations that pull model packages by name, add uploaded ones, and remove packages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PackageName: TypeAlias = Annotated[
 
 class PullableFile(Wire):
     url: str
-    sha256: str | None = Field(description="null: nobody published it; give `sha256` to confirm the file's.")
+    sha256: str | None = Field(description="Null: nobody published it, so confirm the file's with `sha256`.")
 
 
 class PullableModel(Wire):
@@ -51,8 +51,8 @@ class PullableModel(Wire):
     name: str
     installed: bool
     licence: schemas.Licence
-    accuracy: str | None = Field(description="What was measured with it; null: nothing.")
-    max_bytes: int = Field(description="Most bytes of its files.")
+    accuracy: str | None = Field(description="What was measured with it; null if nothing was.")
+    max_bytes: int = Field(description="Maximum bytes of its files.")
     files: list[PullableFile] = Field(description="Where they are fetched from.")
 
 
@@ -64,21 +64,23 @@ class PullParams(Params):
     example: ClassVar[Example] = {"name": "best"}
     name: str = Field(pattern=_NAME, max_length=100, description="One of `GET /v1/models/pullable`.")
     accept_non_commercial: bool = Field(
-        default=False, description="Take a model whose licence forbids commercial use: yours is another."
+        default=False,
+        description="Accept a model whose licence forbids commercial use, since your use is not commercial.",
     )
     sha256: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
-        description="The file's SHA-256, which you confirm, for a model whose hash nobody published.",
+        description="For a model whose hash nobody published: the file's SHA-256, which you confirm.",
     )
 
 
 class NewModelParams(Params):
-    """The facts that an ONNX file lacks: a name, its input and its licence. A package's archive contains them."""
+    """The facts that an ONNX file doesn't contain: a name, what its input is, and its licence. A package's archive
+    contains them."""
 
     name: str | None = Field(default=None, pattern=_NAME, max_length=100, description="ONNX: name of the new package.")
     preset: Preset | None = Field(
-        default=None, description="ONNX: whose input the file takes, as for `likeness models add`."
+        default=None, description="ONNX: the model whose form of input the file takes, as for `likeness models add`."
     )
     licence: str | None = Field(
         default=None, min_length=1, max_length=100, description="ONNX: licence of the weights, an SPDX identifier."
@@ -111,7 +113,8 @@ def pull_model(model_adder: ModelAdder, grant: Grant, wanted: PullParams) -> sch
     """Pull a model.
 
     Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If the server can't
-    reach the network, the job's `error` says which files to bring. Galleries choose the package as their `embedder`.
+    reach the network, the job's `error` says which files to copy to it. A gallery uses the package if it names it as
+    its `embedder`.
     """
     return jobs.job_answer(model_adder.begin_pull(wanted.model_dump(), grant.key_id))
 
@@ -138,8 +141,8 @@ async def add_model(
     """Add a model.
 
     Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its folder
-    with `manifest.json` and the file that this names. Answers with the job that checks and adds it, in a process with
-    limits of memory and time. An archive's operating points are accepted unchecked.
+    with `manifest.json` and the file that the manifest names. Answers with the job that checks and adds the model, in a
+    process with limits of memory and time. An archive's operating points are accepted without a check.
     """
     file = await workers.run(lambda: model_adder.receive(grant.key_id))
     try:
@@ -162,9 +165,9 @@ async def add_model(
 def remove_model(model_remover: ModelRemover, package: PackageName) -> None:
     """Remove a model.
 
-    Deletes a package that was added here, with its downloaded and prepared files. A package is kept if galleries have
-    templates of it, a gallery moves to it or can go back to it, or the server uses it. Operating points measured here
-    stay, and count again if the same package is added again.
+    Deletes a package that was added here, with its downloaded and prepared files. Fails if galleries have templates of
+    the package, are moving to it or can go back to it, or if the server uses it. Operating points measured here stay,
+    and are used again if the same package is added again.
     """
     model_remover.remove(package)
 

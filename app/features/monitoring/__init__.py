@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: the counters of `app.api.metrics`, and the present state of the service."""
+"""Metrics for Prometheus: the counters of `app.api.metrics`, and the current state of the service."""

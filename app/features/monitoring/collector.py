@@ -1,4 +1,4 @@
-"""The state of the service when metrics are requested: its load, queues, indexes, rows, jobs, disk and models."""
+"""Collect the state of the service when metrics are requested: load, queues, indexes, rows, jobs, disk and models."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from app.types import utc_now
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COUNTS_S = 15.0
-"""Seconds that row counts are reused, since counting is work for the database."""
+"""Seconds for which row counts are reused, since counting is work for the database."""
 COUNTING_S = 2.0
-"""Seconds that a request waits for a new count."""
+"""Maximum seconds that a request for metrics waits for a new count."""
 
 BatchSizes: TypeAlias = Mapping[int, int]
-"""The number of batches by size."""
+"""The number of batches, by their size."""
 _log = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals over all galleries."""
+    """The numbers of galleries, and of subjects and faces in all of them."""
 
     galleries: int
     subjects: int
@@ -57,7 +57,7 @@ class ComponentsCollector(Collector):
         self._totals.close()
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing, since registering must not read the database."""
+        """Return nothing, since registering a collector calls this, and it must not read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -128,7 +128,7 @@ class ComponentsCollector(Collector):
         with suppress(OSError):  # an unreadable disk must not hide the other metrics
             free = shutil.disk_usage(self._data_dir).free
             yield _gauge("likeness_disk_free_bytes", "Free bytes on the disk of the data folder.", free)
-        with suppress(OSError):  # nobody has made a backup yet
+        with suppress(OSError):  # no backup was made yet
             made = (self._data_dir / LAST_BACKUP).stat().st_mtime
             age = max(0.0, time.time() - made)
             yield _gauge("likeness_backup_age_seconds", "Seconds since the last backup was made.", age)
@@ -171,8 +171,8 @@ class ComponentsCollector(Collector):
 
 
 class _CachedCounts:
-    """Caches row counts. A separate thread counts, so that a database that doesn't answer delays the other metrics only
-    briefly."""
+    """Caches row counts. They are counted in a separate thread, so that a database that doesn't answer delays the other
+    metrics by COUNTING_S at most."""
 
     def __init__(self, count: Callable[[], Totals]) -> None:
         self._count = count
@@ -183,7 +183,7 @@ class _CachedCounts:
         self._at = -COUNTS_S
 
     def __call__(self) -> Totals | None:
-        """Return the counts; None if the database does not answer."""
+        """Return the counts, at most COUNTS_S old; None if the database does not answer in time."""
         with self._lock:
             if self._working is None and time.monotonic() - self._at >= COUNTS_S:
                 self._working = Event()
@@ -213,13 +213,13 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
 
 
 def _buckets(sizes: BatchSizes) -> list[tuple[str, float]]:
-    """Return cumulative buckets, the total last."""
+    """Return Prometheus's cumulative buckets: upper end and number of batches, the last with the end `+Inf`."""
     ends = [(str(float(end)), float(sum(n for size, n in sizes.items() if size <= end))) for end in BATCH_BUCKETS]
     return [*ends, ("+Inf", float(sum(sizes.values())))]
 
 
 def count_totals(database: Database) -> Totals:
-    """Count everything that has not expired. It takes about 50 ms for a million faces."""
+    """Count galleries, subjects and faces that have not expired. This takes about 50 ms for a million faces."""
     with database.read() as connection:
         counts = [sa.select(sa.func.count()).select_from(table) for table in (GALLERIES, SUBJECTS, FACES)]
         galleries, *stored = (connection.execute(count).scalar_one() for count in counts)

@@ -1,4 +1,4 @@
-"""`/metrics`, for Prometheus."""
+"""The operation `/metrics`, for Prometheus."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ router = Router("server")
 async def metrics(metrics: Metrics) -> Response:
     """Read the metrics, for Prometheus.
 
-    Requests, latencies, batches, queues, numbers of enrolled faces, models, and the process, without names of galleries
-    or people.
+    Answers metrics of requests, latencies, batches, queues, numbers of enrolled faces, models and the process, without
+    names of galleries or people.
     """
     return Response(await asyncio.to_thread(generate_latest, metrics.registry), media_type=CONTENT_TYPE_LATEST)
 

@@ -1,9 +1,9 @@
-"""Codes and invitations, which sign a browser in once, and sessions of browsers that stay signed in.
+"""Codes and invitations, each of which signs a browser in once, and sessions of browsers that stay signed in.
 
-Each is a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
-the server's secrets, so that neither the database nor the server's files alone reveal a key. All servers of a database
-share them. Since people wait for it, a text is made or spent in a single commit with its audit entry. No cache depends
-on these rows, so the commits leave the caches as they are.
+Each of these is a text that stands for a key. The database stores the text's SHA-256, and the key encrypted both with
+the text and with the server's secrets, so that neither the database nor the server's files alone reveal a key. All
+servers of a database share the texts. A text is made or spent in a single commit with its audit entry, since people
+wait for this. No cache depends on these rows, so the commits don't invalidate caches.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ CREATED, OK = 201, 200
 """HTTP statuses."""
 ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
-"""Seconds for which a session's key is reused without a look-up; an ended session works for at most as long."""
+"""Seconds for which a session's key is reused without reading the database. A session that was ended on another server
+works for this long at most."""
 CACHE_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """A new code or session; ``text`` is as secret as the key that it stands for."""
+    """A new code, invitation or session; ``text`` is as secret as the key that it stands for."""
 
     text: str = field(repr=False)
     expires_at: str
@@ -48,16 +49,16 @@ class SignIn:
 class SignIns:
     """Makes texts that stand for keys, and finds the key of a text. Safe to share between threads.
 
-    Only `prune` deletes the expired ones, since it does nothing while the clock may be wrong.
+    Expired texts are deleted only by `prune`, which the scheduler doesn't run while the clock may be wrong.
 
-    Every call may raise what `Database` raises. `sealer` seals with the server's secrets, which all servers of the
+    Every call may raise what `Database` raises. `sealer` encrypts with the server's secrets, which all servers of the
     database share. `clock` returns seconds since 1970.
     """
 
     kind: ClassVar[str]
     prefix: ClassVar[str]
     early_s: ClassVar[float] = SKEW_S
-    """Seconds by which this clock may be behind the clock by which a code or session was made."""
+    """Maximum seconds by which this server's clock may be behind the clock of the server that made the text."""
 
     def __init__(
         self, database: Database, sealer: Sealer, valid_s: float, clock: Callable[[], float] = time.time
@@ -68,7 +69,7 @@ class SignIns:
         self._clock = clock
 
     def make(self, key: str, entry: AuditEntry | None = None) -> SignIn:
-        """Return a new text that stands for the key; it is committed with the audit entry."""
+        """Make a text that stands for the key, and commit it with the audit entry."""
         name, secret, now = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES), self._clock()
         purpose = self._purpose(name)
         sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
@@ -80,11 +81,11 @@ class SignIns:
         return SignIn(f"{self.prefix}{name}_{secret}", utc_text(now + self.valid_s))
 
     def prune(self) -> None:
-        """Delete the expired texts. The scheduler calls it."""
+        """Delete the expired texts. Called by the scheduler."""
         self._delete(~self._valid())
 
     def _open(self, text: str) -> str | None:
-        """Return the key that the text stands for, or None."""
+        """Return the key that the text stands for; None if the text is wrong or expired."""
         name, _, secret = text.removeprefix(self.prefix).partition("_")
         query = sa.select(SIGN_INS.c.digest, SIGN_INS.c.sealed).where(
             self._mine(), SIGN_INS.c.id == name, self._valid()
@@ -96,11 +97,12 @@ class SignIns:
         purpose = self._purpose(name)
         try:
             return _own_sealer(secret).open(self._sealer.open(bytes(row.sealed), purpose), purpose).decode()
-        except SealedUnreadable:  # the server's keys were replaced meanwhile
+        except SealedUnreadable:  # the server's encryption keys were replaced meanwhile
             return None
 
     def _delete(self, *which: sa.ColumnElement[bool], entry: AuditEntry | None = None) -> bool:
-        """Delete the matching rows with the audit entry; if there are none, change nothing and return False."""
+        """Delete the matching rows, in one commit with the audit entry. If there are none, change nothing and return
+        False."""
         query = sa.delete(SIGN_INS).where(self._mine(), *which).returning(SIGN_INS.c.id)
         with self._database.write(cached=False) as connection:
             if not connection.execute(query).all():
@@ -117,7 +119,8 @@ class SignIns:
         return SIGN_INS.c.kind == self.kind
 
     def _valid(self) -> sa.ColumnElement[bool]:
-        """Return SQL for the rows that are still valid; setting the clock back by more than `early_s` ends them."""
+        """Return the SQL condition for rows that are still valid. Rows that seem to be from more than `early_s` in the
+        future, since the clock was set back, are not."""
         now = self._clock()
         return SIGN_INS.c.made_at.between(now - self.valid_s, now + self.early_s)
 
@@ -126,7 +129,7 @@ class SignIns:
 
 
 class SignInCodes(SignIns):
-    """Codes of links that are opened at once: each signs in once, within a minute."""
+    """Codes of links that are opened right away: each signs in once, within a minute."""
 
     kind = "code"
     prefix = "lc_"
@@ -143,7 +146,8 @@ class SignInCodes(SignIns):
         return key
 
     def spend(self, code: str, entry: AuditEntry | None = None) -> str:
-        """Return the key that the code stands for, and delete the code: of simultaneous calls one succeeds.
+        """Return the key that the code stands for, and delete the code. Of several calls at the same time, only one
+        succeeds.
 
         The deletion is committed with the audit entry. Raises InvalidInput ``wrong_sign_in_code``.
         """
@@ -154,7 +158,7 @@ class SignInCodes(SignIns):
 
 
 class Invitations(SignInCodes):
-    """Codes of links that are sent to somebody with a key of their own: each signs in once, within a day."""
+    """Codes of links that are sent to somebody, who gets a key of their own: each signs in once, within a day."""
 
     kind = "invite"
     prefix = "li_"
@@ -162,11 +166,11 @@ class Invitations(SignInCodes):
 
 
 class Sessions(SignIns):
-    """Sessions of browsers that stay signed in for some days. A session ends with its key, too."""
+    """Sessions of browsers that stay signed in for some days. A session also ends when its key does."""
 
     kind = "session"
     prefix = "ls_"
-    early_s = STEP_S + SKEW_S  # after a start with a late clock, the trusted time may be late by STEP_S
+    early_s = STEP_S + SKEW_S  # after a start with a clock that is behind, the trusted time may be behind by STEP_S
 
     def __init__(
         self,
@@ -176,11 +180,11 @@ class Sessions(SignIns):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make sessions that last for ``days``; with 0, nobody stays signed in."""
+        """Sessions last for ``days``; with 0, nobody can stay signed in."""
         super().__init__(database, sealer, days * DAY_S, clock)
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._cache: dict[bytes, tuple[str, float]] = {}  # a session's digest -> its key, and when it was looked up
+        self._cache: dict[bytes, tuple[str, float]] = {}  # by a session's digest: its key, and when it was read
 
     def make(self, key: str, entry: AuditEntry | None = None) -> SignIn:
         """Return a new session of a key. Raises InvalidInput ``sessions_not_allowed``."""
@@ -191,12 +195,12 @@ class Sessions(SignIns):
         return super().make(key, entry)
 
     def recall(self, session: str) -> str | None:
-        """Return the key of a session that was looked up in the last CACHE_S seconds, None for others."""
+        """Return the key of a session that was opened in the last CACHE_S seconds; None for any other."""
         key, looked_up_at = self._cache.get(digest_of(session), ("", -CACHE_S))
         return key if key and self._monotonic() - looked_up_at < CACHE_S else None
 
     def open(self, session: str) -> str:
-        """Look up the key that the session stands for. Raises InvalidInput ``session_ended``."""
+        """Return the key that the session stands for, from the database. Raises InvalidInput ``session_ended``."""
         now, key = self._monotonic(), self._open(session) if self.valid_s else None
         with self._lock:
             self._cache = {digest: kept for digest, kept in self._cache.items() if now - kept[1] < CACHE_S}
@@ -207,7 +211,7 @@ class Sessions(SignIns):
         return key
 
     def end(self, session: str) -> None:
-        """End a session: in this process at once, in others within CACHE_S seconds."""
+        """End a session, in this process at once, in others within CACHE_S seconds."""
         with self._lock:
             self._cache.pop(digest_of(session), None)
         if self._open(session) is not None:
@@ -220,7 +224,7 @@ def _wrong_code() -> InvalidInput:
 
 
 def _written(entry: AuditEntry | None, row: int | None, status: int) -> None:
-    """Note that the entry's transaction is committed."""
+    """Note on the audit entry that it was written, once its transaction is committed."""
     if entry:
         entry.row, entry.status = row, status
 

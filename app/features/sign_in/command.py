@@ -24,7 +24,7 @@ def link(
     session: CliSession,
     url: Annotated[
         str | None,
-        typer.Option(help="Address that the link names. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),
+        typer.Option(help="Address that the link begins with. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),
     ] = None,
 ) -> None:
     """Print a link that signs a browser in to a running server's page. It works once, within a minute."""
@@ -39,5 +39,5 @@ def link(
 
 
 def _whole(url: str) -> str:
-    """Return the URL without a final slash; a port alone (`http://8000`) is one of this machine."""
+    """Return the URL without a final slash; if it only has a port (`http://8000`), with this machine's address."""
     return re.sub(r"^(https?://)(\d+)$", r"\g<1>127.0.0.1:\2", url.rstrip("/"))

@@ -1,4 +1,4 @@
-"""Sign-in codes, and the sessions of browsers that stay signed in."""
+"""The REST operations on sign-in codes, and on sessions of browsers that stay signed in."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ SESSION = "/v1/session"
 
 class SignInCodeParams(Params):
     valid: Literal["minute", "day"] = Field(
-        default="minute", description="How long the code works: to open the link now, or to send it to somebody."
+        default="minute",
+        description="How long the code works: `minute` to open the link now, `day` to send it to somebody.",
     )
 
 
 class SignInCode(Wire):
-    """A code that signs a browser in once with the request's key, until it expires."""
+    """A code that signs a browser in with the request's key, once and until it expires."""
 
-    code: str = Field(description="The page's address with `#code=` and this is the link.")
+    code: str = Field(description="The link is the page's address with `#code=` and this code appended.")
     expires_at: datetime
 
 
@@ -61,20 +62,20 @@ class SignedIn(OwnKey):
     secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
     gallery_page: GalleryPage | None = Field(
         default=None,
-        description="The first page of the galleries, as `GET /v1/galleries` answers, for a page that shows them next; "
-        "null for a key without the scope `read`.",
+        description="The first page of the galleries, as `GET /v1/galleries` answers it, since the page shows "
+        "them next; null for a key without the scope `read`.",
     )
 
 
 class ByCode(OwnFormat):
-    """Takes a sign-in code in place of a key."""
+    """The format of a request that has a sign-in code in place of a key."""
 
     takes_keys = False
 
     async def authenticate(
         self, scope: RequestScope, receive: Receive, components: Components
     ) -> tuple[Grant, Receive]:
-        """Return what the code's key allows. The code is spent later. A wrong one counts like a wrong key."""
+        """Return what the code's key may do. The code is spent later. A wrong code counts as a wrong key."""
         code, address = given_key(Headers(scope=scope), scope["path"]), scope["address"]
         if code is None:
             raise missing_key()
@@ -99,9 +100,9 @@ def create_sign_in_code(
 ) -> SignInCode:
     """Make a sign-in code.
 
-    The page's address with `#code=` and the code appended is a link that signs in once with the request's own key,
-    within a minute, or within a day if it is meant for somebody else. Afterwards the link in a browser's history is
-    useless.
+    The page's address with `#code=` and the code appended is a link that signs a browser in with the request's own key.
+    It works once, within a minute, or within a day if it is meant for somebody else. So the link that stays in a
+    browser's history is useless.
     """
     made = (invitations if query.valid == "day" else codes).make(request.scope["key"], entry)
     return SignInCode.of(made, code=made.text)
@@ -119,11 +120,11 @@ def create_sign_in_code(
 def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Components, store: Store) -> SignedIn:
     """Exchange a sign-in code for its key.
 
-    Send the code in place of a key. It works once; a wrong code counts as a wrong key of the address.
+    Send the code in place of a key. It works once; a wrong code counts as a wrong key from the client's address.
     """
     code = request.scope["key"]
     page = list_galleries(store, grant, PageParams(limit=MAX_PAGE)) if Scope.READ in grant.allowed else None
-    secret = _codes_of(code, components).spend(code, entry)  # last, since it uses the code up
+    secret = _codes_of(code, components).spend(code, entry)  # comes last, since the code can't be used again
     return SignedIn(**dict(own_key(grant)), secret=secret, gallery_page=page)
 
 
@@ -140,9 +141,9 @@ def sign_in(request: Request, grant: Grant, entry: AuditEntry, components: Compo
 def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Response:
     """Stay signed in.
 
-    Gives the browser a session of the request's own key, in a cookie that scripts can't read. With it and the header
-    `x-likeness-session`, the page's requests need no key. The session ends after `LIKENESS_SESSION_DAYS`, with its key,
-    or by signing out.
+    Gives the browser a session of the request's own key, in a cookie that scripts can't read. With this cookie and the
+    header `x-likeness-session`, the page's requests need no key. The session ends after `LIKENESS_SESSION_DAYS`, when
+    its key ends, or by signing out.
     """
     made = sessions.make(request.scope["key"], entry)
     return _keeping(request, respond(Session.of(made), 201), made.text, int(sessions.valid_s))
@@ -152,7 +153,7 @@ def begin_session(request: Request, entry: AuditEntry, sessions: Sessions) -> Re
 def end_session(request: Request, sessions: Sessions) -> Response:
     """Sign out.
 
-    Ends the request's session, and makes the browser forget it.
+    Ends the request's session, and deletes its cookie in the browser.
     """
     if session := request.scope.get("session"):
         sessions.end(session)
@@ -160,7 +161,7 @@ def end_session(request: Request, sessions: Sessions) -> Response:
 
 
 def _keeping(request: Request, response: Response, session: str, seconds: int) -> Response:
-    """Set the cookie that makes the browser keep the session for these seconds."""
+    """Add the cookie that makes the browser keep the session for this many seconds; return the response."""
     response.headers["set-cookie"] = session_cookie(session, seconds, secure=request.url.scheme == "https")
     return response
 
@@ -168,8 +169,8 @@ def _keeping(request: Request, response: Response, session: str, seconds: int) -
 def session_of(headers: Headers) -> str | None:
     """Return the browser's session, if the request is the page's own.
 
-    A cookie alone is not enough, since pages of other sites can make a browser send it. They can neither set the header
-    nor claim the same origin.
+    The cookie alone is not enough, since other sites' pages can make a browser send it. But they can't set the header,
+    nor make the browser say that the request has the same origin.
     """
     if SESSION_HEADER not in headers or headers.get("sec-fetch-site", SAME_ORIGIN) != SAME_ORIGIN:
         return None
@@ -177,13 +178,14 @@ def session_of(headers: Headers) -> str | None:
 
 
 def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
-    """Return the header that stores the session in a browser, unreadable by scripts; with 0 seconds, it deletes it."""
+    """Return the value of the header that stores the session in a browser, where scripts can't read it; with 0 seconds,
+    of the header that deletes it."""
     text = f"{SESSION_COOKIE}={session}; Max-Age={max_age_s}; Path=/v1; HttpOnly; SameSite=Strict"
     return f"{text}; Secure" if secure else text
 
 
 def _start(core: Components, session_days: float) -> Part:
-    # Those who are signed in stay so if the clock is set back, and no code lives longer.
+    # `core.clock` can't be set back, so people stay signed in, and codes don't live longer, if the machine's clock is.
     database, sealer, now = core.store.database, core.sealer, core.clock.now
     codes, invitations = SignInCodes(database, sealer, now), Invitations(database, sealer, now)
     sessions = Sessions(database, sealer, session_days, now)
