@@ -1,4 +1,4 @@
-"""Keys as AWS's clients name them: an access key id instead of the key's own id; and the secrets that sign requests."""
+"""Convert keys' ids to AWS access key ids and back, and find the secrets that sign requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def access_key_of(key_id: str) -> str:
 
 
 def key_id_of(access_key: str) -> str | None:
-    """Return the id of a key by its AWS access key id; None if it can't be one."""
+    """Return the key's id for an AWS access key id; None if the text can't be one."""
     if not _ACCESS_KEY.fullmatch(access_key):
         return None
     return access_key.removeprefix(PREFIX).lower().replace("_", "-")
@@ -27,7 +27,7 @@ def key_id_of(access_key: str) -> str | None:
 def signing_tokens(keys: ApiKeys, access_key: str) -> list[str]:
     """Return the tokens whose secrets may sign requests for an AWS access key id, the newest first.
 
-    Reads the database. `ApiKeys.check` tells whether a token is still valid.
+    Reads the database. Tokens may have expired or been revoked: `ApiKeys.check` says so.
     """
     key_id = key_id_of(access_key)
     return [] if key_id is None else [token_of(key_id, secret) for secret in signing_secrets(keys, key_id)]

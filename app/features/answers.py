@@ -11,13 +11,13 @@ DIGITS = 5
 
 
 def round_down(similarity: float) -> float:
-    """Round down, so that rounding never lifts a similarity to a client's threshold."""
+    """Round down to DIGITS decimals, so that rounding never raises a similarity to a client's threshold."""
     scale = 10.0**DIGITS
     return math.floor(similarity * scale) / scale
 
 
 def corners(face: Face, photo: Photo) -> dict[str, int]:
-    """Return the box's corners in whole pixels, clipped to the photo: `x_min`, `y_min`, `x_max`, `y_max`."""
+    """Return the corners of a face's box in whole pixels, clipped to the photo: `x_min`, `y_min`, `x_max`, `y_max`."""
     box = face.box
     return {
         "x_min": _within(box.x, photo.width),

@@ -1,4 +1,4 @@
-"""Commands made from declarations: each makes one call of the client, and prints what the server answers."""
+"""Make commands from declarations: each command makes one call of the client, and prints the server's answer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from app.cli.options import CliSession, command
 from app.errors import Unusable
 
 CHANGES = "changes"
-"""What calls name the parameter that takes a form's fields as they are."""
+"""Name of the parameter of a call that takes the form's fields as one mapping."""
 SHARED = {"gallery": options.Gallery, "subject": options.Subject}
-"""The arguments that other commands have too."""
+"""Types of the arguments that other commands have too, by name."""
 SAMPLES = {"gallery": "home", "subject": "collins", "url": "https://example.org/faces"}
-"""Values of arguments in examples; for other ids a word is used."""
+"""Values of arguments in examples; for other arguments, their name in capitals is used."""
 SINGULAR = {"kinds": "kind", "galleries": "gallery", "cameras": "camera", "subjects": "subject"}
-"""The option that may be repeated, for each list of a form."""
+"""The name of the option, which may be repeated, for each field of a form that is a list."""
 
 
 def add_call(
@@ -42,12 +42,13 @@ def add_call(
     about: str = "",
     setting: str,
 ) -> None:
-    """Add a command that makes the call. Its arguments are what the call needs and what is ``required``; its options
-    are the other fields of the ``form`` that the server takes, which describes both.
+    """Add a command ``name`` to the group that makes the call.
 
-    It prints all pages of a list as a table with these ``columns``, another answer field by field, and where there is
-    none what was ``done`` to what the last argument names. ``about`` is its help, by default the call's;
-    ``setting`` as in `switched_on`.
+    Its arguments are the parameters that the call needs and the fields that are ``required``; its options are the other
+    fields of ``form``, the server's model, whose descriptions are used for both. With ``columns``, it prints all pages
+    of a list as a table; it prints any other answer field by field; if there is no answer, it prints what was ``done``
+    to the last of the call's arguments. ``about`` is the command's help, by default the call's docstring. ``setting``:
+    see `switched_on`.
     """
     taken = inspect.signature(call, eval_str=True).parameters
     fields = {} if form is None else form.model_fields
@@ -87,7 +88,7 @@ def add_call(
 
 @contextmanager
 def switched_on(setting: str) -> Iterator[None]:
-    """Raise Unusable where the server lacks the route, with the name of the setting that it needs."""
+    """Raise Unusable, which names the setting to switch on, if the server doesn't know the route."""
     try:
         yield
     except ApiError as error:
@@ -104,7 +105,7 @@ def _argument(name: str, field: FieldInfo | None, taken: Mapping[str, inspect.Pa
 
 
 def _option(field: FieldInfo) -> Any:
-    """Return a field's type and description as an option has them: closed sets, times and pairs of ids are texts."""
+    """Return the type and description of a field's option. Closed sets, times and pairs of ids are given as texts."""
     kind = _kind(field.annotation)
     inner = get_args(kind)[0] if get_origin(kind) is list else kind
     words = field.description or ""
@@ -119,7 +120,7 @@ def _option(field: FieldInfo) -> Any:
 
 
 def _kind(annotation: Any) -> Any:
-    """Return the type itself, without None and what pydantic knows beside it."""
+    """Return a field's type without None and without annotations."""
     if get_origin(annotation) is Annotated:
         return _kind(get_args(annotation)[0])
     if NoneType in get_args(annotation):
@@ -128,18 +129,19 @@ def _kind(annotation: Any) -> Any:
 
 
 def _parts(kind: Any) -> list[str]:
-    """Return the ids of which a pair of a form consists."""
+    """Return the names of the ids that make up a model such as a pair of gallery and subject; none for any other
+    type."""
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
 def _sent(field: FieldInfo, value: Any) -> Any:
-    """Return an option's value as the form has it."""
+    """Return an option's value as the form takes it."""
     parts = _parts((*get_args(_kind(field.annotation)), None)[0])
     return [dict(zip(parts, pair.split("/", len(parts) - 1), strict=False)) for pair in value] if parts else value
 
 
 def _rows(answer: Any) -> Iterable[Any]:
-    """Return the items of an iterator over pages, or of an answer's only list."""
+    """Return the items of an iterator over pages, or of the only list in an answer."""
     if not isinstance(answer, BaseModel):
         return list(answer)
     return next(value for _, value in answer if isinstance(value, list))

@@ -1,4 +1,4 @@
-"""The gallery of calls that name none: in other services' interfaces, a key belongs to one set of people."""
+"""Choose the gallery for calls that name none: in other services' interfaces, a key belongs to one set of people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT = "default"
 NOT_STORED = 0
 """The key of a gallery that is not stored: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
-"""HTTP statuses for the audit log."""
+"""HTTP statuses that are written to the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Collection:
         return self.components.operations
 
     def open(self) -> Gallery:
-        """Return the gallery. For a missing `default`, return an empty one that is not stored.
+        """Return the gallery. If it is a missing `default`, return an empty one that is not stored.
 
-        Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
+        Raises NotFound ``gallery_not_found`` if the key is restricted to a missing gallery.
         """
         try:
             return self.store.gallery(self.name)
@@ -64,9 +64,9 @@ class Collection:
         return Gallery(NOT_STORED, DEFAULT, package.id, (package.id,), (spec,), (spec,), "crop", {}, utc_now())
 
     def open_or_create(self) -> Gallery:
-        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `open` does.
+        """Return the gallery; create a missing `default` if the key may see all galleries. Raises what `open` raises.
 
-        The creation is in the audit log, even if another request creates it at the same moment.
+        The creation is written to the audit log, even if another request creates the gallery at the same moment.
         """
         gallery = self.open()
         if is_stored(gallery):
@@ -97,5 +97,5 @@ CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
 
 
 def is_stored(gallery: Gallery) -> bool:
-    """Return whether the gallery is in the database; `Collection.find` may return one that isn't."""
+    """Return whether the gallery is in the database; `Collection.open` may return one that is not."""
     return gallery.key != NOT_STORED

@@ -20,12 +20,13 @@ from app.gallery.store import Change, Store
 from app.types import Template, Vectors, utc_now
 
 MOST = 32
-"""Maximum corrections of a subject, which bounds what a decision reads. A further one replaces the oldest."""
+"""Maximum corrections of a subject, so that a decision reads no more than these. One more replaces the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A probe that is not `subject`: its template by `package` as float32 little endian, and its crop as JPEG."""
+    """A probe that does not show `subject`: its template by `package` as little-endian float32, and its crop as
+    JPEG."""
 
     id: str
     subject: str
@@ -41,10 +42,10 @@ class Correction:
 
 
 def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: StoredFace, expires_at: str) -> Correction:
-    """Record that the probe is not the subject.
+    """Record that the probe does not show the subject.
 
     Raises InvalidInput ``invalid_expiry``; NotFound ``gallery_not_found``, ``subject_not_found``; Conflict
-    ``subject_expired``, ``package_mismatch`` if the probe lacks a template that the gallery takes.
+    ``subject_expired``, ``package_mismatch`` if the probe lacks a template that the gallery needs.
     """
     if expires_at <= utc_now():
         raise InvalidInput("The correction would have expired already.", code="invalid_expiry")
@@ -65,7 +66,7 @@ def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: Store
 
 
 def corrections_of(store: Store, gallery: Gallery, subject_id: str) -> list[Correction]:
-    """List the subject's corrections, at most MOST, oldest first. Raises NotFound ``subject_not_found``."""
+    """Return the subject's corrections, at most MOST, oldest first. Raises NotFound ``subject_not_found``."""
     with store.database.read() as connection:
         subject = find_subject(connection, gallery, subject_id)
         query = current_rows(gallery, gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
@@ -74,7 +75,7 @@ def corrections_of(store: Store, gallery: Gallery, subject_id: str) -> list[Corr
 
 
 def delete_correction(store: Store, gallery: Gallery, subject_id: str, correction_id: str) -> None:
-    """Forget a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
+    """Delete a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
     with store.change(gallery) as change:
         subject = find_subject(change.connection, gallery, subject_id)
         its = (CORRECTIONS.c.subject_key == subject.key) & (CORRECTIONS.c.id == correction_id)
@@ -85,7 +86,7 @@ def delete_correction(store: Store, gallery: Gallery, subject_id: str, correctio
 
 
 def prune_corrections(store: Store) -> int:
-    """Delete the expired corrections; return how many rows were deleted. The scheduler calls it."""
+    """Delete the expired corrections; return the number of deleted rows. Called by the scheduler."""
     with store.database.write() as connection:
         gone = connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.expires_at <= utc_now())).rowcount
     if gone:
@@ -94,7 +95,7 @@ def prune_corrections(store: Store) -> int:
 
 
 def wrong_by_key(store: Store, gallery: Gallery, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return the wrong probes, (N, D), recorded for these subjects, by subject key."""
+    """Return the recorded wrong probes of these subjects, (N, D) each, by the subject's key."""
     rows_of = wrong_rows(store, gallery, package, CORRECTIONS.c.subject_key, subjects)
     return {key: templates(store.blobs, rows) for (key, _), rows in rows_of.items()}
 
@@ -102,9 +103,9 @@ def wrong_by_key(store: Store, gallery: Gallery, package: str, subjects: Collect
 def reembed_corrections(
     store: Store, gallery: Gallery, package: str, embed: Callable[[Sequence[bytes]], Sequence[Template | None]]
 ) -> tuple[int, int]:
-    """Add the missing templates of this package; `embed` makes them from the JPEGs of crops.
+    """Add the gallery's corrections' missing templates of this package; `embed` makes them from crops, given as JPEGs.
 
-    Return how many were added, and how many have no readable crop. The latter are dropped with the old package.
+    Return how many were added, and how many corrections have no readable crop. These are dropped with the old package.
     """
     done = sa.select(CORRECTIONS.c.id).where(_of(gallery) & (CORRECTIONS.c.package == package))
     query = all_rows(gallery).where(CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
@@ -127,7 +128,7 @@ def reembed_corrections(
 
 
 def drop_other_packages(store: Store, gallery: Gallery, package: str) -> None:
-    """Drop all templates of other packages, and the corrections that have no template left."""
+    """Delete all templates of other packages, and so the corrections that have no other template."""
     with store.change(gallery) as change:
         others = _of(gallery) & (CORRECTIONS.c.package != package)
         change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
@@ -143,9 +144,9 @@ def read_corrections(store: Store, gallery: Gallery, *, crops: bool) -> Iterator
 def restore_corrections(
     store: Store, gallery: Gallery, corrections: Sequence[Correction], also: Callable[[Connection], None]
 ) -> None:
-    """Add exported corrections with templates of the gallery's package; `also` writes in the same transaction.
+    """Add exported corrections, whose templates are of the gallery's package; `also` writes in the same transaction.
 
-    Corrections of missing subjects, expired ones and those that the gallery already has are skipped.
+    Corrections of missing subjects, expired corrections and corrections that the gallery already has are skipped.
     """
     now = utc_now()
     with store.change(gallery) as change:
@@ -190,7 +191,7 @@ def _insert(change: Change, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _drop_oldest(change: Change, subject_key: int) -> None:
-    """Keep the newest MOST corrections of the subject."""
+    """Delete the subject's corrections except the newest MOST."""
     mine = CORRECTIONS.c.subject_key == subject_key
     newest = sa.select(CORRECTIONS.c.id).where(mine).group_by(CORRECTIONS.c.id)
     kept = newest.order_by(sa.func.max(CORRECTIONS.c.key).desc()).limit(MOST)
@@ -200,5 +201,6 @@ def _drop_oldest(change: Change, subject_key: int) -> None:
 
 
 def id_here(gallery: Gallery, foreign: str) -> str:
-    """Return an id for something whose own id exists in another gallery, perhaps a copy; each import gives the same."""
+    """Return an id for something whose own id exists in another gallery, perhaps a copy of this one. Each import gets
+    the same id."""
     return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]

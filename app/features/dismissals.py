@@ -1,4 +1,4 @@
-"""Dismissed findings of a gallery: somebody marked them as right, so reviews don't list them again."""
+"""Keep a gallery's dismissals: somebody marked a finding as right, so reviews don't list it again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def read(database: Database, gallery: Gallery) -> list[Dismissal]:
 def restore(
     database: Database, gallery: Gallery, dismissals: Sequence[Dismissal], also: Callable[[Connection], None]
 ) -> None:
-    """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
+    """Add exported dismissals, except those about faces that the gallery doesn't have; `also` writes in the same
+    transaction."""
     with database.write() as connection:
         lock_gallery(connection, gallery)
         ids = {

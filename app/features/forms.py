@@ -1,4 +1,5 @@
-"""Read fields of forms before, or without, a body's images; replay bodies that were read early."""
+"""Read the text fields of forms before or without the images; replay bodies that were read before their handler
+runs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from app.errors import InvalidInput
 
 URLENCODED_TYPE = "application/x-www-form-urlencoded"
 BYTES = "latin-1"
-"""An encoding in which each byte is one character."""
+"""An encoding in which each byte is a character."""
 MAX_PARTS = 64
 """Maximum parts of a form, including images."""
 
@@ -21,8 +22,8 @@ MAX_PARTS = 64
 def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> dict[str, str]:
     """Return the text fields with these names from a form, multipart or urlencoded; none if the body is not a form.
 
-    Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field of more than ``longest`` bytes, or too
-    many of them, and ``invalid_request`` for one that comes twice.
+    Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field longer than ``longest`` bytes or too
+    many fields, and ``invalid_request`` for a field that is given twice.
     """
     found: dict[str, bytes] = {}
     for name, data in _pieces(body):
@@ -40,7 +41,7 @@ def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> 
 
 
 def form_of(**fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a form's part of the OpenAPI document, from its fields' schemas, where no model describes the form."""
+    """Return a form's part of the OpenAPI document, made from the schemas of its fields, for forms without a model."""
     form = {"type": "object", "properties": fields, "required": list(fields)}
     return {"requestBody": {"required": True, "content": {FORM_TYPE: {"schema": form}}}}
 
@@ -49,7 +50,7 @@ def _pieces(body: Body) -> list[tuple[str, bytes]]:
     if body.media_type == URLENCODED_TYPE:
         if body.data.count(b"&") >= MAX_PARTS:
             raise InvalidInput(f"A form has at most {MAX_PARTS} parts here.", code="payload_too_large")
-        # It takes bytes too, but then refuses everything beyond ASCII, escaped or not.
+        # `parse_qsl` accepts bytes too, but then rejects everything beyond ASCII, escaped or not.
         listed = parse_qsl(body.data.decode(BYTES), keep_blank_values=True, encoding=BYTES)
         return [(name.encode(BYTES).decode("utf-8", "replace"), value.encode(BYTES)) for name, value in listed]
     if body.media_type != FORM_TYPE:
@@ -58,7 +59,7 @@ def _pieces(body: Body) -> list[tuple[str, bytes]]:
 
 
 def read_again(body: Body) -> Receive:
-    """Return an ASGI receive function that replays a body."""
+    """Return an ASGI receive function that gives the whole body again."""
     messages: list[Message] = [{"type": "http.request", "body": body.data, "more_body": False}]
 
     async def receive() -> Message:

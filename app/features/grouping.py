@@ -1,4 +1,4 @@
-"""Group the faces of unnamed people by person, by average linkage."""
+"""Group faces by person, by average linkage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.face.quality import QualityLevel
 from app.types import Vectors
 
 FALSE_LINKS: Final = 0.1
-"""Expected number of wrongly linked faces: the FMR of a link among n faces is this divided by n. With it, precision and
-recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of 2,707 faces
-into one group."""
+"""Expected number of wrongly linked faces: the FMR of a link among n faces is this number divided by n. Precision and
+recall of pairs were then .999 and .971 (CFP, frontal), and .979 and .986 (LFW). Connected components, in contrast, put
+2,218 of 2,707 faces into one group."""
 USABLE: Final = QualityLevel.LOW.minimum
 """Minimum quality of a face to group."""
 MOST: Final = 4_000
-"""Maximum faces to group at once, since the work grows with their square."""
+"""Maximum faces to group at once, since the work grows with the square of their number."""
 
 
 class Rated(Protocol):
@@ -44,9 +44,10 @@ def link_threshold(points: Sequence[Rated], faces: int) -> float:
 
 
 def people_of(vectors: Vectors, points: Sequence[Rated]) -> list[list[int]]:
-    """Return the rows of each person among faces, (N, D) unit vectors, N > 0, the one with most faces first.
+    """Return the rows of each person's faces, the person with the most faces first. ``vectors``: (N, D) unit vectors, N
+    > 0.
 
-    ``points`` are the operating points of their package. Raises what `link_threshold` raises.
+    ``points`` are the operating points of the vectors' package. Raises what `link_threshold` raises.
     """
     labels = group_faces(vectors, link_threshold(points, len(vectors)))
     largest = np.argsort(-np.bincount(labels), kind="stable")
@@ -54,15 +55,16 @@ def people_of(vectors: Vectors, points: Sequence[Rated]) -> list[list[int]]:
 
 
 def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:
-    """Return the group of each face, (N,) numbered from 0: groups are joined, the most alike first, while the mean
-    score between their faces, (N, D) unit vectors, is ``threshold`` or more.
+    """Return the number of each face's group, (N,), from 0. ``vectors``: (N, D) unit vectors. Groups are joined, the
+    most similar first, as long as the mean score between their faces is ``threshold`` or more.
 
     Nearest-neighbour chains (F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms", The
-    Computer Journal 26(4), 1983) find the same groups as a search for the best pair each time, in N² steps.
+    Computer Journal 26(4), 1983) take N² steps and find the same groups as if the best pair were searched for each
+    time.
     """
     count = len(vectors)
     group = np.arange(count)
-    sums = vectors.astype(np.float64)  # the mean score of two groups is the product of their mean vectors
+    sums = vectors.astype(np.float64)  # the mean score of two groups is the dot product of their mean vectors
     sizes = np.ones(count)
     alive = np.ones(count, bool)
     chain: list[int] = []
@@ -77,7 +79,7 @@ def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:
         scores[~alive] = -np.inf
         scores[last] = -np.inf
         nearest = int(scores.argmax())
-        if scores[nearest] < threshold:  # no later group will be nearer to it: merging only lowers means
+        if scores[nearest] < threshold:  # complete: merging other groups can't raise their mean score with this one
             alive[last] = False
             chain.pop()
             continue

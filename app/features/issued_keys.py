@@ -30,8 +30,8 @@ NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key and its token, which is shown only once. ``signs``: the key's holder may sign requests instead of
-    sending the token."""
+    """A new key and its token, which is shown only once. ``signs``: whether the key's holder may sign requests instead
+    of sending the token."""
 
     key: Key
     token: str
@@ -39,12 +39,12 @@ class NewKey:
 
     @property
     def secret(self) -> str:
-        """Return the token's secret part, with which requests are signed."""
+        """Return the secret part of the token, which requests are signed with."""
         return split_token(self.token)[1]
 
 
 def create_key(keys: ApiKeys, terms: KeyTerms, *, signs: bool = False) -> NewKey:
-    """Create a key; with `signs`, its holder may sign requests with it.
+    """Create a key. With `signs`, its holder may also sign requests.
 
     Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
     ``key_exists``.
@@ -72,13 +72,13 @@ def read_key(keys: ApiKeys, key_id: str) -> Key:
 
 
 def list_keys(keys: ApiKeys, cursor: str | None = None, limit: int = 100) -> Page[Key]:
-    """Return a page of the keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
+    """Return a page of keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
     query = sa.select(API_KEYS)
     return read_page(keys.database, query, API_KEYS.c.key, to_key, listing="keys", cursor=cursor, limit=limit)
 
 
 def rotate_key(keys: ApiKeys, key_id: str, grace_s: float = 0) -> NewKey:
-    """Give a key a new secret. The previous one works for `grace_s` more seconds, older ones stop working.
+    """Give a key a new secret. The previous secret works for `grace_s` more seconds; older ones stop working.
 
     Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
     """
@@ -99,7 +99,7 @@ def rotate_key(keys: ApiKeys, key_id: str, grace_s: float = 0) -> NewKey:
 
 
 def revoke_key(keys: ApiKeys, key_id: str) -> Key:
-    """Revoke a key for good; in this process at once. A second revocation changes nothing.
+    """Revoke a key for good. This process rejects it at once. A second revocation changes nothing.
 
     Raises NotFound ``key_not_found``.
     """
@@ -114,10 +114,10 @@ def revoke_key(keys: ApiKeys, key_id: str) -> Key:
 
 
 def declare_keys(keys: ApiKeys, declared: Iterable[tuple[KeyTerms, str]]) -> None:
-    """Create or update the keys that a file declares; delete those that it declared before and no longer does.
+    """Create or update the keys that a file declares; delete the keys that it declared before and no longer declares.
 
-    A secret is taken from the file only if it has changed there since the last start, so that the file does not bring
-    back a secret that was rotated by other means. A revoked key stays revoked.
+    A secret is taken from the file only if it has changed there since the last start, so that the file does not restore
+    a secret that was rotated over REST or by command. A revoked key stays revoked.
     """
     wanted = {terms.id: (check_terms(terms), digest_of(secret)) for terms, secret in declared}
     now = utc_text(keys.clock())
@@ -129,7 +129,7 @@ def declare_keys(keys: ApiKeys, declared: Iterable[tuple[KeyTerms, str]]) -> Non
                 connection.execute(sa.delete(API_KEYS).where(API_KEYS.c.id == key_id))
         for key_id, (terms, digest) in wanted.items():
             changes = _values(terms)
-            if key_id not in known:  # another process that starts at the same time may have inserted it
+            if key_id not in known:  # another process that starts at the same time may insert it too
                 changes |= {"digest": digest, "declared": digest, "created_at": now}
                 connection.execute(keys.database.insert(API_KEYS).values(changes).on_conflict_do_nothing())
                 continue
@@ -139,7 +139,7 @@ def declare_keys(keys: ApiKeys, declared: Iterable[tuple[KeyTerms, str]]) -> Non
 
 
 def check_terms(terms: KeyTerms) -> KeyTerms:
-    """Return the terms with gallery ids in NFC.
+    """Check a key's terms; return them with gallery ids in NFC.
 
     Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``.
     """

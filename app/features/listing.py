@@ -1,4 +1,4 @@
-"""Lists and counts of subjects and faces for other services' interfaces: functions over a `Store`."""
+"""List and count subjects and faces for other services' interfaces: functions over a `Store`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def placed_faces(
     subject: str | None = None,
     only: Collection[str] | None = None,
 ) -> Page[StoredFace]:
-    """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those with these ids.
+    """Return a page of the gallery's faces in the order of their enrollment: all, one subject's, or `only` those with
+    these ids.
 
-    Templates and crops are left out. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
+    They come without templates and crops. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
     """
     query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
     if subject is not None:
@@ -60,7 +61,7 @@ def faces_of_image(store: Store, gallery: Gallery, image_id: str) -> list[Stored
 
 
 def count_people(store: Store, gallery: Gallery) -> int:
-    """Count the named subjects."""
+    """Return the number of named subjects."""
     mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & not_expired()
     query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
     with store.database.read() as connection:
@@ -77,9 +78,9 @@ def subject_ids(store: Store, gallery: Gallery) -> list[str]:
 def face_ids(
     store: Store, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
 ) -> tuple[list[tuple[str, str]], int]:
-    """Return `limit` pairs of face id and subject id after the first `offset` faces, and the number of all faces.
+    """Return pairs of face id and subject id, at most `limit` after the first `offset`, and the number of all pairs.
 
-    The faces are the gallery's, or one subject's, which need not exist. The database steps over `offset` rows.
+    They are of all the gallery's faces, or of one subject's, which need not exist. The time grows with `offset`.
     """
     mine = (FACES.c.gallery_key == gallery.key) & not_expired()
     query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
@@ -100,7 +101,8 @@ def faces_by_id(store: Store, gallery: Gallery, face_ids: Sequence[str]) -> dict
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
-    """Return templates of this package, (N, D), by subject key. Subjects without any are left out."""
+    """Return the subjects' templates by this package, (N, D) each, by the subject's key. Subjects without templates are
+    left out."""
     template = template_column(package)
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)

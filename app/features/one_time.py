@@ -1,4 +1,4 @@
-"""Remember what may be used only once, a request's signature, for all servers of a database."""
+"""Remember what may be used only once, such as a request's signature, for all servers of a database."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from app.db.engine import Database
 from app.db.schema import SEEN_SIGNATURES as SEEN
 
 KEPT_S = 600.0
-"""Seconds that a used signature is remembered, longer than it can be valid: a SigV4 signature's time may be 300 s ahead
-of our clock, and it is valid for 300 s after that time."""
+"""Seconds for which a used signature is remembered: as long as it can be valid. A SigV4 signature's time may be 300 s
+ahead of our clock, and the signature is valid for 300 s after that time."""
 
 
 class SeenSignatures:
-    """Remembers valid signatures, so that none is used twice. Safe to share between threads. Every call is one
-    transaction, and may raise what `Database` raises.
+    """Remembers valid signatures, so that none is used twice. Safe to share between threads.
 
-    A row stays for KEPT_S seconds; after that the signature is too old to be valid. Only valid signatures are stored,
-    so the keys' rate limits bound the number of rows. ``clock`` returns seconds since 1970.
+    Every call is one transaction, and may raise what `Database` raises.
+
+    A signature is stored for KEPT_S seconds; then it is too old to be valid. Only valid signatures are stored, so the
+    keys' rate limits bound their number. ``clock`` returns seconds since 1970.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
@@ -30,7 +31,7 @@ class SeenSignatures:
     def use(self, signature: str, attempt: str, repeat_s: float) -> bool:
         """Store the use of a signature and return True; return False if it was used before.
 
-        Other attempts with the same signature count as new for ``repeat_s`` seconds after its first use.
+        For ``repeat_s`` seconds after its first use, a signature may be used again with another ``attempt``.
         """
         now = self._clock()
         first = sa.select(sa.func.min(SEEN.c.seen_at)).where(SEEN.c.signature == signature)
@@ -41,7 +42,8 @@ class SeenSignatures:
             if used_at is not None and abs(now - used_at) > repeat_s:
                 return False
             insert = self._database.insert(SEEN).values(values).on_conflict_do_nothing().returning(SEEN.c.signature)
-            return connection.execute(insert).first() is not None  # PostgreSQL's driver doesn't count the rows
+            # PostgreSQL's driver doesn't return the number of rows
+            return connection.execute(insert).first() is not None
 
     def release(self, signature: str) -> None:
         with self._database.write() as connection:

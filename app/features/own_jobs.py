@@ -1,4 +1,4 @@
-"""Jobs that features start by themselves, at most one at a time for each piece of work; answers show the last one."""
+"""Help features whose jobs do one piece of work each: no two at the same time, and answers show the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.jobs.store import JobStore
 
 
 class UnderWay(Exception):
-    """Another job is doing this already; ``job`` is its id."""
+    """Another job is already doing this work; ``job`` is its id."""
 
     def __init__(self, job: str) -> None:
         super().__init__(job)
@@ -23,7 +23,7 @@ class UnderWay(Exception):
 
 
 def check_not_running(connection: Connection, job_id: str | None, **params: str) -> None:
-    """Raise UnderWay if this job exists, has these parameters and has not finished."""
+    """Raise UnderWay if the job exists, has these parameters and has not finished."""
     row = connection.execute(sa.select(JOBS.c.state, JOBS.c.params).where(JOBS.c.id == job_id)).one_or_none()
     if job_id is None or row is None or row.state in FINISHED:
         return
@@ -32,6 +32,6 @@ def check_not_running(connection: Connection, job_id: str | None, **params: str)
 
 
 def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
-    """Return the last job on something; None if there was none, or it was pruned."""
+    """Return the job with this id, as answers show it; None if there is none, or it was deleted."""
     job = jobs.find(job_id)
     return None if job is None else job_answer(job)

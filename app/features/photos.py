@@ -1,4 +1,4 @@
-"""The steps that imports and the interfaces of other services take with one photo, built on `Operations`."""
+"""Steps with one photo that imports and other services' interfaces share, built on `Operations`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from app.types import Face, Photo, Template
 
 
 def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
-    """Return all faces of a photo, with templates of the gallery's package for those that could be aligned.
+    """Return a photo with all its faces; those that could be aligned have templates by the gallery's package.
 
-    Raises NotLive if the gallery requires liveness and one of the faces is not live.
+    Raises NotLive if the gallery requires liveness and a face is not live.
     """
     gate = operations.open_gate("off", gallery.liveness)
     with operations.use_in(gallery) as opened:
@@ -30,7 +30,8 @@ def embed_for(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
 
 
 def examine(operations: Operations, gallery: Gallery, image: bytes, quality: QualityLevel) -> Chosen:
-    """Return the embedded face that `enroll` would add, without adding it; a ``poor`` one only if it is `matches_good`.
+    """Return the embedded face that `enroll` would add, without adding it. It would add a ``poor`` one only if it
+    `matches_good`.
 
     Raises InvalidInput if `enroll` would reject the photo for another reason.
     """
@@ -50,7 +51,7 @@ def enroll_face(
     *,
     origin: Origin | None = None,
 ) -> StoredFace:
-    """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
+    """Add an embedded face of a photo to the subject, which is created if it is missing. Every quality is accepted.
 
     Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
     gallery rejects such faces of named subjects. Objections that would only be warnings are not checked, since the
@@ -76,9 +77,9 @@ def rank(
     *,
     one_photo: bool = False,
 ) -> list[list[AnsweredCandidate]]:
-    """Return each template's ``limit`` best candidates, less those that may not be answered, without a decision.
+    """Return each template's ``limit`` best candidates, without a decision and without those that must not be answered.
 
-    With ``one_photo``, the templates are of the faces of one photo (`of_photo`). Raises what `ranked` raises.
+    ``one_photo``: whether the templates are of the faces in one photo (`of_photo`). Raises what `ranked` raises.
     """
     stages: dict[str, float] = {}
     with timed(stages, "search"):
@@ -91,8 +92,9 @@ def rank(
 def of_photo(scores: AnsweredScores, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
     """Return the rankings to answer for the faces of one photo, with one score for each subject.
 
-    Only the face most similar to a subject gets its score. Other faces get the threshold that they reach, so that a
-    photo that shows one person many times doesn't reveal more of the template. Rankings stay in order.
+    Only the face most similar to a subject gets its score. For other faces, the highest threshold that they reach is
+    answered, so that a photo that shows a person many times doesn't reveal more of the template. The order within
+    rankings stays.
     """
     answered = [scores.candidates(ranking) for ranking in rankings]
     if not scores.thresholds:

@@ -2,8 +2,8 @@
 
 A rigid mean face is fitted to the landmarks by scaled orthographic projection (the linear step of DeMenthon and Davis
 1995, "Model-based object pose in 25 lines of code"), and the rotation is split into angles. A person's face differs
-from the mean (a short nose looks like a raised head), so this tells whether a head is turned away, not by how many
-degrees.
+from the mean (a short nose looks like a raised head), so the result says whether a head is turned away, but not exactly
+by how many degrees.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ MEAN_FACE = (
     (-0.43, 1.062, 0.0),
     (0.43, 1.062, 0.0),
 )
-"""The landmarks' x to the right, y down, z away from the camera, in units of the eyes' distance.
+"""The landmarks of the mean face: x to the right, y down, z away from the camera, in units of the eyes' distance.
 
 x and y: the medians of YuNet's landmarks in 500 photos of LFW, with the eyes made level and both sides averaged; most
-of those people look into the camera. z: the nose tip is half the eyes' distance in front of the rest, as in
-CompreFace's own model of the face. The median pitch, roll and yaw over the 500 photos are then 0, 1 and 0 degrees."""
+of those people look into the camera. z: the tip of the nose is half the eyes' distance in front of the rest, as in
+CompreFace's model of the face. With these values, the median pitch, roll and yaw over the 500 photos are 0, 1 and 0
+degrees.
+"""
 LEAST_SPREAD = 1e-3
-"""Minimum ratio of the two singular values of the fit: landmarks on one line or in one point have no pose."""
+"""Minimum ratio of the smaller to the larger singular value of the fit: landmarks on one line or in one point have no
+pose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """A head's pose in degrees, all 0 for a face that looks into the camera. ``yaw``: positive if the nose points to
-    the left of the photo; ``pitch``: positive upwards; ``roll``: positive if the head leans to the left of the
+    """A head's pose in degrees; all three are 0 for a face that looks into the camera. ``yaw`` is positive if the nose
+    points to the left of the photo, ``pitch`` if it points upwards, ``roll`` if the head leans to the left of the
     photo, that is, counter-clockwise."""
 
     pitch: float
@@ -44,13 +47,13 @@ class Pose:
 
 
 def pose_of(landmarks: Landmarks) -> Pose | None:
-    """Return the pose; None if the landmarks are not those of a face. `landmarks`: (5, 2) pixels, as from the
-    detector."""
+    """Return the pose; None if the landmarks can't be those of a face. `landmarks`: (5, 2), in pixels, as the detector
+    returns them."""
     fit = np.linalg.pinv(_centred(np.array(MEAN_FACE))) @ _centred(landmarks.astype(np.float64))  # (3, 2)
     left, spread, right = np.linalg.svd(fit.T, full_matrices=False)
     if not np.isfinite(spread).all() or spread[1] <= LEAST_SPREAD * spread[0]:
         return None
-    rows = left @ right  # the nearest two rows of a rotation
+    rows = left @ right  # the first two rows of the nearest rotation
     turn = np.vstack([rows, np.cross(rows[0], rows[1])])
     # turn = Rz(roll) Rx(pitch) Ry(yaw), x to the right, y down, z away from the camera
     return Pose(

@@ -1,4 +1,4 @@
-"""Read and write the uploads and results of jobs, each encrypted with a key that only its job's row holds."""
+"""Read and write the uploads and results of jobs, each encrypted with a key that only the job's row contains."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from app.files import PRIVATE
 
 PURPOSE = b"job file"
 EXPORT = "export"
-"""Kind of the jobs whose result holds a whole gallery; if it is interrupted, the job starts over."""
+"""Kind of the jobs whose result contains a whole gallery. Such a job starts over if it is interrupted."""
 
 
 class SealedWriter:
-    """Encrypts what is written to a new file that only its owner can read, and counts its size and SHA-256.
+    """Writes a new encrypted file that only its owner can read, and computes the size and SHA-256 of the content.
 
-    Raises InvalidInput ``payload_too_large`` beyond `limit` bytes, Unusable ``upload_not_kept`` if the disk fails.
+    Raises InvalidInput ``payload_too_large`` for more than `limit` bytes, Unusable ``upload_not_kept`` if the disk
+    fails or is full.
     """
 
     def __init__(self, path: Path, secret: bytes, limit: int | None = None) -> None:
@@ -38,7 +39,7 @@ class SealedWriter:
         return self._digest.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Encrypt and write the data. Raises what the class names."""
+        """Encrypt and write the data. Raises what the class's docstring lists."""
         self.size += len(data)
         if self._limit is not None and self.size > self._limit:
             message = f"The upload is larger than {self._limit} bytes."
@@ -48,7 +49,7 @@ class SealedWriter:
             self._file.writelines(self._sealing.add(data))
 
     def finish(self, target: Path | None = None) -> None:
-        """Write the rest to the disk, and rename the file to `target` if that is given."""
+        """Write the rest to the disk, and rename the file to `target` if given."""
         with _kept(), self._file:
             self._file.write(self._sealing.end())
             self._file.flush()

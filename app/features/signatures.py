@@ -1,6 +1,6 @@
-"""Sign archives, backups and receipts by Ed25519 (RFC 8032), and check their signatures.
+"""Sign archives, backups and receipts with Ed25519 (RFC 8032), and check their signatures.
 
-Anybody can check a signature with the public key in the document, and compare that key's fingerprint with one they
+Anybody can check a signature with the public key in the document, and compare this key's fingerprint with one that they
 know.
 """
 
@@ -32,7 +32,7 @@ class Signer:
     """Signs with one private key, which it never reveals. Safe to share between threads."""
 
     def __init__(self, private: bytes) -> None:
-        """Take RFC 8032's secret key, 32 bytes."""
+        """``private`` is the secret key of RFC 8032, 32 bytes."""
         self._private = Ed25519PrivateKey.from_private_bytes(private)
         self.public_key = self._private.public_key().public_bytes_raw()
         """The public key, 32 bytes."""
@@ -43,7 +43,7 @@ class Signer:
 
     @classmethod
     def of(cls, secrets: SecretStore) -> Self:
-        """Return the signer of all servers that share these secrets; the first call makes its key. Raises Unusable
+        """Return the signer of all servers that share these secrets. The first call makes its key. Raises Unusable
         ``sealed_unreadable``."""
         return cls(secrets.get_or_make(SIGNING_KEY, new_private_key))
 
@@ -59,12 +59,12 @@ class Signer:
 
 
 def message(data: bytes, purpose: bytes) -> bytes:
-    """Return the signed bytes: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
+    """Return the bytes to sign: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
     return _CONTEXT + bytes([len(purpose)]) + purpose + data
 
 
 def public_key_id(public_key: bytes) -> str:
-    """Return the first KEY_ID_BYTES of the key's SHA-256, hexadecimal."""
+    """Return the first KEY_ID_BYTES bytes of the public key's SHA-256, hexadecimal."""
     return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
 
 
@@ -78,7 +78,7 @@ def new_private_key() -> bytes:
 
 
 def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:
-    """Check that `signature` is `public_key`'s of `data` for `purpose`. Raises Unusable ``signature_wrong``."""
+    """Check that `data` was signed for `purpose` with the key of `public_key`. Raises Unusable ``signature_wrong``."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data, purpose))
     except (InvalidSignature, ValueError):
@@ -86,25 +86,26 @@ def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> 
 
 
 def canonical(document: Mapping[str, object]) -> bytes:
-    """Return the document's only encoding: JSON in UTF-8 with sorted keys, no white space and no escapes."""
+    """Return the document's canonical form: JSON in UTF-8 with sorted keys, without white space and with as few escapes
+    as possible."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def signed(document: Mapping[str, object], signer: Signer, purpose: bytes) -> dict[str, Any]:
-    """Return the document with a field `signature` over everything else in it."""
+    """Return the document with the field `signature`, which signs all other fields."""
     return {**document, "signature": _signature(signer.public_key, signer.sign(canonical(document), purpose))}
 
 
 def check_signed(document: Mapping[str, Any], purpose: bytes) -> bytes:
     """Return the public key that the document names, after checking its signature.
 
-    Raises Unusable ``signature_wrong``, also if the signature is encoded in another way than ours.
+    Raises Unusable ``signature_wrong``, also if the field `signature` is not exactly as this module writes it.
     """
     rest = {name: value for name, value in document.items() if name != "signature"}
     try:
         named = document["signature"]
         public_key, value, content = decode(named["public_key"]), decode(named["value"]), canonical(rest)
-    except (TypeError, KeyError, ValueError):  # ValueError: half a surrogate pair, which has no encoding
+    except (TypeError, KeyError, ValueError):  # ValueError: text with half a surrogate pair, which can't be encoded
         raise Unusable("It isn't signed.", code="signature_wrong") from None
     verify(public_key, value, content, purpose)
     if named != _signature(public_key, value):
@@ -122,12 +123,12 @@ def _signature(public_key: bytes, value: bytes) -> dict[str, str]:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a public key, hexadecimal, for people to compare."""
+    """Return the SHA-256 of a public key, hexadecimal, which people can compare."""
     return hashlib.sha256(public_key).hexdigest()
 
 
 def is_named(public_key: bytes, text: str) -> bool:
-    """Return whether `text` is the key's fingerprint or the key itself as base64."""
+    """Return whether `text` names the key: by its fingerprint, or as base64."""
     wanted = text.strip()
     return hmac.compare_digest(wanted.lower().encode(), fingerprint(public_key).encode()) or hmac.compare_digest(
         wanted.encode(), encode(public_key).encode()
@@ -135,7 +136,7 @@ def is_named(public_key: bytes, text: str) -> bool:
 
 
 def decode(text: str) -> bytes:
-    """Decode what `encode` wrote. Raises Unusable ``signature_wrong``."""
+    """Return the bytes of a text that `encode` returned. Raises Unusable ``signature_wrong``."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -143,7 +144,7 @@ def decode(text: str) -> bytes:
 
 
 def read_pem(text: str) -> bytes:
-    """Return the public key, 32 bytes. Raises Unusable ``signature_wrong``."""
+    """Return the public key, 32 bytes, in a PEM text. Raises Unusable ``signature_wrong``."""
     try:
         key = load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):

@@ -1,27 +1,27 @@
-"""Map cosines to the similarities of 0 to 1 that clients of other services expect, by false match rate.
+"""Map cosines to the similarities, 0 to 1, that clients of other services expect, by way of false match rates.
 
-A client that was written for another service compares a similarity with 0.8, 0.9 or 0.99. This module defines such a
-number, for all model packages, as the false match rate (FMR) at which two different people reach it:
+A client that was written for another service compares similarities with a number such as 0.8, 0.9 or 0.99. For every
+model package, this module defines a similarity by the false match rate (FMR) at which two different people reach it:
 
-| similarity | FMR | why here |
+| similarity | FMR | why |
 |---|---|---|
 | 0.5 | 1e-2 | CompreFace's documentation: most pairs of different people lie below it, most of one person above |
 | 0.8 | 1e-3 | the default threshold of Rekognition's searches |
 | 0.9 | 1e-4 | this service's default operating point for verification |
 | 0.95 | 1e-5 | halfway in rate between its neighbours |
-| 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
+| 0.99 | 1e-6 | AWS's advice for serious decisions; the strictest rate that packages are usually measured at |
 
-A subject's faces are fused, and its score counts as that of two photos. If the package's calibration doesn't say how to
-fuse, the score is that of the best face; the rate is then that of comparing with all faces of a subject, of average
-number (`app.recognition.decisions.count_comparisons`).
+A subject's faces are fused, and the subject's score is treated as a score of two photos. If the package's calibration
+doesn't say how to fuse, the score is that of the best face. The rate is then that of comparing with all faces of a
+subject that has the average number of faces (`app.recognition.decisions.count_comparisons`).
 
-Between these anchors, the similarity is linear in log10(FMR), and the package's measured operating points give the rate
-of each cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient
-measured point the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points
-has only the straight line (cosine + 1) / 2.
+Between the rows of the table, the similarity is linear in log10(FMR). The package's measured operating points give the
+rate of each cosine, interpolated as in `app.package.thresholds.Thresholds`. Beyond the strictest and the most lenient
+measured point, the map is a straight line to the cosines 1 and -1, which only keeps the order. For a package without
+operating points, the whole map is the straight line (cosine + 1) / 2.
 
-The map is strictly increasing and continuous, so it changes no order and no decision. It has an inverse: a threshold
-given as a similarity is converted to a cosine, and compared there.
+The map is strictly increasing and continuous, so it changes neither an order nor a decision. It has an inverse: a
+threshold given as a similarity is converted to a cosine, and cosines are compared.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ LEVELS: tuple[tuple[float, float], ...] = (
     (1e-6, 0.99),
     (1e-9, 0.999),
 )
-"""Pairs of FMR and similarity: the table above, with one more pair at each end for packages measured beyond it."""
+"""Pairs of FMR and similarity: the table above, and one more pair at each end for packages measured beyond the
+table."""
 SHOWN = (0.5, 0.8, 0.9, 0.95, 0.99)
 LEAST_STEP = 1e-7
-"""Minimum distance between anchors, on both scales, so that no slope is too steep for the precision of a float."""
+"""Minimum distance between anchors, on both scales, so that no part of the map is too steep for a float's precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,19 @@ class Similarity:
     """A strictly increasing, continuous map from -1...1 onto 0...1, linear between its anchors."""
 
     cosines: tuple[float, ...]
-    """Rising from -1 to 1."""
+    """The anchors' cosines, rising from -1 to 1."""
     similarities: tuple[float, ...]
-    """Rising from 0 to 1; as many as `cosines`."""
+    """The anchors' similarities, rising from 0 to 1."""
 
     @classmethod
     def of(cls, thresholds: Thresholds, comparisons: float = 1.0) -> Similarity:
-        """Return the map of a package, with or without operating points, for the best score of this many independent
-        ``comparisons``."""
+        """Return the map of a package, with or without operating points, for a score that is the best of
+        ``comparisons`` independent comparisons."""
         return cls.through(((point.fmr, point.threshold) for point in thresholds.points), comparisons)
 
     @classmethod
     def through(cls, points: Iterable[tuple[float, float]], comparisons: float = 1.0) -> Similarity:
-        """Return the map through (FMR, cosine) pairs; cosines rise as rates fall."""
+        """Return the map through pairs of FMR and cosine, of which cosines rise as rates fall."""
         levels = [(math.log10(fmr_for(fmr, comparisons) if fmr < 1 else 1), level) for fmr, level in LEVELS]
         measured = sorted((math.log10(fmr), cosine) for fmr, cosine in points if levels[-1][0] <= math.log10(fmr) < 0)
         rates = {rate for rate, _ in measured}
@@ -94,7 +95,7 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredSimilarity:
-    """How scores of enrolled faces are answered as similarities."""
+    """How scores with enrolled faces are answered as similarities."""
 
     scale: Similarity
     scores: AnsweredScores
@@ -105,18 +106,20 @@ class AnsweredSimilarity:
     def of(
         cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, sizes: Sizes | None = None
     ) -> AnsweredSimilarity:
-        """Return how a request's scores are answered. ``threshold``: the request's similarity; ``exact``: whether its
-        key sees exact scores; ``sizes``: the compared subjects' sizes, None for single faces.
+        """Return how a request's scores are answered. ``threshold``: the request's threshold, a similarity; ``exact``:
+        whether the request's key may see exact scores; ``sizes``: the sizes of the compared subjects, None for single
+        faces.
 
         Raises OperatingPointUnavailable.
         """
         comparisons = count_comparisons(sizes or {}, thresholds, fused_scores=True)
-        scale = Similarity.of(thresholds, comparisons / max(1, sum((sizes or {}).values())))  # with one, on average
+        # comparisons with one subject, on average
+        scale = Similarity.of(thresholds, comparisons / max(1, sum((sizes or {}).values())))
         cosine = scale.cosine_of(threshold)
         return cls(scale, AnsweredScores.of(thresholds, cosine, exact=exact), cosine)
 
     def answered(self, score: float) -> float | None:
-        """Return the similarity that is answered for a score; None below the floor."""
+        """Return the similarity to answer for a score; None if the score is below the floor."""
         answered = self.scores.answered(score)
         return None if answered is None else self.scale.of_cosine(answered)
 
@@ -142,23 +145,23 @@ FACE_LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 1.0),
 )
 """Scores of YuNet, and the probability that is answered for each: 1 minus the share of photos without a face in which
-something has that score. Measured on 809 random photos of LFW View 1, cut into tiles of 31 pixels and shuffled: 86 show
-a "face" of 0.7 or more, 42 of 0.78, 8 of 0.87, none of 0.91. Uncut, all of them show a face of 0.87 or more, and half
-of them one of 0.929."""
+YuNet finds a "face" with this score or more. Measured on 809 random photos of LFW View 1 that were cut into tiles of 31
+pixels and shuffled: in 86 it finds one of 0.7 or more, in 42 of 0.78, in 8 of 0.87, in none of 0.91. In all of the
+uncut photos it finds a face of 0.87 or more, and in half of them one of 0.929."""
 
 
 def probability_of(score: float) -> float:
-    """Return the probability, 0 to 1, that clients of other services expect for a detector's score."""
+    """Return the probability, 0 to 1, for a detector's score, as clients of other services expect it."""
     return _between(list(FACE_LEVELS), score)
 
 
 def score_of(probability: float) -> float:
-    """Return the detector's score of a probability, the inverse of `probability_of`."""
+    """Return the detector's score for a probability: the inverse of `probability_of`."""
     return _between([(level, score) for score, level in FACE_LEVELS], probability)
 
 
 def similarity_table(thresholds: Thresholds) -> str:
-    """Return similarity, FMR and cosine as a Markdown table."""
+    """Return a Markdown table of similarities, with the FMR and the package's cosine of each."""
     similarity = Similarity.of(thresholds)
     lines = [f"| similarity | FMR | cosine ({thresholds.package}) |", "|---|---|---|"]
     lines += [f"| {level:g} | {fmr_of(level):.0e} | {similarity.cosine_of(level):.3f} |" for level in SHOWN]
@@ -166,12 +169,13 @@ def similarity_table(thresholds: Thresholds) -> str:
 
 
 def _between(points: list[tuple[float, float]], x: float) -> float:
-    """Interpolate linearly between points sorted by their first number."""
+    """Interpolate linearly between points (x, y), sorted by x."""
     return _along(tuple(first for first, _ in points), tuple(second for _, second in points), x)
 
 
 def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
-    """Interpolate linearly; exact at the points, and never outside the two nearest values."""
+    """Interpolate linearly between the points (xs, ys). The result is exact at the points, and never outside the two
+    nearest ys."""
     if x <= xs[0]:
         return ys[0]
     if x >= xs[-1]:
@@ -184,7 +188,8 @@ def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
 
 
 def most_lenient(embedders: Embedders, package_id: str) -> float | None:
-    """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
+    """Return the threshold of a package's most lenient operating point; None if it has no points or is not
+    installed."""
     try:
         points = embedders.thresholds(package_id).points
     except PackageUnavailable:

@@ -1,4 +1,4 @@
-"""Cut a face with its surroundings out of a picture, so that the service finds the face in the cut."""
+"""Cut a face with its surroundings out of a picture; the surroundings let the service find the face in the cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Placed(Protocol):
 
 
 def around(pixels: Pixels, box: Placed) -> Pixels:
-    """Return a copy of the part of a (H, W, 3) uint8 RGB picture that has the face in the box and MARGIN around it."""
+    """Return a copy of the part of a (H, W, 3) uint8 RGB picture with the box and MARGIN around it."""
     height, width = pixels.shape[:2]
     left, right = int(box.x - MARGIN * box.width), int(box.x + (1 + MARGIN) * box.width) + 1
     top, bottom = int(box.y - MARGIN * box.height), int(box.y + (1 + MARGIN) * box.height) + 1

@@ -16,13 +16,14 @@ BLOCK = 512
 TAR_END = bytes(2 * BLOCK)
 READ_AT_ONCE = 1024 * 1024
 MAX_HEADER = 64 * 1024
-"""Maximum bytes of an extended header (long names, attributes), which `tarfile` holds in memory."""
+"""Maximum bytes of an extended header (long names, attributes), which `tarfile` keeps in memory."""
 MAX_LEVELS = 8
-"""Maximum extended headers before one file. tar programs write at most three; `tarfile` recurses for each."""
+"""Maximum extended headers before one file, since `tarfile` recurses for each. Programs write at most three."""
 MAX_DIGITS = 255
-"""Maximum digits in a row in an extended header: a file name may have as many, `tarfile` takes quadratic time."""
+"""Maximum consecutive digits in an extended header, since `tarfile` takes quadratic time for them. A file name may have
+as many."""
 PACKED_AT_ONCE = 64 * 1024
-"""Bytes given to gzip at once: after each member it copies the rest, and members may be tiny."""
+"""Bytes given to zlib at once: after each gzip member it copies the rest of them, and members may be tiny."""
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADERS = (
     tarfile.XHDTYPE,
@@ -35,7 +36,8 @@ _HEADERS = (
 
 @dataclass(slots=True)
 class TarEntry:
-    """One entry, to be read before the next one. ``problem``: the code of the reason to reject it, or None."""
+    """An entry of a tar. It must be read before the next one is taken. ``problem``: the code that says why to reject
+    it, or None."""
 
     name: str
     size: int
@@ -44,11 +46,11 @@ class TarEntry:
     _file: IO[bytes] | None = field(repr=False)
 
     def read(self) -> bytes:
-        """Return all of it. Raises InvalidInput ``invalid_archive`` if the stream ends early."""
+        """Return the entry's content. Raises InvalidInput ``invalid_archive`` if the stream ends early."""
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield it in pieces. Raises what `read` raises."""
+        """Yield the entry's content in pieces. Raises what `read` raises."""
         left = self.size
         while left:
             with _reading():
@@ -60,14 +62,14 @@ class TarEntry:
 
 
 class _Tar(tarfile.TarFile):
-    """A tar that counts the extended headers before the present file, and the bytes of global ones."""
+    """A tar that counts the extended headers before the current file, and the bytes of global headers."""
 
     levels = 0
     shared_bytes = 0
 
 
 class _TarHeader(tarfile.TarInfo):
-    """Rejects headers that would fill the memory, the stack, or the processor's time."""
+    """A header that raises ReadError if reading it would take too much memory, stack or time."""
 
     def _proc_member(self, tar: _Tar) -> Any:
         if self.type == tarfile.GNUTYPE_SPARSE:
@@ -96,7 +98,7 @@ class _TarHeader(tarfile.TarInfo):
 
 
 class _Again:
-    """Replaces a tar's stream for one read, which returns bytes that were read already."""
+    """Takes the place of a tar's stream for one read, which returns bytes that were already read."""
 
     def __init__(self, tar: Any, stream: Any, content: bytes) -> None:
         self._tar, self._stream, self._content = tar, stream, content
@@ -107,14 +109,15 @@ class _Again:
 
 
 def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[TarEntry]:
-    """Yield the entries of a tar or tar.gz stream, except folders; read at most `max_bytes` of it, unpacked.
+    """Yield the entries of a tar or tar.gz stream, except folders. The unpacked stream may have `max_bytes` bytes at
+    most.
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large``.
     """
     packed = PieceReader(open_stream())
     zipped = PieceReader(open_stream()).read(2) == GZIP_MAGIC
     limited = _Limited(_Unzipped(packed) if zipped else packed, max_bytes)
-    open_tar: Any = _Tar.open  # its stubs expect a file; a stream needs only `read`
+    open_tar: Any = _Tar.open  # the type stubs expect a file, but a stream needs only `read`
     with _reading():
         tar = open_tar(fileobj=limited, mode="r|", bufsize=READ_AT_ONCE, tarinfo=_TarHeader, errors="surrogateescape")
     while True:
@@ -124,7 +127,7 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
                 raise tarfile.ReadError("A file has a negative size.")
         if member is None:
             break
-        tar.members.clear()  # tarfile would keep them all
+        tar.members.clear()  # tarfile would keep all members in memory
         if not member.isdir():
             regular = member.isreg() and not member.issparse()
             with _reading():
@@ -135,7 +138,7 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
 
 
 def header(name: str, size: int) -> bytes:
-    """Return the bytes before a file in a tar; `padding` follows the file, and TAR_END the last one."""
+    """Return the header of a file in a tar. `padding` follows each file, and TAR_END the last one."""
     info = tarfile.TarInfo(name)
     info.size = size
     info.mode = 0o600
@@ -143,7 +146,7 @@ def header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the zeros that fill the last block of a file of this size."""
+    """Return the zeros that fill up the last block of a file of this size."""
     return bytes(-size % BLOCK)
 
 
@@ -153,7 +156,7 @@ def truncated() -> InvalidInput:
 
 
 def _problem(member: tarfile.TarInfo) -> str | None:
-    """Return the code of the reason to reject an entry without reading it; None if there is none."""
+    """Return the code that says why to reject an entry without reading it; None if there is no reason."""
     if not member.isreg() or member.issparse():
         return "not_a_file"
     name = _plain(member.name)
@@ -180,7 +183,7 @@ class PieceReader:
         self._left = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """Return `size` bytes, fewer only at the end."""
+        """Return the next `size` bytes, fewer only at the end."""
         parts: list[memoryview] = []
         while size:
             if not self._left:
@@ -222,7 +225,8 @@ class _Unzipped:
 
 
 class _Limited:
-    """Stops decompression bombs, and notes whether the stream ended with empty blocks, as a tar must."""
+    """Raises InvalidInput after ``most`` bytes, against decompression bombs, and notes whether the stream ended with
+    empty blocks, as a tar must."""
 
     def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source
@@ -244,7 +248,7 @@ class _Limited:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Turn errors of tarfile and zlib into InvalidInput."""
+    """Raise InvalidInput ``invalid_archive`` in place of errors of tarfile and zlib."""
     try:
         yield
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:

@@ -1,11 +1,11 @@
-"""Give faces to other subjects: move, merge, rename into another, dissolve; and delete many at once.
+"""Give faces to other subjects (move, merge, rename into another, dissolve), and delete many faces or subjects at once.
 
-These are functions over a `Change`, as in `app.gallery.subjects`. A face that moves keeps its key and its id, so rows
-that refer to its key stay, and the index only learns which subject has it. Rows that refer to its id are statements
-about a face of the former subject, and are deleted (`_give`).
+These are functions over a `Change`, as in `app.gallery.subjects`. A face that moves keeps its key and its id. Rows that
+refer to its key stay as they are, and the index only learns which subject has it now. Rows that refer to its id are
+statements about a face of the former subject, and are deleted (`_give`).
 
-Nothing is kept longer than was promised: a subject made to take faces expires when their former subject would have, a
-merged one at the earlier time of the two, and an expired subject neither gives nor takes faces.
+Nothing is kept longer than was promised: a subject created for moved faces expires when their former subject would
+have, a merged subject expires at the earlier of the two times, and an expired subject can neither give nor get faces.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_
 from app.types import utc_now
 
 ANSWERS_KEPT = timedelta(days=1)
-"""Time during which a request that is repeated with its token gets the same answer."""
+"""Time for which a request that is repeated with the same token gets the same answer."""
 PRUNE_ANSWERS_S = 300.0
-"""Seconds between deletions of older answers."""
+"""Seconds between deletions of answers that are older."""
 MERGE = "merge"
-"""The operation's name under which answers to merges are kept; the token is a digest of the merged subject's id."""
+"""The operation's name in stored answers to merges. Their token is a digest of the merged subject's id."""
 _GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 
 
 class AlreadyAnswered(Exception):
-    """Another process has just answered a request with this token, so nothing was written."""
+    """Another process has just stored an answer for this token, so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A request to give a face from one subject, by id, to another."""
+    """A face to give from the subject ``source`` to the subject ``target``, all by their ids."""
 
     face_id: str
     source: str
@@ -61,12 +61,12 @@ class Move:
 
 
 def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -> None:
-    """Give faces to other subjects, all or none.
+    """Give faces to other subjects: all of them, or none if there is an error.
 
-    Missing targets are made if they are unnamed or `create` says so; an unnamed source is deleted with its last face.
+    Missing targets are created if they are unnamed or `create` is set. An unnamed source is deleted with its last face.
 
-    Raises InvalidInput ``invalid_id``; NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a
-    target); Conflict ``subject_expired``.
+    Raises InvalidInput ``invalid_id``; NotFound ``face_not_found`` (the source doesn't have the face),
+    ``subject_not_found`` (a target is missing); Conflict ``subject_expired``.
     """
     wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
     ids = {end for move in wanted for end in (move.source, move.target)}
@@ -87,11 +87,11 @@ def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -
 
 
 def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
-    """Give the subject's faces to another one and delete it; return the ids of the faces.
+    """Give the subject's faces to the subject ``into``, and delete the first one; return the ids of the faces.
 
-    The other keeps its name, metadata and consent, and takes any that it lacks; webhooks follow. Both subjects'
-    corrections are dropped, since they may be about each other. Repeated within a day, it changes nothing and returns
-    the same ids.
+    The other subject keeps its name, metadata and consent, and gets those that it lacks; webhooks about the first are
+    then about the other. Both subjects' corrections are dropped, since they may be about each other. Called again
+    within a day, it changes nothing and returns the same ids.
 
     Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
     ``subject_expired``.
@@ -116,9 +116,10 @@ def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
 
 
 def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
-    """Give the subject another id, or merge it into the subject that has this id; return the resulting subject.
+    """Give the subject a new id, or merge it into the subject that already has this id; return the resulting subject.
 
-    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of either.
+    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` if either has
+    expired.
     """
     old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
     subjects = brief_subjects(change.connection, change.gallery, {old, new})
@@ -135,7 +136,7 @@ def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
 
 
 def dissolve_subject(change: Change, subject_id: str) -> None:
-    """Give each of the subject's faces to an unnamed subject of its own, and delete the subject.
+    """Give each of the subject's faces to a new unnamed subject, and delete the subject.
 
     Raises NotFound ``subject_not_found``; Conflict ``subject_expired``.
     """
@@ -150,8 +151,8 @@ def dissolve_subject(change: Change, subject_id: str) -> None:
 
 
 def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
-    """Delete the faces that exist, whoever's they are, with their crops, and unnamed subjects with their last face;
-    return the ids of the deleted faces."""
+    """Delete those of the faces that exist, of any subject, with their crops; delete unnamed subjects with their last
+    face. Return the ids of the deleted faces."""
     faces = faces_by_id(change.connection, change.gallery, face_ids)
     for part in in_parts(sorted(row.key for row in faces.values())):
         change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(part)))
@@ -173,7 +174,8 @@ def delete_subjects(change: Change) -> Counts:
 def _make_targets(
     change: Change, moves: Iterable[Move], subjects: dict[str, Row[Any]], *, create: bool
 ) -> dict[str, int]:
-    """Make the missing targets, which expire with the first of their faces' former subjects. Return the keys by id."""
+    """Create the missing targets; return their keys by id. A target expires at the earliest expiry of the subjects that
+    give it faces."""
     ends: dict[str, list[str | None]] = defaultdict(list)
     for move in moves:
         if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
@@ -201,7 +203,7 @@ def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
 
 
 def _inherited(connection: Connection, source: int, target: int) -> dict[str, object]:
-    """Return the columns of `target` that change when `source` becomes part of it."""
+    """Return the columns of `target` to change when `source` is merged into it."""
     query = sa.select(SUBJECTS).where(SUBJECTS.c.key.in_((source, target)))
     rows = {row.key: row for row in connection.execute(query)}
     old, kept = rows[source], rows[target]
@@ -225,15 +227,16 @@ def _faces_of(change: Change, subject_key: int) -> list[Row[Any]]:
 
 
 def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the id, the key and the subject's key of these faces, by id, as far as they exist."""
+    """Return id, key and subject's key of those of the faces that exist, by the faces' ids."""
     query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
     return {row.face_id: row for row in select_in(connection, query, FACES.c.face_id, ids)}
 
 
 def _give(change: Change, faces: Mapping[int, int]) -> None:
-    """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
+    """Give faces to subjects: ``faces`` maps the faces' keys to the subjects' keys. What refers to a face's key follows
+    it.
 
-    Rows that refer to its id are statements about a face of the former subject, and are deleted.
+    Rows that refer to a face's id are statements about a face of the former subject, and are deleted.
     """
     if not faces:
         return
@@ -257,7 +260,8 @@ def _said_of_faces() -> list[sa.Column[Any]]:
 
 
 def keep_answer(change: Change, operation: str, token: str, digest: bytes, answer: str) -> None:
-    """Store the answer to the request of this token and digest, in the transaction of the change that it reports.
+    """Store the answer to the request with this token and digest, in the transaction of the change that the answer
+    reports.
 
     Raises AlreadyAnswered.
     """
@@ -271,7 +275,7 @@ def keep_answer(change: Change, operation: str, token: str, digest: bytes, answe
 
 
 def recall_answer(connection: Connection, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
-    """Return the digest of the request that had this token, and its answer; None if there is no recent one."""
+    """Return the digest of the request with this token, and its stored answer; None if there is no recent one."""
     query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
         ANSWERED_REQUESTS.c.gallery_key == gallery.key,
         ANSWERED_REQUESTS.c.operation == operation,
@@ -288,7 +292,7 @@ def _forget_answer(change: Change, operation: str, token: str) -> None:
 
 
 def prune_answers(database: Database) -> None:
-    """Delete all galleries' old answers."""
+    """Delete answers older than ANSWERS_KEPT, of all galleries."""
     with database.write() as connection:
         connection.execute(sa.delete(ANSWERED_REQUESTS).where(_is_old()))
 

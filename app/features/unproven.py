@@ -1,4 +1,4 @@
-"""Admission of bodies that must arrive before their key or signature can be checked, from senders not known yet."""
+"""Admit bodies that must arrive before their key or signature can be checked."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from app.concurrency.admission import CALLER_SHARE, Admission, Shares, Visit
 from app.concurrency.overload import Why
 
 UNPROVEN_S = 10.0
-"""Seconds within which a body must arrive whose sender has proven nothing yet: 6 Mbit/s for the largest photo."""
+"""Seconds within which a body from an unproven sender must arrive. The largest photo then needs 6 Mbit/s."""
 UNPROVEN = 64
-"""Maximum requests whose bodies may be arriving, apart from those of callers that have signed before. A further one
-replaces the oldest."""
+"""Maximum requests whose bodies may be arriving, apart from those of callers that have signed before. One more ends the
+oldest."""
 UNPROVEN_EACH = 4
-"""Maximum of these requests from one address."""
+"""Maximum of such requests from one address."""
 UNPROVEN_SHARE = 1 - CALLER_SHARE
-"""Share of the memory for requests that their bodies may take: in a server of 1 GiB two photos of 5 MiB in base64, the
-maximum of a Rekognition request."""
+"""Share of the memory for requests that the bodies of unproven senders may take. In a server with 1 GiB, this is two
+photos of 5 MiB in base64, the maximum of a Rekognition request."""
 
 
 class UnprovenBodies:
-    """Admits requests whose body arrives unproven, apart from the places of all others. For one event loop.
+    """Admits requests of unproven senders, which don't take the places of other requests. For one event loop.
 
     There is always a place: if all are taken, the oldest request is ended with Overloaded. So a new body can always
-    arrive, and one that never comes does not block others.
+    arrive, and a body that never arrives doesn't block others.
     """
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
         self._arriving: dict[Visit, asyncio.Timeout] = {}
-        """The requests, oldest first, each with the timeout that ends it."""
+        """The admitted requests, oldest first, each with the timeout that ends it."""
 
     @property
     def receiving(self) -> int:
@@ -44,10 +44,11 @@ class UnprovenBodies:
 
     @asynccontextmanager
     async def admit(self, address: str, key_id: str | None = None) -> AsyncIterator[Callable[[int], None]]:
-        """Count a request while the block runs; yield a function that counts bytes of its body, and raises Overloaded.
+        """Admit a request while the block runs; yield a function that counts bytes of its body. Both may raise
+        Overloaded.
 
-        ``key_id``: the key that the request names, if it has signed from this address before. It then has as many
-        places as there are slots.
+        ``key_id``: the key that the request names, if this key has signed from this address before. It then gets as
+        many places as other requests have.
         """
         if key_id is None:
             caller, place, most = address, self._unproven, UNPROVEN_EACH
@@ -77,7 +78,8 @@ class UnprovenBodies:
             raise Why.REQUESTS.error() from None
 
     def _make_room(self, visit: Visit, size: int) -> None:
-        """End the oldest requests until ``size`` more bytes of this one fit. Raises Overloaded if they can't fit."""
+        """End the oldest requests until ``size`` more bytes of this request fit. Raises Overloaded if they can't
+        fit."""
         left = self._admission.byte_limit * UNPROVEN_SHARE - visit.held - size
         if left < 0:
             raise Why.BYTES.error()
@@ -92,6 +94,6 @@ class UnprovenBodies:
 
 
 def unproven_of(components: Components) -> UnprovenBodies:
-    """Return the server's admission of such bodies, which all wire formats share."""
+    """Return the server's `UnprovenBodies`, which all wire formats share."""
     made: UnprovenBodies = components.parts.setdefault("unproven", UnprovenBodies(components.admission))
     return made

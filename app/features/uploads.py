@@ -1,4 +1,4 @@
-"""Write uploads for jobs to the job's file as they arrive, and delete them if the job can't be created."""
+"""Write uploads to the files of jobs as they arrive, and delete them if the job can't be created."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def receive_upload(
     admission: Admission,
     limits: BodyLimits,
 ) -> Job:
-    """Write the request's upload to ``file``, and return the job that ``begin`` then creates in a thread.
+    """Write the request's upload to ``file``; return the job that ``begin`` then creates, in a thread.
 
     Raises what `read_upload`, ``file.write`` and ``begin`` raise, after deleting the file.
     """
@@ -60,9 +60,9 @@ ARCHIVE = File(
 
 
 async def read_upload(request: Request, upload: File, seconds: float) -> AsyncGenerator[bytes, None]:
-    """Yield an uploaded file, sent as the body or as a form's only part, as it arrives.
+    """Yield the pieces of an uploaded file as they arrive. The file is the whole body, or the only part of a form.
 
-    Each piece must arrive within ``seconds``; the whole may take any time.
+    Each piece must arrive within ``seconds``; the whole file may take any time.
 
     Raises InvalidInput (``unsupported_media_type``, ``body_timeout``, ``invalid_multipart``).
     """
@@ -107,7 +107,7 @@ class _FormPart(Enum):
 
 
 class FormReader:
-    """Splits a multipart form while its bytes arrive, as `app.api.body.form_parts` splits a whole one."""
+    """Splits a multipart form while its bytes arrive; `app.api.body.form_parts` splits a complete one the same way."""
 
     def __init__(self, boundary: bytes) -> None:
         if not boundary:
@@ -116,12 +116,12 @@ class FormReader:
         self._delimiter = b"\r\n--" + boundary
         self._place = _FormPart.PREAMBLE
         self._held = b""
-        """Bytes that were not parsed yet, since the next ones may complete them."""
+        """Bytes that could not be parsed yet, since they may continue in the next ones."""
         self._index = -1
         self._name = ""
 
     def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
-        """Return the pieces of parts in ``data``: each with its part's index and field name.
+        """Return the pieces of parts in ``data``, each after its part's index and field name.
 
         Raises InvalidInput (``invalid_multipart``).
         """

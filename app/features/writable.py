@@ -1,4 +1,4 @@
-"""Checks a place for a result before the work that makes it."""
+"""Check whether a result can be written before the work that makes it."""
 
 from __future__ import annotations
 

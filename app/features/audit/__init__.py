@@ -1,1 +1,1 @@
-"""Reading the audit log, which `app.access.audit` writes."""
+"""Read the audit log, which `app.access.audit` writes, and copy it to a sink."""

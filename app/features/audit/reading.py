@@ -1,4 +1,4 @@
-"""Entries of the audit log, read back from the database."""
+"""Read entries of the audit log from the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from app.db.schema import AUDIT
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Selects entries of the log; a field that is None selects all. ``since`` is included, ``until`` is not."""
+    """Selects entries of the audit log. A field that is None doesn't restrict them; ``since`` is included, ``until`` is
+    not."""
 
     key: str | None = None
     operation: str | None = None

@@ -1,4 +1,4 @@
-"""The audit log, read by `admin` keys: which key did what, and when; and copied to a sink."""
+"""The REST operation that reads the audit log, and the start of its sink."""
 
 from __future__ import annotations
 
@@ -35,16 +35,19 @@ class AuditParams(PageParams):
 
 
 class AuditEntry(Wire):
-    """An operation that a key called: when, on what, with which outcome."""
+    """An operation that a key called: when, on what, and with which result."""
 
     at: datetime
     key: str | None = Field(description="The key's id; `admin.key` is the data folder's key; null: no valid key.")
     operation: str
     gallery: str | None
     subject: str | None
-    target: str | None = Field(description="The id of its face, key, job or receipt, or its subject's new id.")
+    target: str | None = Field(
+        description="The id of the face, key, job or receipt that the operation is about, or the subject's new id."
+    )
     status: int | None = Field(
-        description="The HTTP status of the answer; 499: the client left before it; null: begun, outcome unknown."
+        description="The HTTP status of the answer. 499: the client left before the answer; null: the operation "
+        "has begun, its result is unknown."
     )
     request_id: str
 
@@ -58,8 +61,8 @@ class AuditPage(Wire):
 def read_audit(request: Request, audit: AuditLog, query: Annotated[AuditParams, Query()]) -> AuditPage:
     """Read the audit log.
 
-    Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or metadata.
-    Changes are recorded before they begin; everything else appears within a second.
+    Answers which key did what, when, to which gallery and subject, with which result. Entries contain ids, but never
+    images, vectors or metadata. Changes are recorded before they begin; all other entries appear within a second.
     """
     wanted = AuditFilter(
         key=query.key,
@@ -76,7 +79,7 @@ def read_audit(request: Request, audit: AuditLog, query: Annotated[AuditParams, 
 
 
 def _reading(app: FastAPI) -> frozenset[str]:
-    """Return the names of the operations that only read, in every API: they share these names."""
+    """Return the names of the operations that only read. All interfaces share these names."""
     operations = operations_of(app)
     changing = {operation.name for operation in operations if operation.changes}
     return frozenset(operation.name for operation in operations) - changing

@@ -1,4 +1,4 @@
-"""A copy of the audit log as lines of JSON: standard output, a file or a pipe (LIKENESS_AUDIT_SINK)."""
+"""Copy the audit log, as lines of JSON, to standard output, a file or a pipe (LIKENESS_AUDIT_SINK)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ STDOUT = "stdout"
 
 
 SINK_S = 2.0
-"""Seconds that a change waits for the reader of a full pipe. After that, changes don't wait, and the sink loses their
-entries."""
+"""Maximum seconds that a change waits for the reader of a full pipe. After that, changes don't wait until the pipe is
+read again, and the sink loses their entries."""
 _PAUSE_S = 0.01
 
 
 class AuditSink:
-    """Appends lines to standard output, or to a file or pipe that is opened for each batch, so that it can be rotated.
+    """Appends lines to standard output, or to a file or pipe. A file is opened for each batch, so that it can be
+    rotated.
 
     Raises Unusable ``audit_sink_unusable`` if it can't be written at the start.
     """
@@ -34,7 +35,7 @@ class AuditSink:
     def __init__(self, target: str) -> None:
         self._path = None if target == STDOUT else Path(target)
         self._failures = FailureLog("the audit sink")
-        self._rest = b""  # the rest of a line that was written in part
+        self._rest = b""  # the rest of a line of which only the beginning was written
         self.available = True
         """False after a failure, until writing works again."""
         self.lost = 0
@@ -45,12 +46,12 @@ class AuditSink:
             raise Unusable(f"{target}: {error.strerror or error}", code="audit_sink_unusable") from None
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Append entries that have been committed. A failure is logged and counted."""
+        """Append entries that were committed. A failure is logged and counted."""
         lines = [json.dumps({"audit": asdict(entry)}, separators=(",", ":")) for entry in entries]
         self._write("".join(f"{line}\n" for line in lines).encode())
 
     def retry(self) -> None:
-        """Check after a failure whether it can be written to again."""
+        """After a failure, check whether writing works again."""
         if not self.available:
             self._write(b"")
 
@@ -74,10 +75,11 @@ class AuditSink:
             self._failures.succeeded()
 
     def _append(self, content: bytes, wait_s: float) -> int:
-        """Return how many bytes were written, or -1 if there was no room. Raises OSError if it can't be opened."""
+        """Write to the target; return the number of bytes written, -1 if there was no room. Raises OSError if it can't
+        be opened."""
         if self._path is None:
             return _send(sys.stdout.fileno(), content, wait_s)
-        # A pipe whose reader is gone or slow must not delay changes.
+        # Not blocking, since a pipe whose reader is gone or slow must not delay changes.
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, PRIVATE)
         try:
             return _send(handle, content, wait_s)
@@ -86,8 +88,8 @@ class AuditSink:
 
 
 def _send(handle: int, content: bytes, wait_s: float) -> int:
-    """Write to a file or pipe without waiting longer than ``wait_s`` for room; return how many bytes were written, -1
-    if there was no room."""
+    """Write to a file or pipe, waiting at most ``wait_s`` seconds for room; return the number of bytes written, -1 if
+    there was no room."""
     poll = select.poll()
     poll.register(handle, select.POLLOUT)
     until, sent = time.monotonic() + wait_s, -1

@@ -1,1 +1,1 @@
-"""Checks of what is enrolled: the index against the database, and faces whose crops show no upright face."""
+"""Check what is enrolled: compare the index with the database, and find faces whose crops show no upright face."""

@@ -1,4 +1,4 @@
-"""`likeness galleries check`, `faces check`: check whether what is enrolled is in order."""
+"""`likeness galleries check`, `faces check`: check what is enrolled."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ AnyGallery: TypeAlias = Annotated[
 galleries, faces = typer.Typer(), typer.Typer()
 
 LEANS_MOST = 20.0
-"""Maximum degrees by which a face in an enrolled crop may lean. Of 131 crops that were aligned by wrong landmarks, 129
-lean by more; of 435 others, one (LFW, turned in steps)."""
+"""Maximum degrees by which a face in an enrolled crop may lean. 129 of 131 crops that were aligned by wrong landmarks
+lean by more, and one of 435 others (photos of LFW, turned in steps)."""
 LOOKS = 2
 """Number of crops examined at the same time."""
 
 
 @command(galleries, "check", epilog="Example: likeness galleries check staff")
 def check_galleries(session: CliSession, gallery: AnyGallery = None) -> None:
-    """Check that database and index hold the same faces. Exit code 1: they don't."""
+    """Check that database and index contain the same faces. Exit code 1: they don't."""
     client = session.client()
     names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
     reports = list(photos.in_parallel(client.check_gallery, names, "check", jobs=1))
@@ -41,9 +41,9 @@ def check_galleries(session: CliSession, gallery: AnyGallery = None) -> None:
 
 @command(faces, "check", epilog="Example: likeness faces check staff")
 def check_faces(session: CliSession, gallery: options.Gallery) -> None:
-    """List enrolled faces whose kept crops show no upright face. Exit code 1: there are some.
+    """List enrolled faces whose stored crops show no upright face. Exit code 1: there are some.
 
-    Versions before 0.2.0 enrolled turned faces with wrong landmarks; strangers turned the same way match them.
+    Versions before 0.2.0 enrolled turned faces with wrong landmarks: strangers who are turned the same way match them.
     """
     client = session.client()
     enrolled = [

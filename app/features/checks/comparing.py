@@ -1,4 +1,4 @@
-"""Compares a gallery's index with the database."""
+"""Compare a gallery's index with the database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ CHECK_EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of comparing a gallery's index with SQL, bit by bit.
+    """The result of comparing a gallery's index with the database, bit by bit.
 
-    The index holds ``indexed`` faces. ``missing`` of the ``faces`` in SQL are not in it, ``different`` ones have other
-    values there, and ``extra`` ones are not in SQL. ``examples`` are ids of missing or different faces.
+    The database has ``faces`` faces, the index ``indexed``. ``missing`` is the number of faces that the index lacks,
+    ``different`` of those that have other values there, ``extra`` of those that the database lacks. ``examples`` are
+    ids of missing or different faces.
     """
 
     gallery: str
@@ -45,8 +46,8 @@ class CheckReport:
 
 
 def check_index(galleries: Galleries, gallery: Gallery) -> CheckReport:
-    """Compare every face in the database with the index. Meanwhile this process's changes to the gallery wait, but
-    searches go on."""
+    """Compare every face in the database with the index. This process's changes to the gallery wait meanwhile; searches
+    don't."""
     with galleries.indexes.inspecting(gallery.index_specs) as index:
         difference, indexed = index.compare()
     counts = galleries.store.counts(gallery, expired=True)

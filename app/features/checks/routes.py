@@ -1,4 +1,4 @@
-"""Checks a gallery."""
+"""The REST operation that checks a gallery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = Router("galleries")
 
 
 class GalleryCheck(Wire):
-    """Whether the database and the search index hold the same faces with the same vectors."""
+    """Whether the database and the search index contain the same faces with the same vectors."""
 
     ok: bool
     subjects: int
@@ -33,7 +33,7 @@ class GalleryCheck(Wire):
 def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
     """Check a gallery.
 
-    Compares the database with the search index: do both hold the same faces with the same vectors? Also checks that the
+    Checks that the database and the search index contain the same faces with the same vectors, and that the gallery's
     model package is the one that made the vectors.
     """
     report = GalleryCheck.model_validate(check_index(galleries, gallery))
@@ -43,7 +43,8 @@ def check_gallery(embedders: Embedders, galleries: Galleries, gallery: Gallery) 
 
 
 def _changed_package(embedders: Embedders, gallery: Gallery) -> str | None:
-    """Return a problem if another model than the package's present one made the gallery's templates."""
+    """Return a problem if the gallery's templates were made by another model than the one now installed under the
+    package's id; None otherwise."""
     try:
         embedders.thresholds(gallery.embedder)
     except PackageUnavailable as error:

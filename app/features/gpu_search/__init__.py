@@ -1,1 +1,1 @@
-"""Search on a GPU: copies of large indexes' vectors in its memory."""
+"""Search on a GPU, in copies of large indexes' vectors in its memory."""

@@ -1,9 +1,8 @@
-"""Keep copies of indexes' vectors in a GPU's memory, where FAISS or ONNX Runtime finds near rows.
+"""Keep copies of indexes' vectors in a GPU's memory, where FAISS or ONNX Runtime searches them.
 
-FAISS's objects for a GPU belong to one thread: only their lane makes, uses and frees them. Other threads hold keys.
-
-Tests use the same indexes on the CPU in place of the GPU. FAISS's part ran on an H200; of `product`, only the graph
-did.
+FAISS's objects for a GPU belong to one thread: only the thread of their lane makes, uses and frees them; other threads
+refer to them by keys. Tests use the same indexes on the CPU in place of the GPU. The part with FAISS was run on an
+H200; of `product`, only the graph was.
 """
 
 from __future__ import annotations
@@ -30,24 +29,26 @@ from app.search.quantised import MAX_LENGTH, NO_ROW, Near, rounding
 from app.types import Vectors
 
 LANES = 2
-"""Number of threads: with two, a large gallery's search doesn't stop all other galleries. Not measured yet."""
+"""Number of threads: with two, a large gallery's search doesn't make all other galleries wait. Not measured yet."""
 TEMPORARY_BYTES = 256 * 1024 * 1024
 """GPU memory that FAISS reserves for each lane's intermediate results; its default is 1.5 GB."""
 MAX_FETCH = 2_048
-"""Maximum rows that FAISS's GPU kernels can select for a probe."""
+"""Maximum number of rows that FAISS's GPU kernels can select per probe."""
 EXTEND_FROM = 8_192
-"""New rows are copied to the GPU from this number on; fewer are searched by the CPU."""
+"""Minimum number of new rows to copy them to the GPU; fewer are searched by the CPU."""
 KEEPS_REMOVED_S = 60.0
-"""Seconds that removed faces may stay on a GPU. Then the copy is made again in the background, without all of them."""
+"""Seconds for which removed faces may stay on a GPU. After that, the copy is replaced in the background by one without
+them."""
 RETRY_S = 30.0
-"""Seconds during which the CPU searches after the GPU failed; then the GPU's memory may be free again."""
+"""Seconds for which the CPU searches after the GPU has failed; then the GPU is tried again, since its memory may be
+free."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _keys = count()
 
 
 class GpuFailed(Exception):
-    """The GPU's memory is full, or the GPU failed; with FAISS's message."""
+    """The GPU's memory is full, or the GPU has failed. The message is FAISS's or ONNX Runtime's."""
 
 
 class Gpu:
@@ -59,7 +60,7 @@ class Gpu:
         self._lanes, self._next = lanes, cycle(lanes)
 
     def copy(self, dimension: int) -> GpuCopy:
-        """Return a new copy of an index's rows, empty at first."""
+        """Return a new copy of an index's rows, which is empty at first."""
         return GpuCopy(self.lane(), dimension)
 
     def lane(self) -> Lane:
@@ -76,7 +77,8 @@ class Gpu:
         return made
 
     def flat(self, resources: Any, dimension: int, *, half: bool) -> Any:
-        """Return an empty index by inner product, of float32 or, with `half`, float16. Call it on its lane."""
+        """Return an empty index that compares by inner product, of float32 or, with `half`, float16. Call it on its
+        lane."""
         if self._search == "product":
             return ProductIndex(dimension, half=half)
         library: Any = faiss
@@ -85,7 +87,7 @@ class Gpu:
         return library.GpuIndexFlatIP(resources, dimension, config)
 
     def tidy(self) -> None:
-        """Free the GPU's memory of deleted indexes. Call it often."""
+        """Free the GPU memory of deleted indexes. To be called often."""
         for lane in self._lanes:
             if lane.unused:
                 lane.run(lane.free_unused)
@@ -101,7 +103,7 @@ class Lane:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._thread = ThreadPoolExecutor(1, "gpu search")
-        self._resources: Any = None  # made when first used, since they reserve memory that only large galleries need
+        self._resources: Any = None  # made at the first use, since they reserve memory that only large galleries need
         self._indexes: dict[int, Any] = {}
         self.unused: deque[int] = deque()
         """Keys of indexes that are no longer used."""
@@ -121,7 +123,8 @@ class Lane:
         return self._indexes[key]
 
     def drop(self, key: int) -> None:
-        """Have this thread free the index of this key. Takes no lock: garbage collection may call it at any moment."""
+        """Let this lane's thread free the index of this key later. Takes no lock, since garbage collection may call
+        this at any moment."""
         self.unused.append(key)
 
     def free_unused(self) -> None:
@@ -134,11 +137,11 @@ class Lane:
         self._thread.shutdown()
 
     def _outcome(self, work: Callable[[], R]) -> R | GpuFailed:
-        """Return the result, or the error without raising it: its traceback would carry FAISS's objects to another
-        thread."""
+        """Return the result of `work`, or its error without raising it, since the traceback would carry FAISS's objects
+        to another thread."""
         try:
             return work()
-        except RuntimeError as error:  # FAISS raises it for any cause
+        except RuntimeError as error:  # FAISS raises RuntimeError for every failure
             return GpuFailed(str(error))
         finally:
             self.free_unused()
@@ -149,7 +152,7 @@ class Lane:
 
 
 class GpuRows:
-    """A copy of rows on a GPU. Call it on its lane only. Removed rows stay in it."""
+    """A copy of rows on a GPU, in which removed rows stay. To be used on its lane only."""
 
     def __init__(self, lane: Lane, rows: Rows, dimension: int, *, half: bool) -> None:
         self.rows, self.half = rows, half
@@ -167,8 +170,8 @@ class GpuRows:
         self.count = view.count
 
     def nearest(self, probes: Vectors, fetch: int) -> Near:
-        """Return the `fetch` highest scores of each probe, (Q, D) float32, as `Scan.nearest` does. With float16 the
-        probes are rounded too."""
+        """Return the `fetch` highest scores of each probe, as `Scan.nearest` does. `probes`: (Q, D) float32; with
+        float16 they are rounded too."""
         width = min(fetch, self.count, MAX_FETCH)
         scores, rows = self._index().search(probes, width)
         scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)
@@ -176,7 +179,7 @@ class GpuRows:
         errors = np.full(len(probes), rounding(self._dimension))
         if self.half:
             lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-            # The probe's error and the row's, both doubled, since the score may be rounded too.
+            # The rounding errors of the probe and of the row, each doubled, since the score may be rounded too.
             errors += (2 * np.maximum(lengths, MAX_LENGTH) + 2) * half_error(self._dimension)
         return Near(scores, rows, floors, errors)
 
@@ -185,19 +188,19 @@ class GpuRows:
 
 
 class GpuCopy:
-    """An index's rows on a GPU: copied when first searched, extended by new rows, and copied again to drop removed
-    ones. They are float16 with `half`, else float32."""
+    """A copy of an index's rows on a GPU. It is made at the first search, extended by new rows, and made again to get
+    rid of removed rows. Rows are float16 with `half`, else float32."""
 
     def __init__(self, lane: Lane, dimension: int) -> None:
         self._lane, self._dimension = lane, dimension
-        self._rows: GpuRows | None = None  # made and replaced on the lane
+        self._rows: GpuRows | None = None  # made and replaced only on the lane's thread
         self._again_at = 0.0
 
     def search(
         self, read: Callable[[], View], probes: Vectors, fetch: int, *, half: bool
     ) -> tuple[View, int, Near] | None:
-        """Search for the `fetch` nearest rows of each probe, (Q, D) float32. Return the rows that `read` returns, how
-        many of them were searched, and the nearest of these; None if the CPU has to search."""
+        """Search for the `fetch` nearest rows of each probe, (Q, D) float32. Return the view that `read` returns, how
+        many of its rows were searched, and the nearest of these rows; None if the CPU has to search instead."""
         if time.monotonic() < self._again_at:
             return None
         try:
@@ -208,13 +211,14 @@ class GpuCopy:
             return None
 
     def maintain(self, read: Callable[[], View], *, half: bool) -> None:
-        """Copy the rows again if removed faces have been on the GPU for too long. Searches go on meanwhile."""
+        """Make the copy again if removed faces have been on the GPU for KEEPS_REMOVED_S, or if the index's rows were
+        replaced. Searches on the same lane wait meanwhile."""
         copy = self._rows
         if copy is None:
             return
         old = time.monotonic() - copy.made_at >= KEEPS_REMOVED_S and copy.rows.removed > copy.removed
         if old or copy.rows is not read().rows:
-            with suppress(GpuFailed):  # the next search reports it
+            with suppress(GpuFailed):  # the next search reports the failure
                 self._lane.run(lambda: self._current(read(), half=half, anew=True))
 
     # On the lane's thread
@@ -224,11 +228,11 @@ class GpuCopy:
         return view, copy.count, copy.nearest(probes, fetch)
 
     def _current(self, view: View, *, half: bool, anew: bool = False) -> GpuRows:
-        """Return the copy of the rows; make it, or extend it by new rows, if needed."""
+        """Return the current copy of the rows. Make it or extend it by new rows if needed."""
         copy = self._rows
         if anew or copy is None or copy.rows is not view.rows or copy.half != half:
             self._rows = copy = None
-            self._lane.free_unused()  # first, since the GPU may lack room for both copies
+            self._lane.free_unused()  # frees the old copy first, since the GPU may not have room for both
             copy = GpuRows(self._lane, view.rows, self._dimension, half=half)
         if not copy.count or view.count - copy.count >= EXTEND_FROM:
             copy.extend(view)
@@ -237,7 +241,7 @@ class GpuCopy:
 
 
 def find_gpu(search: GpuSearch) -> Gpu | None:
-    """Return the GPU; None, with a line in the log, if FAISS (or ONNX Runtime, for ``product``) can't use one."""
+    """Return the GPU; None, after logging why, if FAISS (or ONNX Runtime, for ``product``) can't use one."""
     if search == "product":
         if resolve_device("auto") == "cuda":
             return Gpu(search)
@@ -250,7 +254,8 @@ def find_gpu(search: GpuSearch) -> Gpu | None:
 
 
 def half_error(dimension: int) -> float:
-    """Bound the distance between a unit vector and its float16 copy: a number is off by 2^-11 of itself, or 2^-25."""
+    """Return the maximum distance between a unit vector and its float16 copy. Rounding changes each number by at most
+    2^-11 of itself, or by 2^-25."""
     return MAX_LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
 
 

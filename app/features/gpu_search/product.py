@@ -1,8 +1,9 @@
-"""Near rows by one matrix product and TopK, run by ONNX Runtime: faster on a GPU than FAISS's own kernels.
+"""Find the nearest rows by a matrix product and TopK, run by ONNX Runtime, which is faster on a GPU than FAISS's
+kernels.
 
-FAISS splits the work into blocks of 131,072 rows by 512 queries, even for one query. On an H200, over 10 million rows
-of 512 numbers, FAISS answers 29 queries a second, torch with a float16 product and TopK 384, and the graph below 328.
-It runs on any of ONNX Runtime's providers, so the tests run it on the CPU.
+FAISS splits the work into blocks of 131,072 rows by 512 queries, even for a single query. On an H200 with 10 million
+rows of 512 numbers, FAISS answers 29 queries per second, torch with a float16 product and TopK 384, and the graph below
+328. The graph runs on any of ONNX Runtime's providers; the tests run it on the CPU.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from app.inference.session import CPU, CUDA, ERRORS_ONLY
 from app.types import Vectors
 
 SEGMENT = 16_384
-"""Rows of a segment: TopK takes the best of each segment, then the best of all segments. A single TopK over a million
+"""Rows per segment: TopK selects the best rows of each segment, then the best of these. A single TopK over a million
 rows would leave most of a GPU idle."""
 PART_ROWS = 256 * SEGMENT
-"""Maximum rows of one run: with PROBES probes the scores take 512 MiB as float16 and 1 GiB as float32. With a quarter
-of these rows it answers 242 queries a second in place of 328, and with 64 queries at once 6,013 in place of 6,733 (10
-million rows of 512 numbers in float16, H200)."""
+"""Maximum rows per run: with PROBES probes, the scores take 512 MiB as float16 and 1 GiB as float32. A quarter of this
+gave 242 queries per second instead of 328, and with 64 queries at once 6,013 instead of 6,733 (10 million rows of 512
+numbers in float16, H200)."""
 PART_NUMBERS = 3 * 2**29
-"""Maximum numbers in these rows, so that longer vectors have fewer rows: ONNX Runtime on CUDA fails at 2^31."""
+"""Maximum numbers per run, so that runs have fewer rows if vectors are longer: ONNX Runtime on CUDA fails at 2^31."""
 PROBES = 64
-"""Maximum probes of one run."""
+"""Maximum probes per run."""
 OPSET = 17
 
 
@@ -39,10 +40,10 @@ class ProductIndex:
     """
 
     def __init__(self, dimension: int, *, half: bool, provider: str = CUDA) -> None:
-        """Hold vectors as float16 with `half`, else as float32; products of float32 are not rounded to
+        """Vectors are stored as float16 with `half`, else as float32, whose products are not rounded to
         TensorFloat-32."""
         self.part_rows = min(PART_ROWS, max(1, PART_NUMBERS // (dimension * SEGMENT)) * SEGMENT)
-        """Rows of one run."""
+        """Maximum rows per run, and so per part."""
         self.ntotal = 0
         """Number of rows."""
         self._type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
@@ -54,7 +55,7 @@ class ProductIndex:
         )
 
     def add(self, vectors: Vectors) -> None:
-        """Append (N, D) float32 rows."""
+        """Append rows, (N, D) float32."""
         start = 0
         while start < len(vectors):
             room = -self.ntotal % self.part_rows
@@ -66,7 +67,8 @@ class ProductIndex:
             self.ntotal += len(added)
 
     def search(self, probes: Vectors, width: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the `width` highest scores of each probe, (Q, D) float32, and their rows, both (Q, width), best first.
+        """Return the `width` highest scores of each probe and their rows, both (Q, width), best first. `probes`: (Q, D)
+        float32.
 
         `width` is at most the number of rows.
         """
@@ -116,7 +118,7 @@ class ProductIndex:
                 binding.bind_output(name, "cpu" if on_cpu else self._place)
             session.run_with_iobinding(binding)
             return binding.copy_outputs_to_cpu() if on_cpu else list(binding.get_outputs())
-        except Exception as error:  # ONNX Runtime's errors have no common class
+        except Exception as error:  # ONNX Runtime's errors have no common base class
             raise RuntimeError(str(error)) from error
 
 
@@ -131,7 +133,7 @@ def _session(graph: Any, provider: str) -> Any:
 
 
 def _store_graph(dimension: int, kind: int) -> Any:
-    """Build the graph that appends rows: held, (N, D), and new ones, (M, D) float32 -> all, (N + M, D)."""
+    """Return the graph that appends rows: stored rows, (N, D), and new rows, (M, D) float32 -> all rows, (N + M, D)."""
     nodes = [
         helper.make_node("Cast", ["new"], ["cast"], to=kind),
         helper.make_node("Concat", ["held", "cast"], ["rows"], axis=0),
@@ -143,9 +145,10 @@ def _store_graph(dimension: int, kind: int) -> Any:
 
 
 def _nearest_graph(dimension: int, kind: int, *, padded: bool) -> Any:
-    """Build the search: rows, (N, D), and probes, (Q, D) float32 -> scores, (Q, width) float32, and their rows, int64.
+    """Return the graph that searches: rows, (N, D), and probes, (Q, D) float32 -> scores, (Q, width) float32, and their
+    rows, (Q, width) int64.
 
-    With `padded`, scores of minus infinity fill up the last segment.
+    With `padded`, the last segment is filled up with scores of minus infinity.
     """
     nodes = [
         helper.make_node("Cast", ["probes"], ["cast"], to=kind),

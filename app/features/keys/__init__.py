@@ -1,1 +1,1 @@
-"""Keys: their operations and commands. `app.access.keys` keeps and checks them."""
+"""Create, list, rotate and revoke API keys, over REST and by command. `app.access.keys` stores and checks them."""

@@ -27,13 +27,14 @@ InGalleries: TypeAlias = Annotated[
     typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=gallery_ids),
 ]
 KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
-"""Attempts to use a new admin key, which the server takes from the key's file; and seconds before each."""
+"""Number of attempts to use a new admin key, until the server has read it from its file; and seconds before each
+attempt."""
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 
 
 @command(keys, "list", epilog="Example: likeness keys list")
 def list_keys(session: CliSession) -> None:
-    """List the keys and what each one allows. Secrets are never shown."""
+    """List the keys and what each may do. Secrets are never shown."""
     session.say_list(
         ["key", "name", "scopes", "galleries", "rate", "expires", "revoked"],
         list(session.client().all_keys()),
@@ -58,7 +59,7 @@ def create(
     session: CliSession,
     scopes: Annotated[
         list[Scope] | None,
-        typer.Option("--scope", help="What the key allows; may be repeated. With --aws, the default is admin."),
+        typer.Option("--scope", help="What the key may do; may be repeated. With --aws, the default is admin."),
     ] = None,
     key_id: Annotated[str | None, typer.Option("--id", help="Id of the key. Default: the server chooses one.")] = None,
     name: Annotated[str | None, typer.Option(help="Whose key it is.")] = None,
@@ -71,7 +72,8 @@ def create(
     if not scopes and not aws:
         raise typer.BadParameter(f"say what the key allows: {', '.join(Scope)}", param_hint="--scope")
     made = session.client(Data.CREATED).create_key(
-        [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
+        # Rekognition's clients also create collections, which needs admin
+        [scope.value for scope in scopes or [Scope.ADMIN]],
         key_id=key_id,
         name=name,
         galleries=galleries or None,
@@ -103,7 +105,7 @@ def revoke(session: CliSession, key_id: KeyId) -> None:
 @keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")
 def show_admin_key(
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Create a new admin key. Running servers take it within a second.")
+        bool, typer.Option("--rotate", help="Create a new admin key. Running servers accept it within a second.")
     ] = False,
 ) -> None:
     """Print the admin key of the data folder, which the first start of the server creates."""
@@ -120,7 +122,7 @@ def show_admin_key(
 
 
 def replace_key(folder: Path) -> str:
-    """Replace the admin key atomically, and return the new one; running servers take it. Raises as `load_key` does."""
+    """Replace the admin key's file in one step, and return the new key, which running servers then accept."""
     data_folder.prepare_data_dir(folder)
     key = data_folder.new_admin_key()
     with replacing(folder / ADMIN_KEY_FILE) as file:
@@ -137,7 +139,7 @@ def _say_secret(session: CliSession, made: answers.NewKey, *, aws: bool) -> None
 
 
 def _takes_key(settings: Settings, url: str, key: str) -> bool:
-    """Return whether the server accepts the key within a few attempts; True if no server runs or it is starting."""
+    """Return whether the server accepts the key within KEY_ATTEMPTS; True if no server runs, or it can't answer yet."""
     with own_client(settings, url, key) as client:
         for _ in range(KEY_ATTEMPTS):
             time.sleep(KEY_PAUSE_S)

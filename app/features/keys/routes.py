@@ -1,4 +1,4 @@
-"""Create, list, rotate and revoke API keys, by unrestricted `admin` keys."""
+"""The REST operations on API keys, for `admin` keys that are not restricted to galleries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEY_ID_BYTES = 6
 def list_keys(keys: ApiKeys, query: Annotated[PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
-    Lists all keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+    Lists all keys, including revoked ones, in the order of their creation, page by page. Secrets are never shown.
     """
     page = issued_keys.list_keys(keys, query.cursor, query.limit)
     return schemas.KeyPage.of(page, keys=[_answer(key) for key in page.items])
@@ -55,9 +55,9 @@ def list_keys(keys: ApiKeys, query: Annotated[PageParams, Query()]) -> schemas.K
 def create_key(grant: Grant, keys: ApiKeys, entry: AuditEntry, asked: schemas.KeyCreate) -> schemas.NewKey:
     """Create a key.
 
-    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
-    secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a key with
-    `templates` gives that scope.
+    The `secret` is in this answer and never shown again: the server stores only its hash. With `aws` it also stores the
+    secret, encrypted with the data folder's `vault.key`, since it needs the secret to check signatures. Only a key with
+    the scope `templates` can give this scope.
     """
     _require_templates(grant, frozenset(asked.scopes))
     key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
@@ -77,7 +77,7 @@ def create_key(grant: Grant, keys: ApiKeys, entry: AuditEntry, asked: schemas.Ke
 def get_key(keys: ApiKeys, key: KeyId) -> schemas.Key:
     """Show a key.
 
-    Answers what the key allows and whether it was revoked; never its secret.
+    Answers what the key may do and whether it was revoked, but never its secret.
     """
     return _answer(issued_keys.read_key(keys, key))
 
@@ -88,8 +88,8 @@ def get_key(keys: ApiKeys, key: KeyId) -> schemas.Key:
 def rotate_key(grant: Grant, keys: ApiKeys, key: KeyId, asked: schemas.KeyRotate) -> schemas.NewKey:
     """Give a key a new secret.
 
-    The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
-    ones stop working. Only a key with `templates` can rotate one that has it.
+    The new `secret` is in this answer and never shown again. The previous secret works for `grace_seconds` more; older
+    ones stop working. Only a key with the scope `templates` can rotate a key that has it.
     """
     _require_templates(grant, issued_keys.read_key(keys, key).scopes)
     return _new_answer(issued_keys.rotate_key(keys, key, asked.grace_seconds))
@@ -99,7 +99,8 @@ def rotate_key(grant: Grant, keys: ApiKeys, key: KeyId, asked: schemas.KeyRotate
 def revoke_key(keys: ApiKeys, key: KeyId) -> None:
     """Revoke a key.
 
-    Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
+    Revokes the key for good: at once in this process, within a second in others. The key stays listed, and its id can't
+    be used again.
     """
     issued_keys.revoke_key(keys, key)
 
@@ -124,7 +125,7 @@ def _new_answer(made: NewKey) -> schemas.NewKey:
 
 
 def _shown(key: Key) -> dict[str, object]:
-    """Return the fields of the answer that differ from the record's."""
+    """Return the fields of an answer that differ from the record's."""
     return {
         "scopes": sorted(key.scopes),
         "galleries": None if key.galleries is None else sorted(key.galleries),

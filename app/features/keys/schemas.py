@@ -1,4 +1,4 @@
-"""Keys, as they are created and shown."""
+"""Requests and answers about keys."""
 
 from __future__ import annotations
 
@@ -31,30 +31,31 @@ RateText: TypeAlias = Annotated[
 
 
 class KeyCreate(Params):
-    """The terms of a new key. An absent field has the server's default, or no limit."""
+    """The terms of a new key."""
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"}
 
-    id: KeyIdText | None = Field(default=None, description="Chosen by the server if absent.")
+    id: KeyIdText | None = Field(default=None, description="By default the server chooses one.")
     name: Name | None = Field(default=None, description="The key's owner or purpose; free text.")
     scopes: list[ScopeWord] = Field(
-        min_length=1, description="What the key may do; `admin` implies all of them but `templates`."
+        min_length=1, description="What the key may do; `admin` includes all scopes but `templates`."
     )
     galleries: list[Id] | None = Field(
-        default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
+        default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; by default all."
     )
-    expires_at: Time | None = Field(default=None, description="When it stops working; never if absent.")
-    rate: RateText | None = Field(default=None, description="The server's default if absent.")
+    expires_at: Time | None = Field(default=None, description="When it stops working; by default never.")
+    rate: RateText | None = Field(default=None, description="The key's rate limit; by default the server's.")
     aws: bool = Field(
         default=False,
-        description="Whether its holder may also sign requests, as AWS's clients do; its secret is stored, sealed.",
+        description="Whether its holder may also sign requests, as AWS's clients do. The secret is then stored, "
+        "encrypted.",
     )
 
 
 class KeyRotate(Params):
     example: ClassVar[Example] = {"grace_seconds": 3600}
     grace_seconds: int = Field(
-        default=0, ge=0, le=MAX_GRACE_S, description="How long the previous secret keeps working beside the new one."
+        default=0, ge=0, le=MAX_GRACE_S, description="Seconds for which the previous secret keeps working too."
     )
 
 
@@ -64,7 +65,7 @@ class Key(Wire):
     id: str = Field(examples=["door"])
     name: str | None = Field(examples=["The front door"])
     scopes: list[ScopeWord]
-    galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
+    galleries: list[str] | None = Field(description="The only galleries it may see; null: all galleries.")
     rate: str | None = Field(description="Its own rate limit; null: the server's default.")
     created_at: datetime
     expires_at: datetime | None
@@ -78,8 +79,12 @@ class NewKey(Key):
     """A key with its secret, which is only in this answer."""
 
     secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
-    aws_access_key_id: str | None = Field(description="For AWS's clients, if the key was created with `aws`.")
-    aws_secret_access_key: str | None = Field(description="The same.")
+    aws_access_key_id: str | None = Field(
+        description="The access key id for AWS's clients, if the key was created with `aws`."
+    )
+    aws_secret_access_key: str | None = Field(
+        description="The secret for AWS's clients, if the key was created with `aws`."
+    )
 
 
 class KeyPage(Wire):

@@ -1,4 +1,4 @@
-"""Creates the keys that the file of LIKENESS_KEYS_FILE declares, at each start."""
+"""Create or update the keys that the file of LIKENESS_KEYS_FILE declares, at each start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.features.issued_keys import declare_keys
 
 
 def _start(core: Components, keys_file: Path | None) -> Part:
-    """Declare the keys in the file, if there is one. Raises Unusable (``keys_file_invalid``)."""
+    """Apply the file's declarations, if there is a file. Raises Unusable ``keys_file_invalid``."""
     if keys_file is not None:
         from app.features.keys_file.reading import read_declared_keys  # noqa: PLC0415 - needs YAML, which few servers do
 

@@ -1,4 +1,4 @@
-"""The file that declares keys, for installations that are set up by files (docker compose).
+"""Read the file that declares keys, for installations that are set up by files (docker compose).
 
     keys:
       - id: door
@@ -8,8 +8,8 @@
         rate: 10/s                          # optional
         secret_env: DOOR_KEY                # or secret_file: /run/secrets/door, or secret: ...
 
-A secret has at least 32 characters. The key's holder sends `lk_` + id + `_` + secret; the file may also give this whole
-key in place of the secret.
+A secret has at least 32 characters. The key's holder sends `lk_` + id + `_` + secret; the file may also contain this
+whole key in place of the secret.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_declared_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[Key
         return [(check_terms(_terms(key)), _secret(key, environ)) for key in declared]
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
-    except yaml.YAMLError:  # without the error's text, which would quote the file
+    except yaml.YAMLError:  # the error's text is left out, since it would quote the file
         raise _invalid(path, "is not YAML") from None
     except ValidationError as error:
         raise _invalid(path, first_wrong(error)) from None

@@ -20,9 +20,9 @@ def merge(
     into: Annotated[str, typer.Argument(help="The id of the person who gets all faces.")],
     yes: options.Yes = False,
 ) -> None:
-    """Give all faces of a person to another one and delete the first, in one step.
+    """Give all faces of a person to another person, and delete the first, in one step.
 
-    The other one keeps its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. `faces
+    The other person keeps name, metadata and consent, and gets those that they lack; the earlier expiry counts. `faces
     move --create` undoes it.
     """
     if into == subject:

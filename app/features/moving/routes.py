@@ -1,4 +1,4 @@
-"""Moves faces, and merges subjects."""
+"""The REST operations that move faces and merge subjects."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class SubjectMerge(Params):
 
 
 class MergedSubject(Wire):
-    """The subject that two became, and the faces that `.../faces/move` needs to undo it."""
+    """The merged subject, and the faces to move back with `.../faces/move` to undo the merge."""
 
     subject: Subject
-    merged: str = Field(description="The id of the subject that is gone.")
-    faces: list[str] = Field(examples=[[FACE_ID]], description="The ids of the faces that were its.")
+    merged: str = Field(description="The id of the subject that was merged and deleted.")
+    faces: list[str] = Field(examples=[[FACE_ID]], description="The ids of the faces that were the deleted subject's.")
 
 
 class FaceMove(Params):
@@ -64,9 +64,9 @@ def merge_subject(
 ) -> MergedSubject:
     """Merge a subject into another one.
 
-    In one step, the other subject gets all faces, which keep their ids, and the first one is deleted. The other keeps
-    its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. Repeated within a day, the
-    request changes nothing and gets the same answer. To undo it, move `faces` back.
+    In one step, the other subject gets all faces, which keep their ids, and this subject is deleted. The other subject
+    keeps its name, metadata and consent, and gets those that it lacks; the earlier expiry counts. If the request is
+    repeated within a day, it changes nothing and gets the same answer. To undo it, move `faces` back.
     """
     entry.target = fit_id(asked.into)
     with galleries.change(gallery) as change:
@@ -111,7 +111,7 @@ def move_faces(
 ) -> schemas.Subject:
     """Move several faces to another subject.
 
-    Moves all or none, as moving one does. Answers with the new subject.
+    Moves all faces or none, in the same way as a single face. Answers with the new subject.
     """
     entry.target = fit_id(asked.subject)
     source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")

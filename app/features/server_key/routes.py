@@ -1,4 +1,4 @@
-"""Shows the server's public key."""
+"""The REST operation that shows the server's public key."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ServerKey(Wire):
 
     key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
     algorithm: Literal["Ed25519"]
-    public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
-    pem: str = Field(description="The same in PEM.")
+    public_key: str = Field(description="The public key's 32 bytes (RFC 8032), as base64.")
+    pem: str = Field(description="The public key as PEM.")
 
 
 @router.operation("GET", "/v1/server-key", scope=None)
 async def show_server_key(signer: Signer) -> ServerKey:
     """Show the server's public key.
 
-    Keep it to check documents that this server has signed. All servers of one database have the same key.
+    Keep this key to check documents that the server has signed. All servers of a database have the same key.
     """
     return ServerKey(
         key_id=signer.key_id,

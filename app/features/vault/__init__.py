@@ -1,1 +1,1 @@
-"""Change the encryption at rest to another key, or to none. See docs/how-to/encrypt.md."""
+"""Change the encryption at rest to another key, or switch it off. See docs/how-to/encrypt.md."""

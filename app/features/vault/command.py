@@ -1,6 +1,6 @@
-"""`likeness vault`: change what is encrypted in the database. No server is needed, and servers keep running.
+"""`likeness vault`: change what is encrypted in the database. This needs no server, and servers may keep running.
 
-What is slow to import is imported at the top: every command here needs it.
+Modules that are slow to import are imported at the top, since every command here needs them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCRUB_S = 60.0
 def status(as_json: options.AsJson = False) -> None:
     """Count templates, crops and keys of jobs' files by encryption key.
 
-    Exit code 1: some are not encrypted as the settings say.
+    Exit code 1: some of them are not encrypted as the settings require.
     """
     with _opened() as (_, database, rings):
         counts = census(database)
@@ -113,7 +113,7 @@ def _reseal(*, sealed: bool) -> None:
 
 @contextmanager
 def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
-    """Open the database with its keys. Raises Unusable (``no_data_folder``, or if the keys are not the database's)."""
+    """Open the database and its keys. Raises Unusable ``no_data_folder``, or if the keys are not the database's."""
     settings = load_settings()
     seals = settings.encryption == "seal"
     require_data(settings)

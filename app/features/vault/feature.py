@@ -1,4 +1,4 @@
-"""Seal the keys of jobs' files when a server starts; `command` does the rest."""
+"""Encrypt the keys of jobs' files when a server starts; `likeness vault` encrypts everything else."""
 
 from app.api.components import Components
 from app.api.feature import Feature, Part

@@ -1,7 +1,7 @@
-"""Rewrite sealed columns with another key, or plain, while servers use the database.
+"""Rewrite encrypted columns with another key, or without encryption, while servers use the database.
 
-Each batch is a short transaction. The work can be stopped and continued, since every blob names its key. A blob that
-was changed or deleted meanwhile is skipped. The content stays the same, so indexes need no change.
+Each batch is a short transaction. The work can be stopped and continued, since every blob names its key. Blobs that
+were changed or deleted meanwhile are skipped. The content stays the same, so indexes need not change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAIN = "plain"
 
 
 def census(database: Database) -> dict[str, dict[BlobKind, int]]:
-    """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
+    """Return the numbers of blobs, by the id of their key (or PLAIN) and by their kind. Reads every row."""
     counts: dict[str, dict[BlobKind, int]] = {}
     with database.read() as connection:
         for kind, column in SEALED_COLUMNS.items():
@@ -36,7 +36,7 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
 
 
 def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[int]:
-    """Rewrite all blobs as `blobs` would store them now, and remove the marks of unused keys.
+    """Rewrite all blobs as `blobs` would store them now, then remove the marks of keys that are no longer used.
 
     Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
     """
@@ -50,9 +50,9 @@ def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[
 
 
 def seal_job_keys(database: Database, blobs: Blobs) -> int:
-    """Rewrite the keys of jobs' files as `blobs` would store them now; return how many.
+    """Rewrite the keys of jobs' files as `blobs` would store them now; return their number.
 
-    Versions before 0.2.0 stored them plain. They are few: jobs are deleted soon after they finish.
+    Versions before 0.2.0 stored them unencrypted. There are few, since jobs are deleted soon after they finish.
     """
     return sum(_reseal_kind(database, blobs, "job", BATCH))
 
@@ -69,14 +69,14 @@ def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -
             rows = connection.execute(query.where(key > last)).all()
         if not rows and not made:
             return
-        if not rows:  # one more pass from the beginning, as a pass skips rows that others have locked
+        if not rows:  # one more pass from the beginning, since a pass skips rows that others have locked
             last = made = 0
             continue
         last = rows[-1].key
         changed = 0
         with database.write() as connection:
             blobs.mark(connection)
-            # Rows that others have locked are skipped, so that no deadlock arises.
+            # Rows that others have locked are skipped, so that there can be no deadlock.
             free = sa.select(key).where(key.in_([row.key for row in rows])).order_by(key)
             unlocked = set(connection.execute(free.with_for_update(skip_locked=True)).scalars())
             for row in (row for row in rows if row.key in unlocked):
@@ -90,7 +90,7 @@ def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -
 
 
 def _unmark(connection: Connection, name: str) -> None:
-    """Remove a key's mark if nothing is sealed with it; writers lock the mark until they commit."""
+    """Remove a key's mark if nothing is encrypted with the key. Writers lock the mark until they commit."""
     connection.execute(sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update())
     header = bytes([FORMAT]) + bytes.fromhex(name.removeprefix(MARK_PREFIX))
     for column in SEALED_COLUMNS.values():
@@ -102,7 +102,8 @@ def _unmark(connection: Connection, name: str) -> None:
 
 
 def reseal_secrets(database: Database, sealer: Sealer) -> int:
-    """Encrypt the server's secrets that have another key with the ring's first key; return how many."""
+    """Encrypt with the ring's first key the server's secrets that are encrypted with another key; return their
+    number."""
     with database.write() as connection:
         rows = connection.execute(sa.select(SECRETS).where(IS_SECRET).order_by(SECRETS.c.name).with_for_update()).all()
         stale = [row for row in rows if not bytes(row.sealed).startswith(sealer.mark)]

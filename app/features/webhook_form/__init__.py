@@ -1,4 +1,4 @@
-"""The page's form of `watching`'s webhooks, where people list, make, resume and delete them."""
+"""The page's view of `watching`'s webhooks, where people list, make, resume and delete them."""
 
 from pathlib import Path
 
