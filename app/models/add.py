@@ -1,7 +1,7 @@
-"""Add an ONNX file as a model package: an embedder or a detector. A failure leaves nothing behind.
+"""Add an ONNX file as a model package: an embedder or a detector. If this fails, nothing is left behind.
 
-Some facts are read from the graph, and the caller states the rest; with photos of people, an embedder is tried on them.
-Only YuNet's outputs are decoded (`app.face.yunet`), so any other detector is rejected.
+Some facts are read from the graph, and the caller states the others. With photos of people, an embedder is tried on
+them. Only YuNet's outputs can be decoded (`app.face.yunet`), so any other detector is rejected.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from app.types import CANONICAL_LANDMARKS
 
 STATED = "as stated"
 MOST_ALIKE = 0.8
-"""Cosine of the two golden crops' templates from which on a model doesn't tell people apart. Measured: 0.99 for a
-network with random weights; 0.2 for SFace with its own input, 0.89 with pixels scaled to ±1; 0.26 for the small
-packaged one."""
+"""Cosine of the templates of the two golden crops from which on a model counts as not telling people apart. Measured:
+0.99 for a network with random weights; 0.2 for SFace with its own form of input, 0.89 with pixels scaled to ±1; 0.26
+for `sface-slim`."""
 DETECTOR_INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
 DETECTOR_OUTPUT = Tensor(
     shape=("N", "K", 15),
@@ -62,7 +62,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class NewPackage:
-    """A file to add under a name; ``cache`` is the folder of prepared models."""
+    """A file to add as a package under a name; ``cache`` is the folder of prepared models."""
 
     file: Path
     name: str
@@ -75,7 +75,8 @@ class NewPackage:
         return self.models_dir / self.name
 
     def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
-        """Return the manifest with these ``facts``; ``origin`` says where they come from."""
+        """Return the package's manifest with these ``facts``. ``origin`` is added to the text that says where they come
+        from."""
         text = f"Added from {self.file.name} by `likeness models add`{origin}."
         return Manifest(
             name=self.name,
@@ -90,7 +91,7 @@ class NewPackage:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An added package, its form of input, and the presets that were tried on photos, of which the first is used."""
+    """An added package, its form of input, and the presets that were tried on photos; the first one is used."""
 
     package: Package
     facts: GraphFacts
@@ -99,9 +100,9 @@ class Added:
 
 
 def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = None) -> Added:
-    """Add an embedder's file. A failure leaves nothing behind.
+    """Add an embedder's file. If this fails, nothing is left behind.
 
-    ``stated`` are the facts of its input. With ``crops`` every preset is tried, and the best is used if nothing is
+    ``stated`` says what its input is. With ``crops``, every preset is tried, and the best one is used if nothing is
     stated. Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`,
     `choose` and `open_embedder`.
     """
@@ -111,7 +112,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
     tried: list[Tried] = []
     if crops is not None:
         forms |= {name: form for name, form in _presets(facts).items() if form not in forms.values()}
-        unpacked = optimised(model)  # otherwise each run would unpack the weights
+        unpacked = optimised(model)  # otherwise each run would unpack the weights again
         templates = {}
         for name, form in forms.items():
             vectors = np.nan_to_num(run_plain(unpacked, form, crops.pixels, threads=cores()))
@@ -135,7 +136,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
     )
 
     def check(draft: Package) -> Manifest:
-        session = open_embedder(draft, new.cache, "cpu")  # prepares it, and compares it with the file
+        session = open_embedder(draft, new.cache, "cpu")  # prepares it, and compares the result with the file
         first, second = session.run(golden.golden_crops())
         if (cosine := float(first @ second)) >= MOST_ALIKE:
             message = (
@@ -153,15 +154,15 @@ def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
     side = facts.side or stated.size
     if side is None or side == CROP_SIDE:
         return form
-    scale = side / CROP_SIDE  # the model sees whole crops, resized
+    scale = side / CROP_SIDE  # the model gets the whole crop, resized
     cutout = Cutout(side=side, scale=scale, left=(scale - 1) / 2, top=(scale - 1) / 2)
     return form.model_copy(update={"cutout": cutout})
 
 
 def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
-    """Return the forms of input to try, by preset; a graph with uint8 input leaves only its colour order open.
+    """Return the forms of input to try, by preset. If the graph takes uint8, only the colour order is open.
 
-    A preset's own size is tried only if the graph declares one: others may not run at it.
+    A preset with a size of its own is tried only if the graph declares a size: other graphs may not run with it.
     """
     if facts.dtype == "uint8":
         return {colour: _form(Stated(colour), facts) for colour in ("rgb", "bgr")}
@@ -169,10 +170,11 @@ def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
 
 
 def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
-    """Add a YuNet's file. A failure leaves nothing behind.
+    """Add a YuNet's file. If this fails, nothing is left behind.
 
-    ``finds`` opens the package, and returns the number of photos in which it finds a face, and of all. Raises Unusable:
-    package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
+    ``finds`` opens the package; it returns the number of photos in which the detector finds a face, and the number of
+    all photos. Raises Unusable: package_exists, model_unsuitable (not an ONNX file), model_separates_nothing (it finds
+    no face), and what ``finds`` raises.
     """
     check_free(new.folder)
     read_file(new.file)
@@ -182,7 +184,7 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
     )
 
     def check(draft: Package) -> Manifest:
-        detected, photos = finds(draft)  # prepares it, and compares it with the file
+        detected, photos = finds(draft)  # prepares it, and compares the result with the file
         if not detected:
             message = f"{new.file.name} finds no face in any of {photos} photos of faces."
             raise Unusable(message, code="model_separates_nothing", photos=photos)
@@ -198,14 +200,14 @@ def check_free(folder: Path) -> None:
 
 
 def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Path) -> Package:
-    """Add an embedder made here, from its file's ``content`` and its manifest. A failure leaves nothing behind.
+    """Add an embedder from its file's ``content`` and its manifest. If this fails, nothing is left behind.
 
     Its golden vectors are compared, or recorded if it has none. Raises Unusable: package_exists, and the codes of
     `open_embedder`.
     """
 
     def check(draft: Package) -> Manifest:
-        session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
+        session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares its golden vectors
         return with_golden(manifest, session.run)
 
     check_free(models_dir / manifest.name)
@@ -213,7 +215,7 @@ def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Pa
 
 
 def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
-    """Make the package in ``folder``, which appears once ``check`` has returned the manifest to write.
+    """Make the package in ``folder``, which appears after ``check`` has returned the manifest to write.
 
     ``check`` gets a draft of the package, with a copy of the file's ``content``.
     """
@@ -227,11 +229,12 @@ def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Pack
 def within(
     seconds: float, work: Callable[Arguments, ResultT], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> ResultT:
-    """Run ``work`` in a subprocess, since a model's graph may loop for ever, and return its result.
+    """Run ``work`` in a subprocess for at most ``seconds``, since a model's graph may loop for ever; return its result.
 
     The arguments and the result of ``work`` must be picklable.
 
-    Raises its LikenessError and OSError, and Unusable: model_too_slow, model_check_failed (the process died).
+    Raises the LikenessError or OSError that ``work`` raises, and Unusable: model_too_slow, model_check_failed (the
+    process died).
     """
     context = multiprocessing.get_context("spawn")  # threads of this process would not survive a fork
     receiver, sender = context.Pipe(duplex=False)
@@ -260,7 +263,7 @@ def within(
 def _answer(
     sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> None:
-    signal.alarm(math.ceil(seconds) + 1)  # in case the parent has died
+    signal.alarm(math.ceil(seconds) + 1)  # ends this process if its parent has died
     limit_memory(memory_limit())  # if memory runs out beside a server in one container, this process is killed first
     try:
         outcome = work(*args, **kwargs)

@@ -1,6 +1,7 @@
-"""Rewriting steps that make a graph faster on ONNX Runtime's CPU provider, with the same results except for rounding.
+"""Rewrite a graph so that it runs faster on ONNX Runtime's CPU provider, with the same results except for rounding.
 
-ONNX Runtime's optimiser lacks both: it runs PReLU only in the plain layout, and a batch through all layers at once.
+ONNX Runtime's optimiser does neither of the two steps: it runs PReLU only in the plain layout, and a whole batch
+through one layer after the other.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from app.models.graph import (
 )
 
 LARGE_GEMM = 1_000_000
-"""Number of weights (4 MB, more than a core's cache) from which on reading them limits a Gemm, so a batch helps."""
+"""Number of weights (4 MB, more than a core's cache) from which on a Gemm's speed is limited by reading them, so that
+batches help."""
 CHEAP_PRODUCTS = 32
-"""Products per output value up to which `split_prelu` runs a Conv twice. Measured on SFace's layers (AVX-512)."""
+"""Maximum products per output value of a Conv that `split_prelu` runs twice. Measured on SFace's layers (AVX-512)."""
 MIN_SLOPE_GAP = 1e-3
 """Minimum distance of a PReLU's slopes from 1, since `split_prelu` divides by (1 - slope)."""
 
@@ -34,9 +36,9 @@ def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
     """Replace PReLU by nodes that ONNX Runtime runs in its blocked layout: a*x + (1-a)*relu(x), with the per-channel
     factors as 1x1 depthwise Convs.
 
-    If a neighbouring layer can take the factor (1-a) into its weights, a/(1-a)*x + relu(x) is enough; not with
-    ``keep_scale``, because each channel then gets its own scale. One slope for all channels becomes a LeakyRelu,
-    which fuses into the Conv before it.
+    If a neighbouring layer can take the factor (1-a) into its weights, a/(1-a)*x + relu(x) is enough. This gives each
+    channel a scale of its own, so it isn't done with ``keep_scale``. A single slope for all channels becomes a
+    LeakyRelu, which fuses into the Conv before it.
     """
     graph = Graph(model)
     ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
@@ -73,13 +75,15 @@ def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) ->
 
 
 def _is_cheap(graph: Graph, node: NodeProto) -> bool:
-    """Return whether running a Conv twice is cheaper than reading its result twice (Relu fuses into one of the two)."""
+    """Return whether running a Conv twice is cheaper than reading its result twice (a Relu fuses into one of the
+    two)."""
     weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
     return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
 
 
 def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
-    """Multiply the weights after the PReLU, or else before it, by ``factor``. Return whether that was possible."""
+    """Multiply the weights of the layer after the PReLU, or else of the layer before it, by ``factor``. Return whether
+    this was possible."""
     if (np.abs(factor) < MIN_SLOPE_GAP).any():
         return False
     nothing = np.zeros(1)
@@ -100,7 +104,7 @@ def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto
 def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
     """Run everything before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
 
-    One image's activations fit in a CPU's cache, a batch's do not; but the Gemm should read its weights only once for
+    One image's activations fit in a CPU's cache, a batch's do not. But the Gemm should read its weights only once for
     all images. Graphs without a Gemm of at least ``large`` weights are not changed.
     """
     graph = Graph(model)

@@ -1,7 +1,9 @@
-"""Read the known models, `catalogue.json`, and download models' files: resumed, bounded, checked by their SHA-256.
+"""Read the list of known models, `catalogue.json`, and download models' files. Downloads are resumed, limited in size,
+and checked by their SHA-256.
 
-Unpublished and unmeasured facts are null in the catalogue. If no SHA-256 is known, the first download shows it, and the
-caller has to confirm it. A zip archive may be hostile, so only the wanted member is unpacked, up to its maximum size.
+Facts that nobody published or measured are null in the catalogue. If a file's SHA-256 is not known, the first download
+shows it, and the caller has to confirm it. A zip archive may be hostile, so only the wanted member is unpacked, up to
+its maximum size.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from app.package.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, U
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 ATTEMPTS = 5
-"""Maximum connections for one download; what has arrived is kept for the next call."""
+"""Maximum connections per call; what has arrived is kept for the next call."""
 TIMEOUT_S = 30.0
 """Seconds of silence after which a connection counts as broken."""
 TOTAL_S = 3600.0
-"""Maximum seconds of one call: 1 GB at 300 kB/s. What has arrived is kept, and the next call continues from there."""
+"""Maximum seconds of a call: 1 GB at 300 kB/s. What has arrived is kept, and the next call continues from there."""
 PIECE_BYTES = 1024 * 1024
 ENCRYPTED = 0x1
-"""Bit in the flags of an archive's member that means encrypted (APPNOTE.TXT 4.4.4)."""
+"""Bit in the flags of an archive's member that says that the member is encrypted (APPNOTE.TXT 4.4.4)."""
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
@@ -64,7 +66,7 @@ class KnownModel(Strict):
     max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
     licence: Licence
     training_data: str | None
-    """The makers' statement about the training data and its terms."""
+    """What the makers state about the training data and its terms."""
     preset: Preset | Stated
     """The form of its input: a preset, or as stated here."""
     dimension: int | None
@@ -82,7 +84,7 @@ def known_models() -> Mapping[str, KnownModel]:
 
 
 def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:
-    """Raise Unusable ``licence_not_accepted`` for a non-commercial licence that was not accepted."""
+    """Raise Unusable ``licence_not_accepted`` if the licence is non-commercial and was not accepted."""
     if licence.non_commercial and not accept_non_commercial:
         message = (
             f"{name} is for non-commercial use only ({licence.name} {licence.url}). "
@@ -92,7 +94,8 @@ def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -
 
 
 def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False, folder: Path | None = None) -> Path:
-    """Download the model file of a package, unless it exists. A package without a URL is only located.
+    """Return the path of a package's model file, after downloading it unless it exists. A file without a URL is only
+    located.
 
     ``folder`` is that of `download`. Raises Unusable with the codes of `check_licence`, `download` and `locate`.
     """
@@ -156,10 +159,10 @@ def download(
     total_s: float | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Download the file of ``name`` to ``path`` unless it exists, and check its hash if one is given.
+    """Download the file of the model ``name`` to ``path`` unless it exists, and check its hash if ``sha256`` is given.
 
-    With a ``folder``, the file with the URL's last name is copied from there, without the network.
-    It takes at most ``total_s`` seconds, by default `TOTAL_S`. Raises Unusable: package_file_missing,
+    With a ``folder``, the file is copied from there, under the last part of the URL's path, without the network. This
+    takes at most ``total_s`` seconds, by default `TOTAL_S`. Raises Unusable: package_file_missing,
     package_download_failed (keeps what has arrived), package_too_large and package_hash_mismatch (keep nothing).
     """
     if folder is None:
@@ -175,7 +178,7 @@ def download(
 
 
 def file_name(url: str) -> str:
-    """Return the name of the file at an address."""
+    """Return the name of the file at an address: the last part of the URL's path."""
     return PurePosixPath(unquote(urlsplit(url).path)).name
 
 
@@ -214,7 +217,7 @@ def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # so that two downloads don't write to the same part
+            fcntl.flock(folder, fcntl.LOCK_EX)  # so that two downloads don't write to the same partial file
             for _ in range(0 if path.is_file() else ATTEMPTS):
                 try:
                     _receive(name, url, part, wanted.max_bytes, until)
@@ -236,13 +239,13 @@ def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
 
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
-    """Append the missing rest to ``part``; start again if the server sends the whole file. Raises TimeoutError at
-    ``until``."""
+    """Append what is missing to ``part``; start again if the server sends the whole file. Raises TimeoutError at the
+    time ``until``."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
         if have and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # the part is the whole file; its hash decides
+            return  # the partial file is the whole file; its hash decides
         response.raise_for_status()
         resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
         received = have if resumed else 0
@@ -259,7 +262,8 @@ def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> N
 
 
 def extract(archive: Path, member: str, target: Path, max_bytes: int) -> None:
-    """Write the member to ``target``, which appears whole or not at all; paths in the archive are ignored.
+    """Write a member of a zip archive to ``target``, which appears complete or not at all. Paths in the archive are
+    ignored.
 
     Raises Unusable ``package_archive_invalid``, ``package_too_large``; OSError if it can't be written.
     """

@@ -1,10 +1,11 @@
 """Fuse embedders into one: their unit vectors side by side, each weighted, in one graph.
 
-The fused template's cosine is the weighted mean of the members' cosines, since the squared lengths of its parts are the
-weights. A member may take both the crop and its mirror image; its part is then the two vectors' mean direction.
+The cosine of two fused templates is the weighted mean of the members' cosines, since the squared lengths of a
+template's parts are the weights. A member may take both the crop and its mirror image; its part is then the normalised
+mean of the two vectors.
 
-Weights and mirror images that are not stated are chosen on photos of people: all weights in steps of a tenth are tried
-with every choice of mirror images. The choice with the lowest mean FNMR at the measured false match rates wins.
+Weights and mirror images can be chosen on photos of people: all weights in steps of a tenth are tried with every choice
+of mirror images, and the choice with the lowest mean FNMR at RATES wins, after adding MIRROR_GAIN per mirror image.
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ from app.types import Vectors
 CROPS, TEMPLATES = "crops", "templates"
 LEAST_MEMBERS, MOST_MEMBERS = 2, 4
 RATES = (1e-3, 1e-4)
-"""False match rates at which choices are compared; 1e-4 is the service's default."""
+"""False match rates at which choices are compared; 1e-4 is the service's default for verification."""
 LEAST_FALSE_MATCHES = 10
-"""Minimum false matches that a rate must allow; a rate with fewer is left out as unreliable."""
+"""Minimum number of false matches that a rate must allow to be used; with fewer it would be unreliable."""
 STEPS = 10
 MIRROR_GAIN = 0.05
-"""Minimum relative fall of the FNMR by each mirror image, since it doubles the member's time."""
+"""Share by which each mirror image must lower the FNMR to be chosen, since it doubles the member's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An embedder in a fused one: its share of the cosine, and whether it also takes the mirror image."""
+    """A member of a fused embedder: its package, its weight in the cosine, and whether it also takes the mirror
+    image."""
 
     package: Package
     weight: float
@@ -60,8 +62,8 @@ class Member:
 
 
 def check_members(members: Sequence[Member]) -> None:
-    """Raise Unusable ``members_unsuitable`` unless these can be fused: different embedders with the same canonical
-    landmarks and weights above 0."""
+    """Raise Unusable ``members_unsuitable`` unless the members can be fused: different embedders with the same
+    canonical landmarks, and weights above 0."""
     problem = None
     manifests = [member.package.manifest for member in members]
     if not LEAST_MEMBERS <= len(members) <= MOST_MEMBERS or len({manifest.id for manifest in manifests}) < len(members):
@@ -78,7 +80,8 @@ def check_members(members: Sequence[Member]) -> None:
 
 
 def fuse(members: Sequence[Member], cache: Path) -> ModelProto:
-    """Return one graph of the members' files: (N, 112, 112, 3) uint8 RGB -> (N, sum of D) float32, length 1, any N.
+    """Return one graph made of the members' files: (N, 112, 112, 3) uint8 RGB -> (N, sum of D) float32 of length 1, for
+    any N.
 
     Raises Unusable ``members_unsuitable`` and the codes of `locate`.
     """
@@ -114,7 +117,7 @@ def dimension_of(members: Sequence[Member]) -> int:
 
 
 def _contract(member: Member, cache: Path) -> ModelProto:
-    """Return the graph of a member's file, with input and output changed to the contract's."""
+    """Return the graph of a member's file, with its input and output changed to the package contract."""
     plan = member.package.manifest.prepare
     model: ModelProto = ModelProto.FromString(locate(member.package, cache).read_bytes())
     keep_data_inputs(model)
@@ -131,7 +134,8 @@ def _contract(member: Member, cache: Path) -> ModelProto:
 
 
 def _add_mirror_image(model: ModelProto) -> None:
-    """Run the graph on the crops and their mirror images; each row becomes the mean direction of its two vectors."""
+    """Change the graph to run on the crops and their mirror images; each row becomes the normalised mean of its two
+    vectors."""
     graph = steps.Graph(model)
     crops, output = graph.proto.input[0].name, graph.proto.output[0]
     columns = graph.add_constant("columns", np.arange(CROP_SIDE, dtype=np.int64)[::-1])
@@ -148,7 +152,8 @@ def _add_mirror_image(model: ModelProto) -> None:
 
 
 def strictest(licences: Sequence[Licence]) -> Licence:
-    """Return the licence of a work made from all of these: with every name and page, non-commercial if one is."""
+    """Return the licence of a work made from works with these licences. It has all their names and URLs, and is
+    non-commercial if one of them is."""
     return Licence(
         name=" AND ".join(dict.fromkeys(licence.name for licence in licences)),
         non_commercial=any(licence.non_commercial for licence in licences),
@@ -191,7 +196,8 @@ def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Pat
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """One choice: each member's weight, whether it takes the mirror image, and the FNMR at each of the rates."""
+    """A choice that was tried: each member's weight, whether it takes the mirror image, and the FNMR at each of the
+    rates."""
 
     weights: tuple[float, ...]
     mirrors: tuple[bool, ...]
@@ -204,10 +210,10 @@ class Weighed:
 
 
 def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray[np.int64]) -> list[Weighed]:
-    """Return the best weights for every choice of mirror images; the first is the one to take.
+    """Return the best weights for every choice of mirror images, the choice to take first.
 
-    ``plain`` and ``mirrored`` hold each member's (N, D) unit vectors of the crops and of their mirror images;
-    ``people`` (N,) is the person on each crop. Raises InvalidInput ``too_few_people``.
+    ``plain`` and ``mirrored`` are each member's unit vectors, (N, D), of the crops and of their mirror images;
+    ``people``, (N,), is the person on each crop. Raises InvalidInput ``too_few_people``.
     """
     rows, columns = np.triu_indices(len(people), 1)
     same = people[rows] == people[columns]
@@ -237,7 +243,8 @@ def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray
 
 
 def _all_weights(members: int) -> Iterator[tuple[float, ...]]:
-    """Yield all weights above 0 in steps of a tenth that add up to 1, most equal ones first."""
+    """Yield all combinations of weights above 0, in steps of a tenth, that add up to 1; the most equal ones come
+    first."""
     whole = [parts for parts in product(range(1, STEPS), repeat=members) if sum(parts) == STEPS]
     for parts in sorted(whole, key=np.var):
         yield tuple(part / STEPS for part in parts)
@@ -248,8 +255,8 @@ def _errors(
     parts: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]],
     rates: Sequence[float],
 ) -> tuple[float, ...]:
-    """Return the FNMR at each rate: the share of mated scores that are not above the highest non-mated score that the
-    rate rejects."""
+    """Return the FNMR at each rate: the share of mated scores that are not above the highest non-mated score that must
+    be rejected at this rate."""
     nothing = np.zeros(1, np.float32)
     mated, nonmated = (
         sum((np.float32(weight) * part[kind] for weight, part in zip(weights, parts, strict=True)), nothing)

@@ -1,7 +1,7 @@
-"""Exact rewriting steps for ONNX graphs; each is a function that changes a model in place or returns a new one.
+"""Rewrite ONNX graphs exactly, in steps: functions that change a model in place or return a new one.
 
-Every step leaves nodes that it does not recognise unchanged, so the same list of steps works for graphs of any origin.
-Weights are combined in float64 and stored as float32; results change only by rounding.
+Every step leaves nodes that it does not recognise unchanged, so the same steps work for graphs of any origin. Weights
+are combined in float64 and stored as float32; results change only by rounding.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from app.package.manifest import SourceInput
 Floats: TypeAlias = NDArray[np.float64]
 
 MIN_OPSET = 18
-"""The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
+"""The first opset in which ReduceL2 takes its axes as an input, which is the form that `unit_output` writes."""
 FUSIONS = ["ConvBNFusion", "ConvMulFusion", "ConvAddFusion", "MatMulBNFusion", "MatMulAddFusion"]
-"""ONNX Runtime's names of the optimisers that merge layers."""
+"""ONNX Runtime's names of its optimisers that merge layers."""
 MIN_LENGTH = 1e-12
-"""Minimum length in the normalisation, so that the zero vector stays zero and doesn't become NaN."""
+"""Minimum length to divide by, so that the zero vector stays zero and doesn't become NaN."""
 
 
 class Graph:
-    """Look-ups and edits over a model's main graph. Linear scans: graphs are small, and an index could become stale."""
+    """Searches and edits a model's main graph. It scans linearly, since graphs are small and an index could become
+    stale."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
@@ -45,7 +46,7 @@ class Graph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, name: str) -> Floats | None:
-        """Return a constant as float64; None if the name is not a floating-point constant's."""
+        """Return a constant as float64; None if there is no floating-point constant of this name."""
         value = self.constant(name)
         return value.astype(np.float64) if value is not None and value.dtype.kind == "f" else None
 
@@ -56,7 +57,8 @@ class Graph:
         return [node for node in self.proto.node if name in node.input]
 
     def only_consumer(self, name: str) -> NodeProto | None:
-        """Return the one node that reads ``name``; None if several do, or if it is an output of the graph."""
+        """Return the only node that reads ``name``; None if several nodes do, none does, or it is an output of the
+        graph."""
         readers = self.consumers(name)
         is_output = any(output.name == name for output in self.proto.output)
         return readers[0] if len(readers) == 1 and not is_output else None
@@ -102,7 +104,7 @@ def replace_input(node: NodeProto, old: str, new: str) -> None:
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the attribute's value, text as str; the default if the node doesn't have it."""
+    """Return the value of a node's attribute, text as str; the default if the node doesn't have the attribute."""
     value = next((helper.get_attribute_value(given) for given in node.attribute if given.name == name), default)
     return value.decode() if isinstance(value, bytes) else value
 
@@ -113,7 +115,7 @@ def opset(model: ModelProto) -> int:
 
 
 def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
-    """Return the model converted to the opset ``least``, or unchanged if its own is at least that."""
+    """Return the model converted to the opset ``least``, or unchanged if its opset is at least this."""
     if opset(model) >= least:
         return model
     converted: ModelProto = onnx.version_converter.convert_version(model, least)
@@ -121,15 +123,15 @@ def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
 
 
 def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
-    """Return the model after ONNX Runtime's offline optimiser, at its hardware-independent level.
+    """Return the model as ONNX Runtime's offline optimiser writes it, at the level that doesn't depend on hardware.
 
-    Constants are folded (also dequantised weights), and Identity and Dropout removed. With ``fuse``, batch norms and
+    Constants, also dequantised weights, are folded; Identity and Dropout are removed. With ``fuse``, batch norms and
     scales become part of the Conv before them.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # only errors
+    options.log_severity_level = 3  # log only errors
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # otherwise DequantizeLinear is not folded
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
         onnxruntime.InferenceSession(
@@ -146,9 +148,9 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
 
 
 def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that these values are computed from, in their order."""
+    """Return the nodes that the values of these ``names`` are computed from, in their order in ``nodes``."""
     needed, nodes_needed = set(names), []
-    for node in reversed(list(nodes)):  # nodes are listed in an executable order
+    for node in reversed(list(nodes)):  # each node comes after the nodes that it reads from
         if needed.intersection(node.output):
             needed.update(node.input)
             nodes_needed.append(node)
@@ -156,7 +158,7 @@ def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProt
 
 
 def free_batch(model: ModelProto) -> None:
-    """Free the first axis of input and output, also in constant Reshapes that fix it to 1."""
+    """Make the first axis of input and output variable, also in Reshapes whose constant shape fixes it to 1."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in graph.of_type("Reshape"):
@@ -174,7 +176,7 @@ def free_batch(model: ModelProto) -> None:
 
 
 def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Return shapes by name as ONNX infers them, with None for a free axis. Names of unknown rank are missing."""
+    """Return shapes by name, as ONNX infers them, with None for a variable axis. Names of unknown rank are left out."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     return {
         value.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim]
@@ -197,7 +199,7 @@ def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
 
 
 def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
-    """Return the nodes that convert the contract's crops to the source's own input."""
+    """Return the nodes that convert crops as the contract describes them to the graph's own input."""
     channels_first = form.layout == "nchw" or form.cutout is not None
     per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
     nodes: list[NodeProto] = []
@@ -215,7 +217,7 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
         then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
-    # resamples (N, 3, 112, 112) floats to the cutout; don't rename: names are part of measured files' SHA-256
+    # Resamples (N, 3, 112, 112) floats to the cutout. Don't rename: the names are part of measured files' SHA-256.
     if form.cutout is not None:
         rows, columns = resampling(form.cutout)
         source = nodes[-1].output[0]
@@ -232,7 +234,7 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
 
 
 def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
-    """Return (scale, shift), each (C,) or (1,), if the node computes scale*x + shift per channel; else None."""
+    """Return scale and shift, each (C,) or (1,), if the node computes scale*x + shift per channel; None otherwise."""
     if node.op_type == "BatchNormalization":
         values = [graph.floats(name) for name in node.input[1:5]]
         if any(value is None for value in values) or attribute(node, "training_mode", 0):
@@ -251,7 +253,8 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
 
 
 def per_channel(value: Floats | None) -> Floats | None:
-    """Return a constant that broadcasts per channel over (N, C, H, W) as (C,), a single number as (1,); else None."""
+    """Return a constant that is broadcast per channel over (N, C, H, W) as (C,), a single number as (1,); None for any
+    other value."""
     if value is None or value.size == 1:
         return None if value is None else value.reshape(1)
     channels_first = value.ndim in (3, 4) and value.shape[-2:] == (1, 1) and value.shape[-3] == value.size
@@ -259,7 +262,8 @@ def per_channel(value: Floats | None) -> Floats | None:
 
 
 def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Change a Conv's or Gemm's weights so that it outputs scale*y + shift per channel. Return whether it could."""
+    """Change a Conv's or Gemm's weights so that it outputs scale*y + shift per channel. Return whether this was
+    possible."""
     weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
     if weight is None or not _is_plain(node):
         return False
@@ -273,7 +277,8 @@ def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -
 
 
 def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Change a Conv's or Gemm's weights as if its input were scale*x + shift. Return whether that is exact.
+    """Change a Conv's or Gemm's weights so that it outputs for x what it did for scale*x + shift. Return whether this
+    was possible.
 
     A padded Conv can't take a shift, since its padding would have to change from zero to the shift's value.
     """
@@ -321,7 +326,7 @@ def _is_plain(node: NodeProto) -> bool:
 
 
 def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
-    """Return the node's bias as (size,), zeros if it has none; None if it is not a constant."""
+    """Return a node's bias, (size,): zeros if it has none; None if the bias is not a constant."""
     if len(node.input) < 3 or not node.input[2]:
         return np.zeros(size)
     value = graph.floats(node.input[2])
@@ -329,13 +334,13 @@ def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
 
 
 def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) -> None:
-    """Give the node new constants; other nodes may still use the old ones."""
+    """Give a node new constants as weights. The old ones stay, since other nodes may use them."""
     target = node.output[0]
     node.input[1:] = [graph.add_floats(f"{target}_weight", weight), graph.add_floats(f"{target}_bias", bias)]
 
 
 def fuse_affine_into_next(model: ModelProto) -> None:
-    """Fuse a per-channel scale and shift into the weights of the Conv or Gemm after it (also through a Flatten)."""
+    """Fuse each per-channel scale and shift into the weights of the Conv or Gemm after it, also through a Flatten."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in reversed(graph.of_type("BatchNormalization", "Mul", "Add", "Sub", "Div")):
@@ -357,7 +362,7 @@ def weights_after(graph: Graph, name: str) -> NodeProto | None:
 
 
 def unit_output(model: ModelProto) -> None:
-    """Divide each row of the one output by its length; the zero vector stays zero."""
+    """Divide each row of the model's only output by its length; the zero vector stays zero."""
     graph = Graph(model)
     output = graph.proto.output[0]
     raw = output.name
@@ -371,7 +376,7 @@ def unit_output(model: ModelProto) -> None:
 
 
 def softmax_output(model: ModelProto) -> None:
-    """Turn the (N, C) logits of the output into probabilities."""
+    """Turn the logits, (N, C), that the model puts out into probabilities."""
     graph = Graph(model)
     output = graph.proto.output[0]
     raw, probabilities = output.name, graph.fresh("probabilities")
@@ -380,7 +385,7 @@ def softmax_output(model: ModelProto) -> None:
 
 
 def tidy(model: ModelProto) -> None:
-    """Remove unused constants and the exporter's notes, then run ONNX's full check."""
+    """Remove unused constants, and the exporter's metadata and doc strings of nodes; then run ONNX's full check."""
     used = {name for node in model.graph.node for name in node.input}
     used |= {output.name for output in model.graph.output}
     kept = [constant for constant in model.graph.initializer if constant.name in used]
@@ -394,7 +399,7 @@ def tidy(model: ModelProto) -> None:
 
 
 def in_half(model: ModelProto) -> ModelProto:
-    """Return a new model that computes in float16; its inputs and outputs keep their types."""
+    """Return a new model that computes in float16 but has the same types of inputs and outputs."""
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow, and rarely wanted
 
     half: ModelProto = convert_float_to_float16(ModelProto.FromString(model.SerializeToString()), keep_io_types=True)

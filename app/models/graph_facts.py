@@ -1,4 +1,4 @@
-"""Find the form of an ONNX file's input and output, by reading and running it."""
+"""Find out the form of an ONNX file's input and output, by reading and running the graph."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from app.types import Vectors
 DTYPES: dict[int, Dtype] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
 CHANNELS = 3
 LEAST_DIMENSION = 8
-"""Minimum numbers of a template: shorter outputs are scores or classes; face templates have 64 to 1,024."""
+"""Minimum length of a template. Shorter outputs are scores or classes; face templates have 64 to 1,024 numbers."""
 MOST_CLASSES = 16
-"""Maximum classes of a liveness model: live, and kinds of attack."""
+"""Maximum number of a liveness model's classes, which are `live` and kinds of attack."""
 OWN_UNIT_TOLERANCE = 1e-5
-"""Maximum distance from 1 of the outputs' lengths or sums for a file that normalises them itself."""
+"""Maximum distance from 1 of outputs' lengths (or sums) for a file to count as normalising them itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """The form of a model's one input and one output."""
+    """The form of a model's only input and only output."""
 
     layout: Layout
     dtype: Dtype
     shape: str
     """The input's shape as the file declares it, as text."""
     side: int | None
-    """Side of its square input, in pixels; None if the file leaves it open."""
+    """Side of the square input, in pixels; None if the file leaves it open."""
     dimension: int
-    """Length of its output: of a vector, or the number of classes."""
+    """Length of the output vector, or number of classes."""
     normalised: bool
-    """Whether the output is already a unit vector, or probabilities (not logits)."""
+    """Whether the file itself normalises the output, to a unit vector or to probabilities."""
 
 
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     """Return an embedder's graph and its facts.
 
-    Raises Unusable ``model_unsuitable``: not an ONNX file, weights in other files, an input that is not a square with 3
-    channels (of 112 pixels if uint8), an output that is not a vector.
+    Raises Unusable ``model_unsuitable`` for a file that is not ONNX, weights in other files, an input that is not a
+    square with 3 channels (of 112 pixels if uint8), or an output that is not a vector.
     """
     model, dtype, sizes = _read(path)
     shape, side = _shape(sizes)
@@ -62,10 +62,10 @@ def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
 
 
 def read_classifier(path: Path) -> tuple[GraphFacts, int]:
-    """Return the facts of a liveness model's graph, and the side of its input, which is fixed.
+    """Return the facts of a liveness model's graph, and the side of its input in pixels.
 
-    Raises Unusable ``model_unsuitable``: not an ONNX file, weights in other files, an input that is not a square of a
-    fixed size with 3 channels, an output that is not scores of classes.
+    Raises Unusable ``model_unsuitable`` for a file that is not ONNX, weights in other files, an input that is not a
+    square of a fixed size with 3 channels, or an output that is not scores of classes.
     """
     model, dtype, sizes = _read(path)
     shape, side = _shape(sizes)
@@ -82,11 +82,12 @@ def read_classifier(path: Path) -> tuple[GraphFacts, int]:
 
 
 def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model: None) -> ModelProto:
-    """Return the graph of a file that passes ``check``. Raises Unusable ``model_unsuitable``."""
+    """Return the graph in a file. Raises Unusable ``model_unsuitable`` if it can't be read, ``check`` raises, or its
+    weights are in other files."""
     try:
         model: ModelProto = ModelProto.FromString(path.read_bytes())
         check(model)
-    except Exception as error:  # protobuf, the checker and the file system each have their own errors
+    except Exception as error:  # protobuf, the checker and the file system each raise errors of their own
         raise _unsuitable(path, f"it is no readable ONNX file ({str(error).splitlines()[0]})") from error
     if (outside := external_tensor(model)) is not None:
         raise _unsuitable(path, f"its weights ({outside} …) lie in another file: export one file")
@@ -94,7 +95,7 @@ def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model:
 
 
 def _read(path: Path) -> tuple[ModelProto, Dtype, list[int | None]]:
-    """Return the graph, and the type and sizes of its one input."""
+    """Return the graph, and the type and the sizes of its only input. Raises Unusable ``model_unsuitable``."""
     model = read_file(path, onnx.checker.check_model)
     keep_data_inputs(model)
     inputs, outputs = len(model.graph.input), len(model.graph.output)
@@ -107,13 +108,13 @@ def _read(path: Path) -> tuple[ModelProto, Dtype, list[int | None]]:
 
 
 def _shape(sizes: list[int | None]) -> tuple[str, int | None]:
-    """Return a shape as text, and the side of its pictures if it is declared."""
+    """Return an input's shape as text, and the side of its pictures; None if the shape leaves it open."""
     side = max((size for size in sizes[1:] if size and size != CHANNELS), default=None)
     return "×".join(str(size or "N") for size in sizes), side
 
 
 def _layout(sizes: list[int | None], side: int) -> Layout | None:
-    """Return the axis order of an input: PyTorch's if the shape leaves the channels open; None if neither fits."""
+    """Return the order of an input's axes: ``nchw`` if the shape fits both orders, None if it fits neither."""
     if len(sizes) != 4 or sizes[0] not in {None, 1}:
         return None
     wanted: dict[Layout, list[int]] = {"nchw": [3, side, side], "nhwc": [side, side, 3]}
@@ -124,7 +125,7 @@ def _layout(sizes: list[int | None], side: int) -> Layout | None:
 
 
 def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: int) -> Vectors:
-    """Return the outputs, (2, D), for two different inputs, black and noise."""
+    """Return the outputs, (2, D), for two inputs, a black picture and noise. Raises Unusable ``model_unsuitable``."""
     noise = np.random.default_rng(0).integers(0, 256, (1, side, side, 3)).astype(dtype)
     if layout == "nchw":
         noise = np.ascontiguousarray(noise.transpose(0, 3, 1, 2))
@@ -132,7 +133,7 @@ def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: 
         session = plain_session(model)
         name = session.get_inputs()[0].name
         rows = [session.run(None, {name: picture})[0] for picture in (np.zeros_like(noise), noise)]
-    except Exception as error:  # ONNX Runtime's errors have no common class
+    except Exception as error:  # ONNX Runtime's errors have no common base class
         raise _unsuitable(path, f"ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
     shape = rows[0].shape
     if len(shape) != 2 or shape[0] != 1 or rows[0].dtype != np.float32:

@@ -1,7 +1,7 @@
-"""Make models with known operating points: `measured/NAME.json` says how to make the file, and holds its manifest.
+"""Make models with known operating points: `measured/NAME.json` says how to make the file, and contains its manifest.
 
-The file is made from pinned downloads, or from other packages. Its bytes may differ between versions of ONNX, but its
-templates may not: the manifest's golden vectors decide whether the operating points hold.
+The file is made from pinned downloads or from other packages. Its bytes may differ between versions of ONNX, but its
+templates must not: the manifest's golden vectors decide whether the operating points hold.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Download(Strict):
 
 
 class OpenVino(Strict):
-    """Made by reading OpenVINO's intermediate representation."""
+    """A recipe: read OpenVINO's intermediate representation."""
 
     kind: Literal["openvino"]
     graph: Download
@@ -52,14 +52,14 @@ class FusedMember(Strict):
 
 
 class Fused(Strict):
-    """Made by fusing packages; those that are missing are made first."""
+    """A recipe: fuse packages. Missing packages are made first."""
 
     kind: Literal["fused"]
     members: tuple[FusedMember, ...]
 
 
 class MeasuredModel(Strict):
-    """One model: how its file is made, and its manifest."""
+    """A model: how its file is made, and its manifest."""
 
     recipe: Annotated[OpenVino | Fused, Field(discriminator="kind")]
     manifest: Manifest
@@ -70,7 +70,7 @@ class MeasuredModel(Strict):
 
     @property
     def downloads(self) -> list[Download]:
-        """Return the files that it is made of, including its members'."""
+        """Return the downloads that the model is made of, including those of its members."""
         if isinstance(self.recipe, OpenVino):
             return [self.recipe.graph, self.recipe.weights]
         by_id = {model.manifest.id: model for model in measured_models().values()}
@@ -93,11 +93,12 @@ def add_measured(
     accept_non_commercial: bool = False,
     folder: Path | None = None,
 ) -> Package:
-    """Add a model and its missing members. ``packages`` returns the installed packages, ``folder`` is that of
-    `download`. A failure leaves nothing behind.
+    """Add a model and its missing members. If this fails, nothing is left behind but added members.
+
+    ``packages`` returns the installed packages by id; ``folder`` is that of `download`.
 
     Raises Unusable: package_exists, and the codes of `check_licence`, `download`, `read_ir`, `fuse`, `add_made`
-    (package_templates_differ: the made model is not the measured one).
+    (package_templates_differ: the made model's templates are not those of the measured one).
     """
     manifest = model.manifest
     check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)
@@ -132,7 +133,7 @@ def add_measured(
 
 
 def _read(name: str, recipe: OpenVino, cache_dir: Path, folder: Path | None) -> ModelProto:
-    """Download an IR's two files, or find them in a folder, and return them as one graph."""
+    """Return the graph of an IR, after downloading its two files or copying them from ``folder``."""
     paths = []
     for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
         paths.append(cache_dir / f"{name}-{wanted.sha256[:16]}.{part}")

@@ -1,4 +1,4 @@
-"""Open a package's model: find its file, prepare it the first time, load it on a device."""
+"""Open a package's model: locate its file, prepare it if it isn't yet, load it on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.package.folders import Package
 
 
 def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
-    """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
+    """Locate an embedder's package, prepare it if it isn't yet, load it, and check its contract and golden vectors.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
     """
@@ -26,7 +26,7 @@ def open_prepared(
     threads: int = 1,
     gpu: OnGpu = OnGpu(),  # noqa: B008
 ) -> Session:
-    """Locate, prepare (the first time) and load a package of any task; its contract is not checked.
+    """Locate a package of any task, prepare it if it isn't yet, and load it. Its contract is not checked.
 
     Raises Unusable with the codes of `locate`, `prepared` and `Session`.
     """
@@ -41,7 +41,7 @@ def open_prepared(
 
     used = resolve_device(device)
     session = opened(device, used)
-    # with auto, the CUDA build's libraries may be missing
+    # with `auto`, another device is used if the CUDA build's libraries are missing
     return session if session.device == used else opened(session.device, session.device)
 
 
@@ -54,7 +54,7 @@ def open_detector(
     min_face: int = MIN_FACE,
     gpu: OnGpu = OnGpu(),  # noqa: B008 - never changed
 ) -> Detector:
-    """Locate, prepare (the first time) and load the detector's package.
+    """Locate the detector's package, prepare it if it isn't yet, and load it.
 
     Raises Unusable with the codes of `prepared` and `Detector`.
     """
@@ -63,5 +63,5 @@ def open_detector(
 
 
 def target_of(device: Used) -> Target:
-    """Return which prepared graph a device runs: the one with steps for the CPU, or the plain one."""
+    """Return the target whose prepared graph a device runs: with the steps for CPUs, or without them."""
     return "cpu" if device == "cpu" else "cuda"

@@ -1,7 +1,7 @@
 """Read OpenVINO's intermediate representation (IR) as ONNX: the graph in XML, its weights in one flat file beside it.
 
-Only the operations that published face embedders use are supported; any other one is rejected. Each is defined in
-OpenVINO's "Available Operation Sets", opset1.
+Only the operations that published face embedders use are supported; others are rejected. OpenVINO's "Available
+Operation Sets", opset1, defines them.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from app.errors import Unusable
 
 OPSET, IR_VERSION = 21, 10
-"""Versions to write: those of SFace's file, so that the two can be fused. They are fixed, so that the same IR always
-gives the same bytes."""
+"""Versions to write: those of SFace's file, so that a model that was read can be fused with SFace. They are fixed, so
+that the same IR always gives the same bytes."""
 DTYPES: Mapping[str, type[np.floating]] = {"f16": np.float16, "f32": np.float32}
 Weights: TypeAlias = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: its type and attributes, the names of its inputs, and its own name, which is also its output's."""
+    """A layer: its type and attributes, the names of its inputs, and its own name, which is also the name of its
+    output."""
 
     kind: str
     data: Mapping[str, str]
     inputs: tuple[str, ...]
     name: str
     shape: tuple[int, ...]
-    """Shape of its one output."""
+    """Shape of its only output."""
 
     def numbers(self, key: str) -> list[int]:
         return [int(number) for number in self.data[key].split(",")]
 
     def expect(self, **wanted: str) -> None:
-        """Raise ValueError if an attribute has another value than the ``wanted`` one; others are not supported."""
+        """Raise ValueError if an attribute has another value than the ``wanted`` one, the only one that is
+        supported."""
         for key, value in wanted.items():
             if self.data.get(key, value) != value:
                 raise ValueError(f"layer {self.name}: {self.kind} with {key}={self.data[key]}")
@@ -58,7 +60,7 @@ def read_ir(xml: bytes, weights: bytes, name: str) -> ModelProto:
 
 
 def _layers(net: ET.Element) -> list[Layer]:
-    """Return the layers in the file's order, in which they can run."""
+    """Return the layers in the order of the file, in which they can run."""
     sources = {
         (edge.attrib["to-layer"], edge.attrib["to-port"]): edge.attrib["from-layer"]
         for edge in net.iterfind("edges/edge")
@@ -114,7 +116,7 @@ def _constant(layer: Layer, weights: bytes) -> Weights:
 
 
 def _same(onnx_type: str) -> Callable[[Layer, dict[str, Weights]], NodeProto]:
-    """Return a function that translates an operation with the same meaning in both formats."""
+    """Return a function that translates an operation that means the same in both formats."""
 
     def make(layer: Layer, _constants: dict[str, Weights]) -> NodeProto:
         layer.expect(auto_broadcast="numpy")
@@ -142,7 +144,7 @@ def _convolution(layer: Layer, constants: dict[str, Weights]) -> NodeProto:
 
 
 def _prelu(layer: Layer, constants: dict[str, Weights]) -> NodeProto:
-    """Return a PRelu. A slope with one axis is per channel in IR, but along the last axis in ONNX."""
+    """Return a PRelu. A slope with one axis applies to channels in IR, but to the last axis in ONNX."""
     slope = constants[layer.inputs[1]]
     if slope.ndim == 1:
         slope = slope.reshape(-1, *[1] * (len(layer.shape) - 2))
@@ -150,7 +152,7 @@ def _prelu(layer: Layer, constants: dict[str, Weights]) -> NodeProto:
 
 
 def _added(constants: dict[str, Weights], layer: Layer, value: Weights) -> str:
-    """Add a layer's changed copy of a constant, since other layers may use the original. Return its name."""
+    """Add a layer's changed copy of a constant, since other layers may use the original. Return the copy's name."""
     constants[f"{layer.name}_constant"] = value
     return f"{layer.name}_constant"
 

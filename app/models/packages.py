@@ -1,4 +1,4 @@
-"""Write model packages, and find the files that their manifests name."""
+"""Write model packages, and locate the files that their manifests name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from app.types import Pixels, Vectors
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write ``folder/manifest.json`` atomically: readers see the old one or the new one. Creates the folder."""
+    """Write ``folder/manifest.json`` atomically: readers see the old or the new file. Creates the folder; returns the
+    path."""
     path = folder / MANIFEST_NAME
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
@@ -46,14 +47,14 @@ def locate(package: Package, cache_dir: Path) -> Path:
 
 
 def source_path(package: Package, cache_dir: Path) -> Path:
-    """Return the path of the package's model file, even before it is downloaded. Raises Unusable
-    ``package_file_missing`` if it is in a Python package that is not installed."""
+    """Return the path of a package's model file, even if it is not downloaded yet. Raises Unusable
+    ``package_file_missing`` if the file is in a Python package that is not installed."""
     source = package.manifest.source
     if isinstance(source, FileSource):
         return package.folder / source.path
     if isinstance(source, UrlSource):
         return cache_dir / f"{package.id}-{package.manifest.sha256[:16]}.onnx"
-    spec = importlib.util.find_spec(source.module)  # finds a top-level package without importing it
+    spec = importlib.util.find_spec(source.module)  # this finds a top-level package without importing it
     if spec is None or not spec.submodule_search_locations:
         message = (
             f"{package.id} lies in the Python package {source.distribution}, which is not here. {_remedy(package)}"
@@ -79,24 +80,25 @@ def write_own(path: Path, calibrations: OwnCalibrations) -> None:
 
 
 def added(calibrations: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
-    """Return the calibrations with ``new`` in place of the one with the same name."""
+    """Return the calibrations with ``new``, which replaces one with the same name and, with ``deciding``, decides."""
     kept = [calibration for calibration in calibrations.calibrations if calibration.name != new.name]
     chosen = new.name if deciding else calibrations.deciding
     return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
 
 
 def without(calibrations: OwnCalibrations, name: str) -> OwnCalibrations:
-    """Return the calibrations without the one with this name; if it decided, the manifest's default does now."""
+    """Return the calibrations without the one with this name. If it decided, the manifest's default decides again."""
     kept = tuple(calibration for calibration in calibrations.calibrations if calibration.name != name)
     return OwnCalibrations(deciding=None if calibrations.deciding == name else calibrations.deciding, calibrations=kept)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty draft of a folder, which becomes ``path`` when the block ends without an error.
+    """Yield an empty draft of a folder, which is renamed to ``path`` when the block ends without an error.
 
-    After an error or a kill ``path`` doesn't exist; the draft's name starts with a dot, and the next call in the same
-    folder removes it. Only one call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
+    After an error, or if the process is killed, ``path`` doesn't exist. The draft's name begins with a dot, and the
+    next call in the same parent folder removes it. Only one call at a time makes a folder there; others wait. Raises
+    OSError, FileExistsError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(path.parent, os.O_RDONLY)
@@ -119,13 +121,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def contract_output(dimension: int) -> Tensor:
-    """Return the output of every embedder: (N, D) float32, each row of length 1."""
+    """Return the description of every embedder's output: (N, D) float32, each row of length 1."""
     return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
 
 
 def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifest:
-    """Return the manifest with golden vectors, its own or new ones from ``run``. Its operating points hold only for
-    templates that agree with them."""
+    """Return the manifest with golden vectors: its own, or new ones that ``run`` computes. The operating points hold
+    only for templates that agree with the golden vectors."""
     return manifest if manifest.golden else manifest.model_copy(update={"golden": record(run)})
 
 

@@ -1,4 +1,4 @@
-"""Measure operating points of a package on folders of people's photos: figures, table and drawing."""
+"""Measure a package's operating points on photos of people, and show them as a table and a drawing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from app.package.manifest import SCORE_BINS, Calibration, Scores
 from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
-"""Number of the most similar pairs of different people to show, since somebody may have two names."""
+"""Number of the most similar pairs of different people to print, since somebody may be there under two names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Photographed:
-    """The photos that show a face, with (N, D) unit vectors and (N,) people, numbered from 0, in the same order."""
+    """The photos that show a face, with their vectors, (N, D) of unit length, and people, (N,), numbered from 0, in the
+    same order."""
 
     paths: tuple[Path, ...]
     vectors: Vectors
@@ -32,7 +33,8 @@ class Photographed:
 
     @classmethod
     def of(cls, photos: Sequence[tuple[str, Path, Vector]]) -> Photographed:
-        """Make it from tuples of person's name, path and (D,) unit vector. Raises InvalidInput ``too_few_people``."""
+        """Return the photos, given as tuples of person's name, path and unit vector, (D,). Raises InvalidInput
+        ``too_few_people``."""
         names = [name for name, _, _ in photos]
         if len(set(names)) < 2:
             raise InvalidInput(
@@ -48,11 +50,11 @@ class Photographed:
 
 @dataclass(frozen=True, slots=True)
 class PackageMeasured:
-    """The figures of one package, and the most similar photos of different people."""
+    """A package's figures, and the most similar photos of different people."""
 
     measurement: Measurement
     left_out: int
-    """Pairs of photos that show one person under two names."""
+    """Number of pairs of photos that show one person under two names."""
     most_alike: tuple[tuple[Path, Path, float], ...]
     fusion: float | None = None
 
@@ -62,7 +64,8 @@ def measure_package(
     *,
     same_above: float | None = None,
 ) -> PackageMeasured:
-    """Measure all pairs, except of two names whose photos' mean score is at least ``same_above``: one person.
+    """Measure all pairs of photos, except those of two names that are one person: their photos' mean score is at least
+    ``same_above``.
 
     Raises InvalidInput ``too_few_people`` if the pairs support fewer than two rates.
     """
@@ -85,8 +88,8 @@ def measure_package(
 
 
 def people_for(fmr: float, people: int, comparisons: int) -> int:
-    """Return how many people would have enough pairs for a rate, with the same number of photos each; pairs grow with
-    the square of the people."""
+    """Return how many people, with as many photos each, would have enough pairs for a rate. The number of pairs grows
+    with the square of the number of people."""
     return math.ceil(people * math.sqrt(points.LEAST_ERRORS / fmr / comparisons))
 
 
@@ -94,7 +97,7 @@ HEADS = ("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % int
 
 
 def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
-    """Return the points as a table's rows, under HEADS."""
+    """Return the points as rows of a table with the heads HEADS."""
     return [
         [
             f"{point.fmr:g}",
@@ -109,7 +112,8 @@ def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
 
 
 def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> list[str]:
-    """Return remarks: which rates the pairs support, what `identify` does with these, and who may be there twice."""
+    """Return remarks: which rates the pairs support, what `identify` does with them, and which photos may show one
+    person."""
     lowest = measured.measurement.points[-1].fmr
     lines = []
     if lower := next((rate for rate in points.RATES if rate < lowest), None):
@@ -125,13 +129,14 @@ def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> 
 
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 300, 70, 50, 90
-"""A panel's size, the space for its labels, and the distance between panels, in pixels."""
+"""Width and height of a panel, the space to the left and at the top for labels, and the gap between panels, in
+pixels."""
 NONMATED, MATED = "#c2410c", "#1d4ed8"
 Place = Callable[[float], float]
 
 
 def svg(calibration: Calibration, title: str) -> str:
-    """Return the drawing; parts without measurements are left out."""
+    """Return the drawing as SVG. Panels without measurements are left out."""
     panels = []
     if calibration.scores is not None:
         panels.append(_histogram(calibration.scores))
@@ -150,7 +155,8 @@ def svg(calibration: Calibration, title: str) -> str:
 
 
 def _histogram(scores: Scores) -> str:
-    """Draw the share of the pairs in each bin, logarithmically, for pairs of different people and of one person."""
+    """Return a panel with the share of pairs in each bin of scores, on a logarithmic scale, for pairs of different
+    people and of one person."""
     total = [max(1, sum(counts)) for counts in (scores.nonmated, scores.mated)]
     least = min(1 / pairs for pairs in total)
     lowest = math.floor(math.log10(least))
@@ -171,7 +177,7 @@ def _histogram(scores: Scores) -> str:
 
 
 def _det(calibration: Calibration) -> str:
-    """Draw the FNMR over the FMR, both logarithmic, with the FNMR's 95 % interval."""
+    """Return a panel with the FNMR over the FMR, both on logarithmic scales, and the FNMR's 95 % intervals."""
     drawn = [point for point in calibration.points if point.fnmr]
     values = [point.fmr for point in calibration.points]
     left, right = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -193,7 +199,8 @@ def _linear(low: float, high: float) -> Place:
 
 
 def _logarithmic(low: int, high: int, *, across: bool = False) -> Place:
-    """Return the position of a value on an axis from 10^low to 10^high, vertical or (``across``) horizontal."""
+    """Return a function that places values on a logarithmic axis from 10^low to 10^high, vertical or, with ``across``,
+    horizontal."""
 
     def place(value: float) -> float:
         share = (math.log10(max(value, 10.0**low)) - low) / max(1, high - low)
@@ -221,5 +228,5 @@ def _words(x: float, y: float, text: str, colour: str) -> str:
 
 
 def _comparisons_for(fpir: float, fmr: float) -> int:
-    """Return the largest number of comparisons at which ``fmr``, the lowest measured rate, still gives ``fpir``."""
+    """Return the largest number of comparisons at which ``fmr``, the lowest measured rate, still keeps to ``fpir``."""
     return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))

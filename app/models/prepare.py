@@ -1,4 +1,4 @@
-"""Prepare a model file once: rewrite its graph to the package contract, check it against the file, cache it.
+"""Prepare a model file once: rewrite its graph to the package contract, compare it with the file, and cache it.
 
 The rewriting steps are in `app.models.graph` and `cpu_graph`; a start that finds a cached file imports neither.
 """
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Target: TypeAlias = Literal["cpu", "cuda", "cuda-fp16"]
-"""The target of a prepared graph. `cuda-fp16` computes in 16 bits and is only for embedders."""
+"""What a prepared graph is made for. `cuda-fp16` computes in 16 bits and is for embedders only."""
 Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 
 STEPS_VERSION = 4
-"""Part of a prepared file's name: raise it with every change of the steps, so that old files are remade."""
+"""Part of a prepared file's name. Raise it with every change of the steps, so that old files are made again."""
 MIN_COSINE = 0.99999
 """Minimum cosine between the outputs of the prepared graph and of the original file, on every crop."""
 MIN_COSINE_FP16 = 0.999
-"""The same minimum in 16 bits. SFace has 0.99999 on photos, and less on the noise that it is checked with."""
+"""The same minimum for 16 bits. SFace reaches 0.99999 on photos, and less on the noise that it is checked with."""
 MAX_DIFFERENCE = 1e-4
 """Maximum difference between a probability of the prepared classifier and of the original file."""
 
 
 def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
-    """Return the model file to run for ``package`` on ``target``: the file itself or its prepared graph.
+    """Return the path of the model file to run for ``package`` on ``target``: its own file, or the prepared graph.
 
     Raises Unusable: package_not_preparable, cache_not_writable, package_external_weights, and what `locate` raises.
     """
@@ -58,7 +58,8 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     source = locate(package, cache_dir)
-    if b"location" in source.read_bytes():  # every external tensor has this key; without it, onnx need not be imported
+    # every external tensor has this key: if it is missing, onnx need not be imported
+    if b"location" in source.read_bytes():
         _refuse_external_weights(package, source)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs) and target != "cuda-fp16":
@@ -67,9 +68,9 @@ def _prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 
 def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) -> None:
-    """Make the prepared graphs that are not cached, in a subprocess, to free its 180 MB of memory.
+    """Make the prepared graphs that are not cached, in a subprocess, so that the 180 MB of memory needed are freed.
 
-    After a failure, `prepared` tries again and raises the error.
+    Failures are ignored: `prepared` will try again, and raise the error.
     """
     missing = [
         str(package.folder)
@@ -89,13 +90,14 @@ def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) 
 
 
 def _key(package: Package, target: Target) -> str:
-    """Return the cache key: everything a prepared file depends on (source bytes, plan, steps, device)."""
+    """Return the cache key, which contains everything that a prepared file depends on: source bytes, plan, steps,
+    target."""
     plan = hashlib.sha256(package.manifest.prepare.model_dump_json().encode()).hexdigest()
     return f"{package.id}-{package.manifest.sha256[:16]}-{plan[:8]}-{target}-v{STEPS_VERSION}"
 
 
 def find_prepared(package: Package, cache_dir: Path, target: Target) -> Path | None:
-    """Return the cached file, if any; remove a file whose digest is not the one in its name."""
+    """Return the cached file; None if there is none. Files whose digest is not the one in their name are deleted."""
     for path in cache_dir.glob(f"{_key(package, target)}.*.onnx"):
         if _digest(path.read_bytes()) == path.suffixes[-2].removeprefix("."):
             return path
@@ -156,10 +158,12 @@ def _rewritten(source: ModelProto, package: Package, plan: Plan | RunAsIs, targe
 
 
 def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
-    """Return a new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32 for any N.
+    """Return a new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) float32 of length 1, for any
+    N.
 
     ``for_quantising`` leaves out what a quantiser cannot handle: subgraphs, and channels of very different scales.
-    Raises Unusable package_not_preparable unless the graph has one input, one output, and all weights in the file.
+    Raises Unusable package_not_preparable unless the graph has one input and one output, and all weights are in the
+    file.
     """
     from app.models import cpu_graph, graph  # noqa: PLC0415 - needs onnx, as only a first start does
 
@@ -176,7 +180,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
 
 
 def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
-    """Return a new model that takes (N, side, side, 3) uint8 RGB pictures, optimised; its output is the source's."""
+    """Return a new, optimised model that takes (N, side, side, 3) uint8 RGB pictures and has the source's output."""
     from app.models import graph  # noqa: PLC0415 - needs onnx, as only a first start does
 
     model = type(source).FromString(source.SerializeToString())
@@ -213,12 +217,12 @@ def _refuse_external_weights(package: Package, source: Path) -> None:
 def check_prepared(
     source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels, *, least: float = MIN_COSINE
 ) -> float:
-    """Return the lowest cosine between the outputs of both graphs on (N, 112, 112, 3) uint8 RGB crops.
+    """Return the lowest cosine between the outputs of both graphs on crops, (N, 112, 112, 3) uint8 RGB.
 
-    The source takes them one by one in its own form, the rewritten graph all at once.
-    Raises Unusable package_not_preparable below ``least``.
+    The source gets the crops one by one in its own form of input, the rewritten graph all at once. Raises Unusable
+    package_not_preparable below ``least``.
     """
-    # In float32, rounding of the lengths would exceed the difference between the graphs.
+    # In float32, the rounding of lengths would be larger than the difference between the graphs.
     expected = unit(run_plain(source, plan.input, crops).astype(np.float64))
     worst = float((expected * unit(_run(rewritten, crops).astype(np.float64))).sum(axis=1).min())
     if not worst >= least:
@@ -228,7 +232,7 @@ def check_prepared(
 
 
 def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -> ModelProto:
-    """Return a new model: (N, side, side, 3) uint8 RGB -> (N, C) float32 probabilities for any N.
+    """Return a new model: (N, side, side, 3) uint8 RGB -> (N, C) float32 probabilities, for any N.
 
     Raises Unusable package_not_preparable as `rewrite` does.
     """
@@ -242,7 +246,7 @@ def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -
 
 
 def check_classifier(source: ModelProto, rewritten: ModelProto, plan: RewriteClassifier, cuts: Pixels) -> float:
-    """Return the largest difference of a probability between both graphs on (N, S, S, 3) uint8 RGB cuts.
+    """Return the largest difference between the probabilities of both graphs on cuts, (N, S, S, 3) uint8 RGB.
 
     Raises Unusable package_not_preparable above `MAX_DIFFERENCE`.
     """
@@ -259,7 +263,7 @@ def check_classifier(source: ModelProto, rewritten: ModelProto, plan: RewriteCla
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (N, C) probabilities of (N, C) logits."""
+    """Return the probabilities, (N, C), for logits, (N, C)."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return probabilities

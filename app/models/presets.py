@@ -1,9 +1,9 @@
-"""Input forms of published embedders, by their makers' names: colour order, mean, scale and size.
+"""The forms of input of published embedders (colour order, mean, scale and size), by name.
 
-The preset that a model was trained with tells people in photos apart best. Each preset is run on the same crops. A
-person's separation is the mean score of their own photos minus the mean score with other people's, in standard
-deviations of all scores of different people. Presets are compared by a sign test over people: two equally good presets
-would each win with half of them.
+A model tells people in photos apart best with the preset that it was trained with. So each preset is run on the same
+crops. A person's separation is the mean score among their own photos minus the mean score with other people's photos,
+in standard deviations of all scores of different people. Presets are compared by a sign test over people: of two
+equally good presets, each would win for half of the people.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from app.types import Pixels, Vectors
 
 Channels: TypeAlias = tuple[float, float, float]
 LEAST_SEPARATION = 1.0
-"""Mean separation over people below which a model doesn't tell people apart. On four photos each of 64 people of CelebA
-a network with random weights had 0.3. `sface-slim`, which was trained on them, had 4.8, 4.2 with the other colour
-order, and at most 0.5 with the range of `sface` or `imagenet`."""
+"""Mean separation below which a model counts as not telling people apart. On four photos each of 64 people of CelebA, a
+network with random weights had 0.3. `sface-slim`, which was trained on these people, had 4.8, and 4.2 with the other
+colour order, but at most 0.5 with the range of `sface` or `imagenet`."""
 CHANCE = 0.025
-"""Level of the one-sided sign test: a preset is worse if chance puts it this far behind the best less often."""
+"""Level of the one-sided sign test: a preset is worse than the best if a difference as large would be by chance with at
+most this probability."""
 SAME_TEMPLATES = 0.995
-"""Mean cosine from which on two presets make the same templates; either may be used, so they are not a tie."""
+"""Mean cosine from which on two presets make the same templates. Either may then be used, so this is not a tie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """The caller's facts about a file's input; ``mean`` and ``std`` in the order of its channels, for pixels 0-255."""
+    """The caller's facts about a file's input. ``mean`` and ``std`` are for pixels 0-255, in the order of the input's
+    channels."""
 
     colour: Colour | None = None
     mean: Channels | None = None
     std: Channels | None = None
     size: int | None = None
-    """Side in pixels, for graphs that declare none."""
+    """Side in pixels, for graphs that don't declare one."""
 
     def over(self, preset: Stated) -> Stated:
-        """Return these facts, completed by the preset's."""
+        """Return these facts; those that are None are taken from the preset."""
         return replace(preset, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
@@ -61,14 +63,15 @@ PRESETS: Mapping[Preset, Stated] = {
     "opencv": Stated("bgr", *_same(0.0, 1.0)),
 }
 """Forms of input, taken from the preprocessing in InsightFace's ArcFaceONNX, AdaFace's to_input, OpenCV's
-FaceRecognizerSF, facenet-pytorch's fixed_image_standardization and torchvision's ImageNet; `unit` is 0 to 1, `opencv`
-are cv2.imread's pixels, unchanged."""
+FaceRecognizerSF, facenet-pytorch's fixed_image_standardization and torchvision's ImageNet. `unit` is RGB from 0 to 1;
+`opencv` is cv2.imread's pixels, unchanged."""
 
 
 def input_form(stated: Stated, layout: Layout, dtype: Dtype) -> SourceInput:
     """Return the form of input for these facts.
 
-    Raises Unusable: model_facts_missing (some must be stated), model_input_contradicted (the graph says otherwise).
+    Raises Unusable: model_facts_missing (more must be stated), model_input_contradicted (the graph contradicts what is
+    stated).
     """
     if dtype == "uint8":
         if stated.mean not in {None, (0.0,) * 3} or stated.std not in {None, (1.0,) * 3}:
@@ -92,7 +95,7 @@ class Crops:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One preset's results: each person's separation, (P,), and the templates of the crops, (N, D) unit vectors."""
+    """A preset's results: each person's separation, (P,), and the templates of the crops, (N, D) of unit length."""
 
     name: str
     separations: NDArray[np.float64]
@@ -104,7 +107,8 @@ class Tried:
 
 
 def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the separation of each person, (P,), from (N, D) unit vectors and their people, (N,), numbered from 0."""
+    """Return the separation of each person, (P,). ``templates``: (N, D), unit length; ``people``: (N,), numbered from
+    0."""
     scores = (templates @ templates.T).astype(np.float64)
     same = people[:, None] == people
     spread = max(float(scores[~same].std()), 1e-9)
@@ -114,10 +118,10 @@ def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: str | None = None) -> list[Tried]:
-    """Return the tried presets, first the one to use: the best, or the ``stated`` one unless it is clearly worse.
+    """Return the tried presets, the one to use first: the best one or, if given, the ``stated`` one.
 
     Raises Unusable: model_separates_nothing, model_input_ambiguous (several are equally good but make different
-    templates), model_input_contradicted (the stated one is clearly worse than another).
+    templates), model_input_contradicted (the stated one is clearly worse than the best).
     """
     tried = [Tried(name, separations(vectors, people), vectors) for name, vectors in templates.items()]
     tried.sort(key=lambda attempt: -attempt.separation)
@@ -148,7 +152,7 @@ def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: 
 
 
 def _is_worse(attempt: Tried, best: Tried) -> bool:
-    """Return whether ``best`` wins with more people than chance allows."""
+    """Return whether ``best`` is better for more people than chance (CHANCE) explains."""
     differences = (best.separations - attempt.separations)[best.separations != attempt.separations]
     wins = int((differences > 0).sum())
     chance = sum(math.comb(len(differences), more) for more in range(wins, len(differences) + 1))

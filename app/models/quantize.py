@@ -1,6 +1,7 @@
 """Quantise a model to 8-bit integers, which some processors multiply faster than floats (AVX-512 VNNI and the like).
 
-The quantised graph makes other vectors than its source, so it is a separate package with its own operating points.
+The quantised graph computes other vectors than its source, so it is a package of its own, with its own operating
+points.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ from app.package.manifest import FileSource, Golden, Manifest, Provenance, Rewri
 from app.types import Pixels, Vectors
 
 CALIBRATION_CROPS = 256
-"""Number of crops whose activations set the ranges."""
+"""Maximum number of crops whose activations set the ranges."""
 LEAST_CROPS = 16
-"""Minimum crops: ranges from fewer would be too narrow for other faces."""
+"""Minimum number of crops: ranges from fewer would be too narrow for other faces."""
 COMPARED_CROPS = 64
-"""Number of crops whose vectors are compared with the source's."""
+"""Maximum number of crops whose vectors are compared with the source's."""
 LARGEST_WEIGHT = 64
-"""Maximum absolute value of a weight. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, and
-saturate: 2 × 255 × 64 = 32,640 fits, 2 × 255 × 127 = 64,770 does not. VNNI, AMX and ARM's dot products use 32 bits."""
+"""Maximum absolute value of a weight. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, with
+saturation: 2 × 255 × 64 = 32,640 fits, 2 × 255 × 127 = 64,770 does not. VNNI, AMX and ARM's dot products use 32
+bits."""
 VERSION_SUFFIX = "-w7"
-"""Marks packages with 7-bit weights, since earlier versions' packages with 8-bit weights make other templates."""
+"""Marks packages with 7-bit weights, since packages of earlier versions, with 8-bit weights, make other templates."""
 WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 
 
 def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: Path, *, ranges_from: str) -> Package:
-    """Write the package NAME-int8 into ``models_dir``, from the rewritten graph of ``package`` and (N, 112, 112, 3)
-    uint8 RGB aligned ``crops``, which ``ranges_from`` describes. It has no operating points yet.
+    """Make the package NAME-int8 in ``models_dir`` from ``package``. It has no operating points yet.
+
+    ``crops``, (N, 112, 112, 3) uint8 RGB, aligned, set the ranges; ``ranges_from`` describes them for the manifest.
 
     Raises InvalidInput too_few_crops; Unusable package_not_preparable, package_exists, and what `locate` raises.
     """
@@ -74,7 +77,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
 
 def spread(crops: Pixels, count: int) -> Pixels:
-    """Return up to ``count`` of (N, 112, 112, 3) crops, evenly spread."""
+    """Return up to ``count`` of the crops, (N, 112, 112, 3), evenly spread."""
     chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
     return chosen
 
@@ -104,7 +107,7 @@ def _manifest(package: Package, sha256: str, figures: dict[str, float], vectors:
 def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
     """Return the graph in 8-bit integers (QDQ): uint8 activations, int8 weights per channel within ±`LARGEST_WEIGHT`.
 
-    ``model`` fulfils the contract and has no subgraphs; up to `CALIBRATION_CROPS` of (N, 112, 112, 3) uint8 ``crops``
+    ``model`` fulfils the contract and has no subgraphs. Up to `CALIBRATION_CROPS` of ``crops``, (N, 112, 112, 3) uint8,
     set the activations' ranges. Nodes before the first convolution and after the last layer with weights stay in
     float32.
     """
@@ -129,7 +132,7 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
 
 
 class _Calibration:
-    """Gives ONNX Runtime the crops one by one (its CalibrationDataReader)."""
+    """Gives ONNX Runtime the crops one by one, as its CalibrationDataReader does."""
 
     def __init__(self, name: str, crops: Pixels) -> None:
         self._inputs = ({name: crop[None]} for crop in crops)
@@ -139,8 +142,8 @@ class _Calibration:
 
 
 def outside_network(model: ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes before the first convolution (conversion of pixels) and after the last layer with weights
-    (normalisation). Raises Unusable ``package_not_preparable``."""
+    """Return the nodes before the first convolution, which convert pixels, and those after the last layer with weights,
+    which normalise. Raises Unusable ``package_not_preparable``."""
     nodes = list(model.graph.node)
     for position, node in enumerate(nodes):
         node.name = node.name or f"node_{position}"

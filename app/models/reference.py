@@ -1,7 +1,7 @@
 """Run an unchanged model file, as the reference for its prepared graph.
 
 Crops are resampled to cutouts of other sizes by two matrices, one per axis. A matrix product gives the same result on
-every device; ONNX's Resize has modes that runtimes implement differently.
+every device, while runtimes implement the modes of ONNX's Resize differently.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 EXTERNAL = 1
-"""TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
+"""The value of TensorProto.DataLocation for tensors in other files (onnx.proto3)."""
 MIN_IR = 8
-"""IR versions before 4 list the initializers among the inputs; 8 is that of opset 18."""
+"""Minimum IR version of a model to run: versions before 4 list the initializers among the inputs; 8 belongs to opset
+18."""
 CUBIC = -0.75
 """The free parameter of Keys' cubic convolution (IEEE TASSP 1981), as in OpenCV's INTER_CUBIC."""
 
@@ -30,12 +31,12 @@ def plain_session(model: ModelProto, threads: int = 1) -> Any:
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # only errors: the outputs are compared anyway
+    options.log_severity_level = 3  # log only errors: the outputs are compared anyway
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
-    """Convert one (H, W, 3) uint8 RGB picture to (1, ...) in the source's layout, type and colour order."""
+    """Return a picture, (H, W, 3) uint8 RGB, as the source's input, (1, ...), in its layout, type and colour order."""
     values: NDArray[np.generic] = (crop if form.colour == "rgb" else crop[:, :, ::-1]).transpose(2, 0, 1)
     if form.cutout is not None:
         rows, columns = resampling(form.cutout)
@@ -49,7 +50,8 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
 
 
 def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, threads: int = 1) -> NDArray[np.float64]:
-    """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; return its (N, D) outputs as float64."""
+    """Return the outputs, (N, D) float64, of a file's own graph, run on pictures, (N, H, W, 3) uint8 RGB, one by
+    one."""
     runnable = type(source).FromString(source.SerializeToString())
     keep_data_inputs(runnable)
     session = plain_session(runnable, threads)
@@ -59,7 +61,8 @@ def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, thread
 
 
 def keep_data_inputs(model: ModelProto) -> None:
-    """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
+    """Remove initializers and unused names from the inputs, so that only the inputs that a caller must pass are
+    left."""
     constants = {constant.name for constant in model.graph.initializer}
     used = {name for node in model.graph.node for name in node.input}
     inputs = [given for given in model.graph.input if given.name not in constants and given.name in used]
@@ -69,7 +72,8 @@ def keep_data_inputs(model: ModelProto) -> None:
 
 
 def external_tensor(message: Any) -> str | None:
-    """Return the name of a tensor stored in another file, among initializers, attributes and functions; or None."""
+    """Return the name of a tensor that is stored in another file, among initializers, attributes and functions; None if
+    there is none."""
     if message.DESCRIPTOR.name == "TensorProto":
         return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
     for field, value in message.ListFields():
@@ -81,9 +85,9 @@ def external_tensor(message: Any) -> str | None:
 
 
 def resampling(cutout: Cutout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return two (side, 112) matrices: rows @ channel @ columns.T is the cutout of a (112, 112) channel.
+    """Return two matrices, (side, 112) each: rows @ channel @ columns.T is the cutout of a channel, (112, 112).
 
-    Beyond the crop its outermost pixels are repeated.
+    Beyond the crop, its outermost pixels are repeated.
     """
     return _along(cutout, cutout.top), _along(cutout, cutout.left)
 

@@ -1,4 +1,4 @@
-"""The service's own stages for measuring: the same code that answers requests, without HTTP or SQL."""
+"""Open the service's own stages for measuring: the same code that answers requests, without HTTP or SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector
 
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
-"""Limits of photos on this machine's disk, which can be trusted more than uploads."""
+"""Limits of photos on this machine's disk, which are trusted more than uploads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class Stages:
     detector: Detector
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
-        """Return unit vector and quality of a photo's most prominent face.
+        """Return the unit vector and the quality, 0-100, of a photo's most prominent face.
 
-        Raises NoFace and Unalignable, and what decoding raises.
+        Raises NoFace, Unalignable, and what `decode` raises.
         """
         photo = self.pipeline.detect(data)
         face = photo.faces[choose_face(photo).index]
         return self.embed_pixels(crop_of(face)), face.quality.score
 
     def embed_crop(self, data: bytes) -> tuple[Vector, float]:
-        """Return the unit vector of an aligned crop; its unknown quality counts as 100."""
+        """Return the unit vector of an aligned crop, and 100 as its quality, which is unknown."""
         return self.embed_pixels(aligned_crop(data)), 100.0
 
     def embed_pixels(self, crop: Pixels) -> Vector:
@@ -76,7 +76,8 @@ def open_stages(
     workers: int | None = None,
     flip: bool = False,
 ) -> Iterator[Stages]:
-    """Open a package and a detector, which are closed at the end. Raises Unusable as `open_embedder` does."""
+    """Open a package and a detector, and close them at the end. Raises what `open_embedder` and `open_detector`
+    raise."""
     session = open_embedder(package, cache, device)
     opened = open_detector(detector, cache)
     try:

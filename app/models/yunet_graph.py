@@ -1,7 +1,8 @@
-"""Rewrite YuNet's file for ONNX Runtime: any number of photos of any size, pixels in, one row per anchor out.
+"""Rewrite YuNet's file for ONNX Runtime: it takes any number of photos of any size, as pixels, and returns a row per
+anchor.
 
-The original file takes one photo of 640 × 640, as floats, and its block-quantised biases are written in a way that
-OpenCV reads but ONNX Runtime rejects. Only its arithmetic is kept; `app.face.yunet` turns rows into faces.
+The original file takes one photo of 640 × 640 pixels, as floats, and its block-quantised biases are written in a form
+that OpenCV reads but ONNX Runtime rejects. Its arithmetic stays the same; `app.face.yunet` turns rows into faces.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from app.models.reference import keep_data_inputs, plain_session, source_input
 from app.package.manifest import SourceInput
 
 HEADS = ("bbox", "kps", "cls", "obj")
-"""The file's outputs for each level, named as ``bbox_8``: a box, five landmarks, and two factors of the score."""
+"""Names of the file's outputs for each stride, as in ``bbox_8``: a box, five landmarks, and the two factors of the
+score."""
 PLACES, FACTORS = 14, 2
-"""Numbers of an anchor in the first two heads together, and in the other two."""
+"""How many numbers an anchor has in the first two heads together, and in the other two."""
 SIDE = 640
 """Side of the file's own input, in pixels."""
 TOLERANCE = 1e-3
-"""Maximum difference of any number from the file's: boxes and landmarks are in strides, scores in 0-1."""
+"""Maximum difference of any number from the file's. Boxes and landmarks are in strides, scores from 0 to 1."""
 PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
 
 
 def rewrite_yunet(source: ModelProto) -> ModelProto:
-    """Return a new model: (N, H, W, 3) uint8 RGB with sides of whole 32 pixels -> (N, K, 15) float32.
+    """Return a new model: (N, H, W, 3) uint8 RGB, with sides that are multiples of 32 -> (N, K, 15) float32.
 
-    The K anchors are those of each stride in turn, row by row. Each has the box's centre (from the anchor) and the
-    logarithms of its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
+    The K anchors are those of each stride in turn, row by row. Each has the box's centre, relative to the anchor, the
+    logarithms of its width and height, and five landmarks x, y, relative to the anchor, all in strides; and the score,
+    0-1.
 
     Raises Unusable package_not_preparable if the graph is not a YuNet.
     """
@@ -54,7 +57,8 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
 
 
 def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
-    """Return the largest difference between the two graphs' numbers for two photos of noise and blocks of colour.
+    """Return the largest difference between the two graphs' numbers for two photos, one of noise and one of blocks of
+    colour.
 
     Raises Unusable package_not_preparable above `TOLERANCE`.
     """
@@ -79,7 +83,8 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 
 
 def _runnable(source: ModelProto) -> ModelProto:
-    """Return a copy that ONNX Runtime loads: constants with one scale lose the attributes that describe blocks."""
+    """Return a copy that ONNX Runtime can load: the attributes that describe blocks are removed from constants with a
+    single scale."""
     model: ModelProto = ModelProto.FromString(source.SerializeToString())
     keep_data_inputs(model)
     graph = steps.Graph(model)
@@ -91,10 +96,10 @@ def _runnable(source: ModelProto) -> ModelProto:
 
 
 def _join_heads(model: ModelProto) -> None:
-    """Join the twelve outputs into one; the score is the root of its two factors' product, as in OpenCV.
+    """Join the twelve outputs into one. The score is the square root of the product of its two factors, as in OpenCV.
 
-    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. Joined to 16 channels they
-    fill one block of ONNX Runtime's layout; alone, each would be padded to a block.
+    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. Joined to 16 channels, they
+    fill one block of ONNX Runtime's layout; separately, each would be padded to a block.
     """
     graph = steps.Graph(model)
     nodes = [node for stride in STRIDES for node in _head(graph, stride)]
@@ -116,7 +121,8 @@ def _join_heads(model: ModelProto) -> None:
 
 
 def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
-    """Join a stride's four heads: a 1x1 Conv of the features, a 3x3 depthwise one, then one row per anchor."""
+    """Return the nodes that join a stride's four heads: a 1x1 Conv of the features, a 3x3 depthwise Conv, then one row
+    per anchor."""
     deep = [_conv_before(graph, f"{head}_{stride}") for head in HEADS]
     point = [_conv_before(graph, conv.input[0]) for conv in deep]
     if len({conv.input[0] for conv in point}) != 1:
@@ -146,7 +152,8 @@ def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
 
 
 def _conv_before(graph: steps.Graph, name: str) -> NodeProto:
-    """Return the Conv whose result ``name`` is, apart from reordered axes and Sigmoid."""
+    """Return the Conv that computes ``name``, apart from reordered axes and a Sigmoid. Raises Unusable
+    ``package_not_preparable``."""
     node = graph.producer(name)
     while node is not None and node.op_type in ("Sigmoid", "Reshape", "Transpose"):
         node = graph.producer(node.input[0])

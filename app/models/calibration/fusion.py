@@ -1,10 +1,10 @@
-"""Measure how much stricter to decide a fused probe, the mean template of several photos of one person (as in a track).
+"""Measure how much stricter decisions on a fused probe must be: the mean template of several photos of a person.
 
-A fused template shows more of the person and less of the moment. Scaled to length 1, its scores with everybody are
-further from 0: at a single photo's threshold, five photos would match strangers three times as often as stated. How
-much further depends on the mean's length before scaling, which is 1 for photos of the same moment and falls as they
-differ. So the threshold is that of a single photo divided by length^power. The same power, measured here, holds for two
-to eight photos, similar or not, at all rates (docs/decisions/several-photos.md).
+A fused template shows more of the person and less of the moment. When it is scaled to length 1, its scores with
+everybody move away from 0: at a single photo's threshold, five photos would match strangers three times as often as
+stated. How far scores move depends on the mean's length before scaling, which is 1 for photos of the same moment and
+smaller the more they differ. So the threshold is that of a single photo divided by length^power. One power, measured
+here, holds for two to eight photos, similar or not, at all rates (docs/decisions/several-photos.md).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from app.package.thresholds import fuse_templates
 from app.types import Vectors
 
 PHOTOS = (2, 3, 5, 8)
-"""The power is measured on fusions of these numbers of photos."""
+"""Numbers of photos in the fused probes that the power is measured on."""
 DRAWS = 3
-"""Number of fused probes for each person and number of photos: more probes of one person add no evidence."""
+"""Number of fused probes per person and number of photos; more of them would add no evidence."""
 FMRS = (1e-4, 1e-3)
-"""False match rates at which the power may be measured; the first that LEAST_MATCHES pairs support is used. SFace has a
-power of 0.32 at 1e-2, 0.30 at 1e-3, 0.28 at 1e-4 and 0.23 at 3e-5."""
+"""False match rates at which the power may be measured; the first one that LEAST_MATCHES pairs support is used. SFace's
+power is 0.32 at 1e-2, 0.30 at 1e-3, 0.28 at 1e-4 and 0.23 at 3e-5."""
 LEAST_MATCHES = 100
 LEAST_PEOPLE = 100
-"""Minimum people with a number of photos for it to count: fewer would not represent people in general."""
+"""Minimum number of people who have as many photos as a number in PHOTOS for this number to be used."""
 
 
 def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY, seed: int = 0) -> float | None:
     """Return the power at which fused probes match strangers as often as single photos do, 0 to 1.
 
-    ``vectors`` (N, D) unit; ``people`` (N,): the rows' people, from 0. Photos in a pair of ``same`` are left out. At
-    that power the mean of log(found rate / asked rate) is 0, over the numbers in PHOTOS that LEAST_PEOPLE have. None if
-    too few people have two photos.
+    ``vectors``: (N, D), unit length; ``people``: (N,), the person in each row, numbered from 0. Photos in a pair of
+    ``same`` are left out. At the returned power, log(found rate / asked rate) is 0 on average over the numbers in
+    PHOTOS that LEAST_PEOPLE have. None if too few people have two photos.
     """
     kept: Bools = np.ones(len(people), bool)
     kept[np.concatenate([same.keys // len(people), same.keys % len(people)])] = False
@@ -73,15 +73,17 @@ def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY,
 
 
 def _log_ratio(fused: Floats, threshold: float, expected: float, power: float) -> float:
-    """Return the logarithm of the number of ``fused`` scores that reach the threshold, divided by ``expected``."""
+    """Return log(reached / expected): ``reached`` is the number of ``fused`` scores that reach the threshold at this
+    power."""
     reached = int((fused[:, 0] * fused[:, 1] ** power >= threshold).sum())
     return math.log(max(reached, 0.5) / expected)
 
 
 def _top(probes: Vectors, shown: Ints, lengths: Floats, vectors: Vectors, people: Ints) -> tuple[Floats, int]:
-    """Return the highest non-mated scores with their probes' lengths, (K, 2), falling, and the number of all scores.
+    """Return the highest non-mated scores, in falling order, each with its probe's length, (K, 2); and the number of
+    all scores.
 
-    It keeps ten times as many as reach a single photo's threshold at the highest rate, since fused probes reach it
+    K is ten times as many as reach a single photo's threshold at the highest rate, since fused probes reach it about
     four times as often.
     """
     parts, count = [], 0

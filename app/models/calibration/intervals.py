@@ -1,4 +1,4 @@
-"""Rates with 95 % intervals: Wilson's for counts of independent trials, a bootstrap over people for everything else."""
+"""Compute 95 % intervals: Wilson's for counts of independent trials, a bootstrap over people for everything else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure and its confidence interval (95 % unless said otherwise)."""
+    """A figure and its confidence interval, 95 % unless said otherwise."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class Interval:
 
 
 def wilson(events: int, trials: int) -> Interval:
-    """Return a proportion with Wilson's score interval (JASA 22, 1927), for counts of independent trials."""
+    """Return the proportion events / trials with Wilson's score interval (JASA 22, 1927), for independent trials."""
     if trials <= 0:
         return Interval(math.nan, 0.0, 1.0)
     p, z = events / trials, Z95
@@ -46,22 +46,23 @@ def percentile_interval(value: float, samples: ArrayLike) -> Interval:
 def people_weights(people: int, rounds: int, seed: int = 0) -> Ints:
     """Return (rounds, people) int64: how often each person is drawn in each round of a bootstrap over people.
 
-    Faces of one person are not independent; drawing whole people keeps their dependence in the interval. A pair of
-    people i, j then counts weight_i × weight_j times (Bolle et al., "The subsets bootstrap", CVIU 93, 2004).
+    Faces of one person are not independent, so people are drawn with all their faces. A pair of people i, j then counts
+    weight_i × weight_j times (Bolle et al., "The subsets bootstrap", CVIU 93, 2004).
     """
     rng = np.random.default_rng(seed)
     return rng.multinomial(people, np.full(people, 1 / people), size=rounds).astype(np.int64)
 
 
 def weighted_pairs(weight: Ints, faces: Ints) -> int:
-    """Return how many pairs of different people a round compares, from (people,) draws and numbers of faces."""
+    """Return how many pairs of faces of different people a round compares. ``weight``, ``faces``: (people,), how often
+    each person was drawn, and their number of faces."""
     shown = weight * faces
     return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
 
 
 def allowed_errors(rate: float, trials: int) -> int:
-    """Return how many errors in ``trials`` stay within ``rate``, despite rounding (1e-3 × 1000 = 0.999…). Raises
-    ValueError for a rate outside 0-1."""
+    """Return the highest number of errors in ``trials`` that does not exceed ``rate``. Correct despite rounding (1e-3 ×
+    1000 may be 0.999…). Raises ValueError for a rate outside 0-1."""
     if not 0 <= rate <= 1:
         raise ValueError("an error rate lies between 0 and 1")
     return math.floor(rate * trials * (1 + 1e-12) + 1e-12)

@@ -1,11 +1,12 @@
-"""Measure operating points: the thresholds at false match rates, from all pairs of a set of faces, with intervals.
+"""Measure operating points, the thresholds at false match rates, with intervals, from all pairs of a set of faces.
 
-Every non-mated pair is compared (139 million among 16,682 faces) and the highest scores are kept exactly, so that a
-threshold at FMR 1e-6 comes from counted pairs and not from a fitted tail. Pairs of one person are not independent, so
+Every non-mated pair is compared (139 million among 16,682 faces), and the highest scores are kept exactly, so that a
+threshold at FMR 1e-6 comes from counted pairs and not from a fitted curve. A person's pairs are not independent, so
 intervals come from a bootstrap over people.
 
-Sets made by machines contain people under two names, photos in another person's folder, and the same photo twice. Such
-pairs look like false matches and push the lowest rates' thresholds far up. `same_people` finds them by their scores.
+Sets collected by programs contain people under two names, photos in another person's folder, and the same photo twice.
+Such pairs look like false matches and raise the thresholds of the lowest rates by much. `same_people` finds them by
+their scores.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0
-"""Factor for the highest rate up to which top scores are kept: rounds of the bootstrap may need more than the set."""
+"""Top scores are kept up to this factor times the highest rate, since rounds of the bootstrap may need more of them
+than the set itself."""
 LEAST_ERRORS = 10
-"""Minimum pairs of different people that must reach a threshold for its rate to be measured; all photos of two
-lookalikes count as one pair."""
+"""Minimum pairs of different people that must reach a threshold for its rate to be measured. All pairs of photos of the
+same two people count as one."""
 INDEPENDENCE_FMR = 3e-3
-"""FMR at which `measure_independence` counts. The power rises from 0.84 at 1e-2 to 0.95 at 1e-5; here it is 0.88, which
-gives whole galleries the stated rates (docs/decisions/several-photos.md)."""
+"""FMR at which `measure_independence` counts matches. The power it finds rises from 0.84 at 1e-2 to 0.95 at 1e-5. At
+this rate it is 0.88, which gives whole galleries the stated rates (docs/decisions/several-photos.md)."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
 BLOCK = 2048
@@ -55,9 +57,9 @@ class OperatingPoint:
     threshold: Interval
     fnmr: Interval
     false_matches: int
-    """Non-mated pairs at or above the threshold, on which the figure rests."""
+    """Number of non-mated pairs at or above the threshold."""
     people: int = 0
-    """Different pairs of people among the false matches."""
+    """Number of different pairs of people among the false matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,13 @@ class SamePeople:
     """Pairs of the same person under different names, found by `same_people`."""
 
     keys: Ints
-    """(E,) sorted: i × N + j for each of these pairs, of rows i < j."""
+    """(E,), sorted: i × N + j for each such pair of rows i < j, of N rows."""
     people: int
-    """Pairs of names that are one person's."""
+    """Number of pairs of names that are one person's."""
     photos: int
-    """Photos in another person's folder."""
+    """Number of photos in another person's folder."""
     copies: int
-    """Pairs of the same photo, or of photos of the same moment."""
+    """Number of pairs that are the same photo twice, or two photos of the same moment."""
 
 
 NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
@@ -79,19 +81,20 @@ NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``pairs`` and the points measured on them. ``left_out`` (P,) marks the top pairs that `SamePeople` names."""
+    """``pairs``, and the points measured on them. ``left_out``, (P,) bool, marks the top pairs that are in
+    `SamePeople`."""
 
     pairs: AllPairs
     points: tuple[OperatingPoint, ...]
     left_out: Bools
     comparisons: int
-    """Non-mated pairs compared, without those left out."""
+    """Number of non-mated pairs compared, without those left out."""
     independence: float | None = None
     """`measure_independence` at INDEPENDENCE_FMR."""
 
 
 def number_people(people: Sequence[str]) -> Ints:
-    """Number people from 0: (N,)."""
+    """Return the number of each name, (N,), from 0: equal names have the same number."""
     return np.unique(np.asarray(people), return_inverse=True)[1].astype(np.int64)
 
 
@@ -103,9 +106,10 @@ def compare_all(
     block: int = comparing.BLOCK,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
-    """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
+    """Compare every pair of ``vectors``, (N, D) of unit length, once; keep the scores that rates up to ``highest_fmr``
+    need."""
     share, floor = min(1.0, MARGIN * highest_fmr), -math.inf
-    if share < 1:  # on a sample of rows, find the score that about this share of the non-mated pairs reach
+    if share < 1:  # find, on a sample of rows, the score that about this share of the non-mated pairs reach
         rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
         other = people[rows][:, None] != people[None, :]
         floor = float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
@@ -122,10 +126,11 @@ def measure(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _rounds: None,
 ) -> Measurement:
-    """Return the thresholds at ``rates`` with the FNMR at each; rates that the set is too small for are omitted.
+    """Return the thresholds at ``rates``, with the FNMR at each. Rates that the set is too small for are left out.
 
-    The pairs of ``same`` count neither as mated nor as non-mated: mated pairs chosen by their scores would flatter the
-    FNMR. Without mated pairs the FNMR is NaN. ``progress`` takes the rounds done in each step.
+    Pairs in ``same`` count neither as mated nor as non-mated: mated pairs that were found by their high scores would
+    make the FNMR look better. Without mated pairs, the FNMR is NaN. ``progress`` is called with the number of rounds
+    done in each step.
     """
     left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
     kept = pairs.without(left_out, len(same.keys))
@@ -162,11 +167,12 @@ def false_match_rates(
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> list[Interval | None]:
-    """Return the FMR at each threshold, without the pairs left out; None below the scores that were kept.
+    """Return the FMR at each threshold, without the pairs left out; None for a threshold below the scores that were
+    kept.
 
-    ``floor``: the score down to which all pairs were kept; by default the lowest kept score. The interval is from a
-    bootstrap over people, and never narrower than Wilson's for independent pairs, since few or no false matches vary
-    too little in a bootstrap.
+    ``floor``: the score down to which all pairs were kept, by default the lowest kept score. The interval is that of a
+    bootstrap over people, but at least Wilson's for independent pairs, since very few false matches vary too little in
+    a bootstrap.
     """
     top = measured.pairs.top.only(~measured.left_out)
     score, first, second = top.score, people[top.first], people[top.second]
@@ -188,8 +194,8 @@ def false_match_rates(
 
 
 def _fnmr(threshold: float, pairs: AllPairs, people: Ints, samples: Floats) -> Interval:
-    """Return the FNMR. If no pair failed, or all did, all rounds of the bootstrap are the same; then the interval is
-    Wilson's, with each person counted once."""
+    """Return the FNMR with its interval. If no mated pair failed, or all did, all rounds of the bootstrap agree; the
+    interval is then Wilson's, with each person counted once."""
     if not pairs.mated.size:
         return Interval(math.nan, math.nan, math.nan)
     value = float(np.mean(pairs.mated < threshold))
@@ -207,10 +213,9 @@ def _bootstrap(
     weights: Ints,
     progress: Callable[[int], None],
 ) -> Floats:
-    """Return (rounds, points, 2): the threshold at each point's rate, and the FNMR at the point's own threshold,
-    with people resampled. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight
-    times.
-    """
+    """Return the threshold at each point's rate, and the FNMR at the point's own threshold, with people resampled:
+    (rounds, points, 2). ``weights``, (rounds, people): how often each person counts; a pair of people counts weight ×
+    weight times."""
     score, first, second = pairs.top.score, people[pairs.top.first], people[pairs.top.second]
     order = np.argsort(pairs.mated, kind="stable")
     mated_of = people[pairs.mated_first[order]]
@@ -232,14 +237,15 @@ def _bootstrap(
 MANY_COMPARISONS = 10
 MANY_PHOTOS = 5
 SURE_SHARE = 0.8
-"""Share of ``above`` that a mean over many comparisons has to reach. A mean varies less than a single score, so this is
+"""Share of ``above`` that a mean over many comparisons has to reach. A mean varies less than a single score, so it is
 equally strong evidence."""
 SAME_PHOTO = 0.9
-"""Score that photos of one person hardly ever reach unless they are the same photo, or of the same moment."""
+"""Score that two photos of a person hardly ever reach unless they are the same photo or of the same moment."""
 
 
 def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
-    """Find pairs of the same person under two names, in (N, D) unit ``vectors`` of ``people`` numbered from 0:
+    """Return the pairs that show the same person under two names. ``vectors``: (N, D), unit length; ``people``: (N,),
+    numbered from 0. Such pairs are:
 
     - two names whose photos' mean score is at or above ``above``, or 0.8 × that over 10 comparisons or more;
     - a photo whose mean score with another person's photos, five or more, is at or above 0.8 × ``above``;
@@ -258,7 +264,8 @@ def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float
 
 
 def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
-    """Return (people, D) mean vectors: the product of two is the mean score between all photos of these people."""
+    """Return each person's mean vector, (people, D). The dot product of two is the mean score between all photos of the
+    two people."""
     sums = np.zeros((int(people.max()) + 1, vectors.shape[1]), np.float64)
     np.add.at(sums, people, vectors)
     means: Vectors = (sums / np.bincount(people)[:, None]).astype(np.float32)
@@ -266,12 +273,13 @@ def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
 
 
 def rows_of_people(people: Ints) -> list[Ints]:
-    """Return the rows of each person from an (N,) array of people, numbered from 0."""
+    """Return the rows of each person. ``people``: (N,), the person in each row, numbered from 0."""
     return np.split(np.argsort(people, kind="stable"), np.cumsum(np.bincount(people))[:-1])
 
 
 def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """Return pairs of people whose photos' mean score is high."""
+    """Return the pairs of people whose photos' mean score is at least ``above``, or SURE_SHARE of it if there are many
+    comparisons."""
     pairs: list[tuple[int, int]] = []
     for start in range(0, len(means), BLOCK):
         scores = means[start : start + BLOCK] @ means.T
@@ -282,7 +290,7 @@ def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, in
 
 
 def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """Return (photo's row, person it shows) for photos that show another person than their own."""
+    """Return the photos that show another person than stated: pairs of a photo's row and the person it shows."""
     others = np.flatnonzero(counts >= MANY_PHOTOS)
     misplaced: list[tuple[int, int]] = []
     for start in range(0, len(vectors), BLOCK):
@@ -294,15 +302,16 @@ def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, abo
 
 
 def pair_keys(rows: Ints, others: Ints, count: int) -> Ints:
-    """Return an int64 key (as in `SamePeople.keys`, unsorted) for every pair of a row in ``rows`` with one in
-    ``others``; ``count`` is the number of all rows."""
+    """Return the key, int64, of every pair of a row in ``rows`` and a row in ``others``, as in `SamePeople.keys` but
+    unsorted. ``count`` is the number of all rows."""
     first, second = np.meshgrid(rows, others)
     keys: Ints = (np.minimum(first, second) * count + np.maximum(first, second)).ravel().astype(np.int64)
     return keys
 
 
 def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
-    """Return the points without those that repeat the threshold before, as if several pairs score the same."""
+    """Return the points whose threshold is above that of the point before. Thresholds may repeat if several pairs have
+    the same score."""
     kept: list[OperatingPoint] = []
     for point in points:
         if not kept or point.threshold.value > kept[-1].threshold.value + LEAST_RISE:
@@ -337,7 +346,7 @@ def calibration(
 
 
 def _point(point: OperatingPoint) -> Point:
-    """Round to the meaningful digits: a threshold to 1e-6, upwards, a rate to 1e-7."""
+    """Return the point for a manifest, rounded to meaningful digits: thresholds to 1e-6, upwards, and rates to 1e-7."""
     threshold = math.ceil(point.threshold.value * 1e6) / 1e6
     measured = not math.isnan(point.fnmr.value)
     fnmr = round(point.fnmr.value, 7) if measured else None

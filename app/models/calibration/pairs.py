@@ -1,8 +1,9 @@
-"""Compare all pairs of a set of faces, block by block, so that memory holds only one block of scores.
+"""Compare all pairs of a set of faces, block by block, so that only one block of scores is in memory.
 
-Also measure how many independent comparisons the photos of one person make. A subject's score is that of its best face.
-If a stranger's scores with its n faces were independent, one would reach a threshold n times as often as a single face;
-if all faces were equal, just as often. Here the power of n in between is measured (docs/decisions/several-photos.md).
+Also measure how many independent comparisons a person's photos make. A subject's score is that of its best face. If a
+stranger's scores with the subject's n faces were independent, the best would reach a threshold n times as often as a
+single face does; if all faces were equal, just as often. The truth is n to a power between 0 and 1, which is measured
+here (docs/decisions/several-photos.md).
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from app.types import Vectors
 
 BLOCK = 1024
 HISTOGRAM_BINS = 4000
-"""Bins of 0.0005 over the cosine's range -1 to 1."""
+"""Number of bins, each 0.0005 wide, over the cosine's range -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of rows with their scores, (P,) each."""
+    """Pairs of rows and their scores, (P,) each."""
 
     score: NDArray[np.float32]
     first: Ints
     second: Ints
 
     def only(self, which: Bools | Ints) -> Pairs:
-        """Return some of the pairs: those of a (P,) bool mask, or those at (n,) places, in this order."""
+        """Return some of the pairs: those that a (P,) bool mask selects, or those at (n,) places, in this order."""
         return Pairs(self.score[which], self.first[which], self.second[which])
 
 
 @dataclass(frozen=True, slots=True)
 class AllPairs:
-    """Scores of all pairs of a set: a histogram of the non-mated ones, the exact highest of these, all mated ones."""
+    """Scores of all pairs of a set: a histogram of the non-mated scores, the highest of these exactly, and all mated
+    scores."""
 
     nonmated_count: int
     histogram: Ints
@@ -50,9 +52,9 @@ class AllPairs:
     mated_second: Ints
 
     def threshold(self, fmr: float) -> float:
-        """Return the lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
+        """Return the lowest threshold whose FMR does not exceed ``fmr``.
 
-        Raises ValueError if the kept top scores don't reach down to that rate.
+        Raises ValueError if too few top scores were kept for this rate.
         """
         allowed = allowed_errors(fmr, self.nonmated_count)
         if allowed >= self.top.score.size:
@@ -60,9 +62,10 @@ class AllPairs:
         return float(np.nextafter(np.float64(self.top.score[allowed]), math.inf))
 
     def without(self, left_out: Bools, fewer: int) -> AllPairs:
-        """Return all pairs without the top ones marked in ``left_out`` (P,), and with ``fewer`` fewer non-mated pairs.
+        """Return all pairs without the top pairs marked in ``left_out``, (P,) bool, and with ``fewer`` fewer non-mated
+        pairs.
 
-        The histogram still counts them.
+        The histogram stays the same.
         """
         return replace(self, nonmated_count=self.nonmated_count - fewer, top=self.top.only(~left_out))
 
@@ -75,17 +78,17 @@ def all_pairs(
     block: int = BLOCK,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
-    """Compare each of (N, D) unit ``templates`` with each other once; ``people`` (N,) are their people.
+    """Compare each pair of ``templates``, (N, D) of unit length, once; ``people``, (N,), says whose they are.
 
-    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
-    ``progress`` takes the rows done in each step.
+    In memory are one block of ``block`` × N scores, the non-mated pairs at or above ``floor``, and the mated pairs.
+    ``progress`` is called with the number of rows done in each step.
     """
     who = np.unique(np.asarray(people), return_inverse=True)[1]
     histogram = np.zeros(HISTOGRAM_BINS, np.int64)
     tops: list[Pairs] = []
     mates: list[Pairs] = []
     for start in range(0, len(templates), block):
-        # Compare these rows with all rows from the first of them on.
+        # Compare these rows with themselves and all rows after them.
         scores = templates[start : start + block] @ templates[start:].T
         rows, columns = scores.shape
         once = np.arange(columns) > np.arange(rows)[:, None]
@@ -111,7 +114,7 @@ def _histogram(scores: NDArray[np.float32]) -> Ints:
 
 
 def _pairs(scores: NDArray[np.float32], mask: Bools, start: int) -> Pairs:
-    """Return the pairs of a mask over a block whose rows and columns are numbered from ``start``."""
+    """Return the pairs that a mask selects in a block of scores whose rows and columns are numbered from ``start``."""
     row, column = np.nonzero(mask)
     return Pairs(scores[row, column], row.astype(np.int64) + start, column.astype(np.int64) + start)
 
@@ -123,19 +126,19 @@ def _joined(parts: list[Pairs]) -> Pairs:
 
 
 MOST_PHOTOS = 10
-"""Number of photos from which on a person is left out, so that a few people don't outweigh all others."""
+"""Maximum photos of a person: people with more are left out, so that a few of them don't outweigh all others."""
 LEAST_MATCHES = 300
-"""Minimum matches of photos with other people: with these the power varies by about 0.05."""
+"""Minimum number of matches of photos with other people; with this many, the power varies by about 0.05."""
 STEPS = 30
-"""Halvings of the range 0 to 1: the power is found to 1e-9."""
+"""Number of halvings of the range 0 to 1, which find the power to 1e-9."""
 
 
 def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | None:
-    """Return the power a for which comparisons with n photos of one person count as n^a independent ones, 0 to 1.
+    """Return the power a, 0 to 1, for which comparisons with n photos of a person count as n^a independent ones.
 
-    ``top``: non-mated pairs, at least all at or above ``threshold``; ``people`` (N,): the rows' people, from 0. With
-    this power, the number of matching pairs predicts the number of matching people that were found. None if too few
-    match.
+    ``top``: non-mated pairs, including all at or above ``threshold``; ``people``, (N,): the person in each row,
+    numbered from 0. With this power, the number of matching pairs predicts how many people match a photo as was found.
+    None if there are too few matches.
     """
     matching = top.only(top.score >= threshold)
     photos = np.concatenate([matching.first, matching.second])
@@ -145,7 +148,8 @@ def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | 
     persons_matched = len(np.unique(photos[several] * len(count) + persons[several]))
     if persons_matched < LEAST_MATCHES:
         return None
-    pairs = np.bincount(count[persons[several]], minlength=MOST_PHOTOS + 1)[1:]  # by number of photos, from 1
+    # matching pairs by the person's number of photos, 1 to MOST_PHOTOS
+    pairs = np.bincount(count[persons[several]], minlength=MOST_PHOTOS + 1)[1:]
     n = np.arange(1, MOST_PHOTOS + 1)
     low, high = 0.0, 1.0
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""`likeness models`: this module's commands show packages and choose the operating points that decide."""
+"""`likeness models`: this module's commands show and remove packages, and choose the operating points that decide."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def list_models(session: CliSession) -> None:
 
 
 def _groups(model: answers.Model) -> str:
-    """Return a sentence that says for how many groups of people a stated rate was found not to hold."""
+    """Return the words that say in how many groups of people a rate was found above the stated one."""
     if model.bias_card is None:
         return "not measured" if model.task == "embed" else "-"
     groups = model.bias_card.groups
@@ -103,7 +103,7 @@ def _say_bias_card(card: answers.BiasCard) -> None:
 
 @models.command("use", hidden=True, context_settings={"ignore_unknown_options": True})
 def use_model(_names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """Explain how a gallery gets a model, which can't be set for all galleries at once."""
+    """Explain how a gallery gets a model, since there is no model for all galleries at once."""
     raise InvalidInput(
         "Each gallery has a model of its own. For a gallery that exists: likeness reembed start GALLERY MODEL (with a "
         "way back); for a new one: likeness galleries create GALLERY --embedder MODEL; for all new ones: set "
@@ -149,7 +149,7 @@ def list_calibrations(name: options.Package, as_json: options.AsJson = False) ->
 
 @calibrations.command(epilog="Example: likeness models calibrations use sface doors")
 def use(name: options.Package, calibration: CalibrationName) -> None:
-    """Decide by a calibration. A running server does so at once; templates don't change."""
+    """Decide by a calibration. A running server uses it at once; templates don't change."""
     package, path, measured_here = _chosen(name)
     _check_known(package, calibration, package.manifest.calibrations)
     write_own(path, measured_here.model_copy(update={"deciding": calibration}))
@@ -158,7 +158,7 @@ def use(name: options.Package, calibration: CalibrationName) -> None:
 
 @calibrations.command(epilog="Example: likeness models calibrations remove sface doors")
 def remove(name: options.Package, calibration: CalibrationName) -> None:
-    """Remove a calibration that was measured here. If it decided, the package's default does."""
+    """Remove a calibration that was measured here. If it decided, the package's default decides again."""
     package, path, measured_here = _chosen(name)
     _check_known(package, calibration, measured_here.calibrations)
     write_own(path, without(measured_here, calibration))

@@ -1,4 +1,4 @@
-"""`likeness models add`, `models pull`: make a package from a model file."""
+"""`likeness models add`, `models pull`: make a package of a model file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ if TYPE_CHECKING:
     from app.models.presets import Crops, Stated
 
 PHOTOS_OF_FACES = 20
-"""Number of packaged photos, including smaller copies, that a detector is tried on."""
+"""Maximum packaged photos, including smaller copies, that a detector is tried on."""
 TIME_LIMIT_S = 900.0
-"""Seconds for checking a file. SFace's takes a minute on two busy cores."""
+"""Default of the maximum seconds to check a file. SFace's takes a minute on two busy cores."""
 
 
 def pull(
     name: Annotated[
         str | None,
-        typer.Argument(help="The model. Without one, all that there are to pull.", autocompletion=options.model_ids),
+        typer.Argument(
+            help="The model. Default: list the models that can be pulled.", autocompletion=options.model_ids
+        ),
     ] = None,
     accept_non_commercial: options.AcceptNonCommercial = False,
     folder: Annotated[
-        Path | None, typer.Option("--from", help="Folder of the files, in place of the network, by their own names.")
+        Path | None,
+        typer.Option("--from", help="Folder that has the files under their own names, to use in place of the network."),
     ] = None,
     sha256: Annotated[
         str | None, typer.Option(help="SHA-256 that you confirm, for a known model whose hash nobody published.")
@@ -97,7 +100,7 @@ class Pullable:
     licence: Licence
     accuracy: str | None
     files: tuple[tuple[str, str | None], ...]
-    """The address and the SHA-256 of each."""
+    """The address and the SHA-256 of each file."""
     most_bytes: int
 
 
@@ -119,7 +122,7 @@ def _pullable() -> Iterator[Pullable]:
 
 
 def _list_pullable(installed: Collection[Package], *, as_json: bool) -> None:
-    """Print the models that can be pulled: licence, bytes, measurements, and with --json also where the files are."""
+    """Print the models that can be pulled: size, accuracy and licence, with --json also where their files are."""
     there = {package.manifest.name for package in installed}
     models = list(_pullable())
     if as_json:
@@ -144,7 +147,7 @@ def _list_pullable(installed: Collection[Package], *, as_json: bool) -> None:
 def _fetch_known(
     known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None, folder: Path | None
 ) -> Path:
-    """Return the file of a known model; on a terminal, ask to confirm a hash that nobody has published."""
+    """Return the file of a known model. On a terminal, ask for the confirmation of a hash that nobody has published."""
     from app.models.download import fetch  # noqa: PLC0415 - slow to import
 
     cache = settings.data_dir / "models"
@@ -205,22 +208,29 @@ def add(
     ],
     *,
     name: Annotated[
-        str | None, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -. The tar of a package has it.")
+        str | None, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -. The tar of a package contains it.")
     ] = None,
     task: Annotated[PackageTask, typer.Option(help="What the model does.")] = "embed",
     licence: Annotated[
-        str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
+        str | None, typer.Option(help="Licence of the weights, an SPDX identifier if there is one.")
     ] = None,
-    non_commercial: Annotated[bool, typer.Option("--non-commercial", help="It forbids commercial use.")] = False,
+    non_commercial: Annotated[
+        bool, typer.Option("--non-commercial", help="The licence forbids commercial use.")
+    ] = False,
     preset: Annotated[
         Preset | None,
-        typer.Option(help="Whose input the file takes: colour order, mean, std and size together."),
+        typer.Option(help="The model whose form of input the file takes: colour order, mean, std and size together."),
     ] = None,
     colour: Annotated[Colour | None, typer.Option(help="Colour order of its input.")] = None,
     mean: Annotated[
-        str | None, typer.Option(help="Subtracted from pixels 0-255: a number, or three with commas, in channel order.")
+        str | None,
+        typer.Option(
+            help="Subtracted from pixels 0-255: a number, or three with commas, in the order of the channels."
+        ),
     ] = None,
-    std: Annotated[str | None, typer.Option(help="Divided by after that, likewise.")] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Pixels are then divided by this: a number, or three with commas.")
+    ] = None,
     size: Annotated[
         int | None, typer.Option(min=16, max=512, help="Side of its input in pixels, if the file leaves it open.")
     ] = None,
@@ -231,26 +241,24 @@ def add(
     cut: Annotated[
         CutShape | None,
         typer.Option(
-            help="Liveness: what the model is shown. square: of the box's longer side, mirrored beyond the photo's "
-            "edge. box: in the box's proportions, moved into the photo."
+            help="Liveness: what the model gets. square: a square with the box's longer side, mirrored beyond the"
+            " photo's edge. box: a part in the box's proportions, moved into the photo."
         ),
     ] = None,
     scale: Annotated[
-        float | None, typer.Option(min=1, max=8, help="Liveness: sides of the cut, in sides of the box.")
+        float | None, typer.Option(min=1, max=8, help="Liveness: sides of the cut, as a multiple of the box's sides.")
     ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Liveness: names of the outputs in order, one of them live: live,spoof.")
     ] = None,
-    time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds in which the file has to be checked.")
-    ] = TIME_LIMIT_S,
+    time_limit: Annotated[float, typer.Option(min=1, help="Maximum seconds to check the file.")] = TIME_LIMIT_S,
     as_json: options.AsJson = False,
 ) -> None:
     """Add an ONNX file as a model package, or the tar of an embedder's package: its folder.
 
     State the form of its input (--preset, or --colour, --mean, --std), or give --photos of people: then the preset that
-    tells them apart best is used. A running server finds the package at once. It decides nothing before its operating
-    points are measured.
+    tells these people apart best is used. A running server finds the package at once. The package decides nothing until
+    its operating points are measured.
     """
     from app.models.commands.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
     from app.models.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
@@ -276,7 +284,7 @@ def add(
 
 
 def _add_archive(file: Path, settings: Settings, time_limit: float, *, as_json: bool) -> None:
-    """Add the package in a tar; its operating points are accepted unchecked."""
+    """Add the package in a tar. Its operating points are accepted without a check."""
     from app.models import add as adding  # noqa: PLC0415 - slow to import
 
     manifest, content = archives.read_package(file)
@@ -293,7 +301,7 @@ def _add_archive(file: Path, settings: Settings, time_limit: float, *, as_json: 
 
 
 def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:
-    """Return three numbers from a text that has one or three. Raises BadParameter."""
+    """Return three numbers from a text with one or three numbers; None if there is no text. Raises BadParameter."""
     try:
         numbers = [float(number) for number in text.split(",")] if text else []
     except ValueError:
@@ -374,12 +382,12 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]
 
 
 CUTS = {"square": {}, "box": {"shape": "box", "edge": "move", "resize": "linear"}}
-"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge (facenox's models are trained with
-it), and the box's own proportions, moved into the photo (minivision's)."""
+"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge, which facenox's models are trained
+with, and a cut in the box's proportions that is moved into the photo, for minivision's models."""
 
 
 def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> LivenessContract:
-    """Return the facts in the options of `likeness models add`. Raises BadParameter."""
+    """Return a liveness model's contract from the options of `likeness models add`. Raises BadParameter."""
     if cut is None or scale is None or classes is None:
         message = "what the model is shown and answers is not in its file: give all three, as it was trained"
         raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")

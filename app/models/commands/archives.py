@@ -1,4 +1,4 @@
-"""Read a model package from one file, the tar of its folder. The file may come from anybody."""
+"""Read a model package from one file, the tar of its folder. The file may be of unknown origin."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GZIP, USTAR = tar_stream.GZIP_MAGIC, b"ustar"
 USTAR_PLACE: Final = 257
 """Offset of `ustar` in a tar's first header (POSIX.1-1988)."""
 MANIFEST_BYTES: Final = 4 * 1024**2
-"""Maximum bytes of a manifest; one with all its cards has about 60 kB."""
+"""Maximum bytes of a manifest; a manifest with all its cards has about 60 kB."""
 PIECE_BYTES: Final = 1024**2
 
 
 def is_archive(file: Path) -> bool:
-    """Return whether the file begins as a tar or tar.gz does; False if it is not a regular file. Raises OSError."""
+    """Return whether the file begins like a tar or tar.gz; False if it is not a regular file. Raises OSError."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -31,11 +31,10 @@ def is_archive(file: Path) -> bool:
 
 
 def read_package(file: Path) -> tuple[Manifest, bytes]:
-    """Return a package's manifest, whose model file is changed to one beside it, and the content of that file.
+    """Return a package's manifest, changed so that its model file is beside it, and the content of the model file.
 
-    Only the manifest is written to disk, to a temporary folder. Raises InvalidInput
-    (``invalid_archive``, ``payload_too_large``), Unusable (``package_manifest_invalid``, ``package_wrong_task``,
-    ``package_too_large``).
+    Only the manifest is written to disk, to a temporary folder. Raises InvalidInput (``invalid_archive``,
+    ``payload_too_large``), Unusable (``package_manifest_invalid``, ``package_wrong_task``, ``package_too_large``).
     """
     entry = _find(file, MANIFEST_NAME)
     if entry.size > MANIFEST_BYTES:
@@ -56,7 +55,8 @@ def read_package(file: Path) -> tuple[Manifest, bytes]:
 
 
 def _find(file: Path, name: str) -> tar_stream.TarEntry:
-    """Return the first entry with this name; MANIFEST_NAME may also be in a folder at the top."""
+    """Return the first entry with this name; MANIFEST_NAME may also be in a top-level folder. Raises InvalidInput
+    ``invalid_archive``."""
     most = DEFAULT_MAX_BYTES + 2 * MANIFEST_BYTES
     for entry in tar_stream.entries(partial(_pieces, file), most):
         if entry.problem is not None:

@@ -1,4 +1,4 @@
-"""`likeness models measure`, `quantize`, `fuse`: measure operating points, make 8-bit weights, join embedders."""
+"""`likeness models measure`, `quantize`, `fuse`: measure operating points, quantise to 8 bits, join embedders."""
 
 from __future__ import annotations
 
@@ -28,31 +28,36 @@ NOT_MEASURED = "It has no operating points yet: likeness models measure {name} -
 CALIBRATION_PHOTOS = 2000
 """Maximum photos to search for calibration faces."""
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
-"""Pattern of a package's or a calibration's name, as in its manifest."""
+"""Pattern of a package's or calibration's name, as manifests allow it."""
 WEIGHED_PHOTOS = 5000
-"""Maximum photos to choose weights on: 12.5 million pairs, with 4 bytes each for every member and mirror image."""
+"""Maximum photos to choose weights on: they make 12.5 million pairs, which take 4 bytes each per member and mirror
+image."""
 
 
 def measure(
     name: options.Package,
     *,
-    photos: Annotated[Path, typer.Option(help="Folder with a folder of photos for each person, of nobody twice.")],
-    calibration: Annotated[str, typer.Option("--name", help="What the calibration is called.")] = "measured",
+    photos: Annotated[
+        Path, typer.Option(help="Folder with a folder of photos for each person; nobody may be in it twice.")
+    ],
+    calibration: Annotated[str, typer.Option("--name", help="Name of the calibration.")] = "measured",
     same_above: Annotated[
         float | None,
-        typer.Option(help="Leave out pairs of people whose photos' mean score is this or more: one person twice."),
+        typer.Option(
+            help="Leave out pairs of people whose photos' mean score is this or more, since they are one person twice."
+        ),
     ] = None,
     use: Annotated[
-        bool, typer.Option("--use", help="Decide by these points, in a running server too, at once.")
+        bool, typer.Option("--use", help="Decide by these points from now on, in a running server too.")
     ] = False,
     draw: Annotated[Path | None, typer.Option(help="SVG file to draw the scores and the DET curve into.")] = None,
     aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure a package's operating points on photos of people, and keep them in the data folder.
+    """Measure a package's operating points on photos of people, and store them in the data folder.
 
-    Each threshold has a 95 % interval over people. The points decide if --use is given, or the package has no others;
-    `likeness models calibrations use` changes that later.
+    Each threshold has a 95 % interval over people. The points decide if --use is given or the package has no others;
+    `likeness models calibrations use` changes this later.
     """
     from app.models import people as measuring  # noqa: PLC0415 - slow to import
     from app.models.calibration import operating_points as points  # noqa: PLC0415 - slow to import
@@ -110,10 +115,11 @@ def quantize(
     aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Create NAME-int8 of an embedder: faster where processors multiply 8-bit integers, slightly less exact.
+    """Create the package NAME-int8 of an embedder: faster on processors that multiply 8-bit integers, slightly less
+    exact.
 
-    It is a package of its own, whose templates don't compare with NAME's. Measure its operating points before it
-    decides anything (docs/how-to/int8.md).
+    Its templates can't be compared with NAME's. Measure its operating points before it decides anything
+    (docs/how-to/int8.md).
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
@@ -157,14 +163,17 @@ def fuse(
         typer.Option(help="Folder with a folder of photos for each person, on which weights and mirror are chosen."),
     ] = None,
     weight: Annotated[
-        list[float] | None, typer.Option(help="Weight of each package, in their order. Default: equal, or by --photos.")
+        list[float] | None,
+        typer.Option(
+            help="Weight of each package, in the order of the packages. Default: equal, or chosen on --photos."
+        ),
     ] = None,
     mirror: Annotated[
-        list[str] | None, typer.Option(help="Package that sees the mirror image too: better, at twice its time.")
+        list[str] | None, typer.Option(help="Package that also takes the mirror image: more exact, at twice its time.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Create a package whose templates join those of several: more exact, but as slow as all together.
+    """Create a package whose templates join those of several packages: more exact, but as slow as all of them together.
 
     Its templates can't be compared with another package's. Measure its operating points before it decides anything, on
     photos that were not used to choose weights.
@@ -198,7 +207,7 @@ def fuse(
 
 
 def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple[int, list[Weighed]]:
-    """Return how many people the folder's photos show, and the best weights for each choice of mirror images."""
+    """Return the number of people in the folder's photos, and the best weights for each choice of mirror images."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.models.commands.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import

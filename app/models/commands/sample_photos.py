@@ -1,4 +1,4 @@
-"""Read photos to measure with, and their faces: from a folder, a tar, or the photos that come with Likeness."""
+"""Read photos to measure with, from a folder, a tar, or the photos that come with Likeness, and find their faces."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ WIDTHS = 640, 320, 250
 """Widths in pixels of the packaged photos' smaller copies."""
 QUALITY = 92
 LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
-"""Minimum people for telling forms of input apart; maximum people of a folder to use; maximum photos of each."""
+"""Minimum people needed to tell forms of input apart; maximum people of a folder to use; maximum photos of each
+person."""
 
 
 def load(source: Path, count: int) -> list[bytes]:
-    """Read up to `count` image files of a folder or tar, spread over its folders. Raises InvalidInput ``no_photos``."""
+    """Return up to `count` image files of a folder or tar, spread over its folders. Raises InvalidInput
+    ``no_photos``."""
     if source.is_dir():
         files = _of_folder(source, count)
     elif source.is_file() and tarfile.is_tarfile(source):
@@ -67,7 +69,7 @@ def _spread(names: Sequence[str], count: int) -> list[str]:
 
 
 def _copies(photo: bytes) -> Iterator[bytes]:
-    """Return the photo smaller, and mirrored, as JPEG."""
+    """Yield smaller copies of a photo, each also mirrored, as JPEG."""
     pixels = cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
         return
@@ -79,14 +81,14 @@ def _copies(photo: bytes) -> Iterator[bytes]:
 
 
 def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeline:
-    """Return a pipeline with the detector, by default that of the settings."""
+    """Return a pipeline with this detector, by default the one in the settings."""
     detector = detector or select(find_packages(settings.models_dir, settings.data_dir), settings.detector)
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 
 def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
-    """Return the aligned crop, (112, 112, 3) uint8 RGB, of a photo's most prominent face; None, with a printed remark,
-    if there is none."""
+    """Return the aligned crop, (112, 112, 3) uint8 RGB, of a photo's most prominent face. If there is none, print why
+    and return None."""
     try:
         return main_crop(pipeline.detect(path.read_bytes()))
     except InvalidInput as error:
@@ -95,7 +97,7 @@ def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
 
 
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
-    """Return aligned crops of the people in a folder, of each photo's most prominent face. Raises InvalidInput
+    """Return the aligned crops of each photo's most prominent face, for the people in a folder. Raises InvalidInput
     ``too_few_people``."""
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
