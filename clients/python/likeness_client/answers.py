@@ -15,7 +15,7 @@ class Answer(BaseModel):
 
 
 class AuditEntry(Answer):
-    """An operation that a key called: when, on what, with which outcome."""
+    """An operation that a key called: when, on what, and with which result."""
 
     at: datetime
     key: str | None
@@ -136,7 +136,7 @@ class Cleared(Answer):
 
 
 class Correction(Answer):
-    """A probe that is not the subject."""
+    """A probe that does not show the subject."""
 
     id: str
     subject: str
@@ -275,8 +275,9 @@ class Finding(Answer):
 
 
 class FindingAction(Answer):
-    """A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new
-    subject `to`, move its face to `to`, delete the face, or enroll a better photo of the subject."""
+    """A way to correct a finding: merge `subject` into the subject `to`, split its `faces` off into a
+    new subject `to`, move its face to `to`, delete the face, or enroll a better photo of the
+    subject."""
 
     do: str
     subject: str
@@ -335,7 +336,7 @@ class GalleryCalibration(Answer):
 
 
 class GalleryCheck(Answer):
-    """Whether the database and the search index hold the same faces with the same vectors."""
+    """Whether the database and the search index contain the same faces with the same vectors."""
 
     ok: bool
     subjects: int
@@ -556,7 +557,7 @@ class LivenessRate(Answer):
 
 
 class MergedSubject(Answer):
-    """The subject that two became, and the faces that `.../faces/move` needs to undo it."""
+    """The merged subject, and the faces to move back with `.../faces/move` to undo the merge."""
 
     subject: Subject
     merged: str
@@ -645,7 +646,7 @@ class OwnKey(Answer):
 
 
 class PhotoGroups(Answer):
-    """The groups of faces that a grouping has found: none until its job has ended."""
+    """The groups of faces that a grouping has found. There are none until its job has ended."""
 
     job: Job
     groups: list[list[GroupedFace]]
@@ -769,7 +770,7 @@ class Review(Answer):
 
 
 class ReviewSummary(Answer):
-    """The extent of the last finished review, and how well the gallery tells its people apart."""
+    """What the last finished review compared, and how well the gallery tells its people apart."""
 
     model: str
     subjects: int
@@ -846,7 +847,7 @@ class SightingPage(Answer):
 
 
 class SignInCode(Answer):
-    """A code that signs a browser in once with the request's key, until it expires."""
+    """A code that signs a browser in with the request's key, once and until it expires."""
 
     code: str
     expires_at: datetime

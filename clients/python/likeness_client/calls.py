@@ -481,9 +481,9 @@ def add_model(
     """Add a model.
 
     Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model
-    package: its folder with `manifest.json` and the file that this names. Answers with the job that
-    checks and adds it, in a process with limits of memory and time. An archive's operating points
-    are accepted unchecked."""
+    package: its folder with `manifest.json` and the file that the manifest names. Answers with the
+    job that checks and adds the model, in a process with limits of memory and time. An archive's
+    operating points are accepted without a check."""
     return call(
         "POST",
         "/v1/models",
@@ -496,8 +496,8 @@ def add_model(
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
     """List the keys.
 
-    Lists all keys, revoked ones too, in the order of their creation, page by page; never their
-    secrets."""
+    Lists all keys, including revoked ones, in the order of their creation, page by page. Secrets
+    are never shown."""
     return call("GET", "/v1/keys", answers.KeyPage, params=given(limit=limit, cursor=cursor))
 
 
@@ -513,9 +513,9 @@ def create_key(
 ) -> Call[answers.NewKey]:
     """Create a key.
 
-    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws`
-    it also keeps the secret, sealed with the data folder's `vault.key`, because checking a
-    signature needs it. Only a key with `templates` gives that scope."""
+    The `secret` is in this answer and never shown again: the server stores only its hash. With
+    `aws` it also stores the secret, encrypted with the data folder's `vault.key`, since it needs
+    the secret to check signatures. Only a key with the scope `templates` can give this scope."""
     return call(
         "POST",
         "/v1/keys",
@@ -527,31 +527,31 @@ def create_key(
 def key(key: str) -> Call[answers.Key]:
     """Show a key.
 
-    Answers what the key allows and whether it was revoked; never its secret."""
+    Answers what the key may do and whether it was revoked, but never its secret."""
     return call("GET", "/v1/keys/{key}", answers.Key, key=key)
 
 
 def revoke_key(key: str) -> Call[None]:
     """Revoke a key.
 
-    Ends the key for good: at once in this process, within a second in others. It stays listed, and
-    its id stays taken."""
+    Revokes the key for good: at once in this process, within a second in others. The key stays
+    listed, and its id can't be used again."""
     return call("DELETE", "/v1/keys/{key}", NoneType, key=key)
 
 
 def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.NewKey]:
     """Give a key a new secret.
 
-    The new `secret` is in this answer and never shown again. The previous one works for
-    `grace_seconds` more, older ones stop working. Only a key with `templates` can rotate one that
-    has it."""
+    The new `secret` is in this answer and never shown again. The previous secret works for
+    `grace_seconds` more; older ones stop working. Only a key with the scope `templates` can rotate
+    a key that has it."""
     return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
 
 
 def server_key() -> Call[answers.ServerKey]:
     """Show the server's public key.
 
-    Keep it to check documents that this server has signed. All servers of one database have the
+    Keep this key to check documents that the server has signed. All servers of a database have the
     same key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
 
@@ -559,9 +559,9 @@ def server_key() -> Call[answers.ServerKey]:
 def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:
     """Make a sign-in code.
 
-    The page's address with `#code=` and the code appended is a link that signs in once with the
-    request's own key, within a minute, or within a day if it is meant for somebody else. Afterwards
-    the link in a browser's history is useless."""
+    The page's address with `#code=` and the code appended is a link that signs a browser in with
+    the request's own key. It works once, within a minute, or within a day if it is meant for
+    somebody else. So the link that stays in a browser's history is useless."""
     return call("POST", "/v1/sign-in-codes", answers.SignInCode, params=given(valid=valid))
 
 
@@ -569,15 +569,15 @@ def begin_session() -> Call[answers.Session]:
     """Stay signed in.
 
     Gives the browser a session of the request's own key, in a cookie that scripts can't read. With
-    it and the header `x-likeness-session`, the page's requests need no key. The session ends after
-    `LIKENESS_SESSION_DAYS`, with its key, or by signing out."""
+    this cookie and the header `x-likeness-session`, the page's requests need no key. The session
+    ends after `LIKENESS_SESSION_DAYS`, when its key ends, or by signing out."""
     return call("POST", "/v1/session", answers.Session)
 
 
 def end_session() -> Call[None]:
     """Sign out.
 
-    Ends the request's session, and makes the browser forget it."""
+    Ends the request's session, and deletes its cookie in the browser."""
     return call("DELETE", "/v1/session", NoneType)
 
 
@@ -596,9 +596,9 @@ def audit(
 ) -> Call[answers.AuditPage]:
     """Read the audit log.
 
-    Which key did what, when, to which gallery and subject, with which outcome: ids, never images,
-    vectors or metadata. Changes are recorded before they begin; everything else appears within a
-    second."""
+    Answers which key did what, when, to which gallery and subject, with which result. Entries
+    contain ids, but never images, vectors or metadata. Changes are recorded before they begin; all
+    other entries appear within a second."""
     return call(
         "GET",
         "/v1/audit",
@@ -621,8 +621,8 @@ def audit(
 def erase_subject(gallery: str, subject: str, *, rewrite: bool | None = None) -> Call[answers.Receipt]:
     """Erase a subject for good.
 
-    Deletes the subject with everything about it, clears what the disk may still hold of it, and
-    answers with a signed receipt of what was erased and of what the server can't reach."""
+    Deletes the subject with everything about it, clears what the disk may still contain of it, and
+    answers with a signed receipt that says what was erased and what the server can't reach."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/erase",
@@ -651,7 +651,7 @@ def receipt(receipt: str) -> Call[answers.Receipt]:
 def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
     """List a subject's corrections.
 
-    Lists those that have not expired, oldest first."""
+    Lists the corrections that have not expired, oldest first."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/subjects/{subject}/corrections",
@@ -672,11 +672,12 @@ def add_correction(
 ) -> Call[answers.Correction]:
     """Say that a photo does not show the subject.
 
-    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
-    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
-    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
-    with the subject, dropped when the subject is merged, and expires. Unless `confirm` is given,
-    the photo is compared with the subject first, which needs `recognize` too."""
+    Send the photo of a wrong answer again. The template of its face is kept, and its crop if the
+    gallery keeps crops. From then on, a probe that is more similar to this face than to the
+    subject's own faces is neither `known` as the subject nor a match; `explain` lists the subjects
+    that corrections ruled out. A correction expires; it is erased with its subject, and dropped
+    when the subject is merged into another. Unless `confirm` is given, the photo is first compared
+    with the subject, for which the key also needs the scope `recognize`."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/corrections",
@@ -705,10 +706,10 @@ def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]
 def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedSubject]:
     """Merge a subject into another one.
 
-    In one step, the other subject gets all faces, which keep their ids, and the first one is
-    deleted. The other keeps its name, metadata and consent, and takes any that it lacks; the
-    earlier expiry counts. Repeated within a day, the request changes nothing and gets the same
-    answer. To undo it, move `faces` back."""
+    In one step, the other subject gets all faces, which keep their ids, and this subject is
+    deleted. The other subject keeps its name, metadata and consent, and gets those that it lacks;
+    the earlier expiry counts. If the request is repeated within a day, it changes nothing and gets
+    the same answer. To undo it, move `faces` back."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/merge",
@@ -740,7 +741,7 @@ def move_faces(
 ) -> Call[answers.Subject]:
     """Move several faces to another subject.
 
-    Moves all or none, as moving one does. Answers with the new subject."""
+    Moves all faces or none, in the same way as a single face. Answers with the new subject."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/move",
@@ -754,8 +755,8 @@ def move_faces(
 def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
     """Check a gallery.
 
-    Compares the database with the search index: do both hold the same faces with the same vectors?
-    Also checks that the model package is the one that made the vectors."""
+    Checks that the database and the search index contain the same faces with the same vectors, and
+    that the gallery's model package is the one that made the vectors."""
     return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
 
 
@@ -771,18 +772,18 @@ def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
 def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
     """Show a gallery's own operating points.
 
-    With intervals, the package's points, how far the gallery differs from these, and subjects who
-    may be one person."""
+    Answers the points with their intervals, the package's points, the false match rates found in
+    the gallery at these, and subjects who may be one person."""
     return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
 
 
 def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[answers.Challenge]:
     """Ask a person to follow steps.
 
-    The server picks their order. Show them one after the other, take a frame of each, and send all
-    frames with `answer` within two minutes. This stops a photo held up to the camera. It does not
-    stop a film of the right steps, replayed or generated, nor photos of all the poses. To enroll,
-    the key needs the scope `enroll`, too."""
+    The server picks the order of the steps. Show them one after the other, take a frame of each,
+    and send all frames with `answer` within two minutes. This rejects most photos that are held up
+    to the camera. It does not reject a film of the right steps, replayed or generated, or photos of
+    all the poses. To enroll, the key also needs the scope `enroll`."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/challenges",
@@ -795,11 +796,12 @@ def create_challenge(gallery: str, operation: str, *, subject: str | None = None
 def answer_challenge(
     gallery: str, images: Sequence[Image], *, challenge: str | None = None
 ) -> Call[answers.ChallengeAnswer]:
-    """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+    """Answer a challenge with a frame for each step; then verify, identify or enroll the first frame.
 
-    Each frame must show its step, and all of them the same person; `challenge_failed` names the
-    first that fails. The operation decides at the server's error rates, and judges liveness as the
-    gallery asks. No frame is kept. The challenge is used up even if it fails."""
+    Each frame must show its step, and all frames the same person; `challenge_failed` names the
+    first step that fails. The operation decides at the server's error rates, and judges liveness if
+    the gallery requires it. No frame is kept. A challenge can't be answered again, even if it
+    failed."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/challenges/answer",
@@ -841,10 +843,10 @@ def review(
 
 
 def dismiss_finding(gallery: str, finding: str) -> Call[None]:
-    """Call a finding right.
+    """Mark a finding as right.
 
-    The finding leaves the list, and later reviews don't list it again unless the evidence is other
-    faces."""
+    The finding leaves the list, and later reviews don't list it again unless they find the same
+    with other faces."""
     return call("POST", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding)
 
 
@@ -949,7 +951,7 @@ def group_photos(gallery: str, tar: Tar) -> Call[answers.Job]:
     """Group photos by face.
 
     Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their
-    faces by person, by the gallery's model. Nobody is enrolled: name the groups, and enroll those
+    faces by person, with the gallery's model. Nobody is enrolled: name the groups, and enroll those
     you want."""
     return call("POST", "/v1/galleries/{gallery}/group", answers.Job, gallery=gallery, content=tar_of(tar))
 
@@ -957,8 +959,8 @@ def group_photos(gallery: str, tar: Tar) -> Call[answers.Job]:
 def groups(gallery: str, job: str) -> Call[answers.PhotoGroups]:
     """Show the groups of photos.
 
-    The progress of a grouping that this key started; when it has ended, the faces of each person,
-    by photo and box."""
+    Answers the progress of a grouping that this key started and, when it has ended, the faces of
+    each person, by photo and box."""
     return call("GET", "/v1/galleries/{gallery}/group/{job}", answers.PhotoGroups, gallery=gallery, job=job)
 
 
@@ -982,8 +984,8 @@ def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: 
     """Pull a model.
 
     Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If
-    the server can't reach the network, the job's `error` says which files to bring. Galleries
-    choose the package as their `embedder`."""
+    the server can't reach the network, the job's `error` says which files to copy to it. A gallery
+    uses the package if it names it as its `embedder`."""
     return call(
         "POST",
         "/v1/models/pull",
@@ -995,9 +997,9 @@ def pull_model(name: str, *, accept_non_commercial: bool | None = None, sha256: 
 def remove_model(package: str) -> Call[None]:
     """Remove a model.
 
-    Deletes a package that was added here, with its downloaded and prepared files. A package is kept
-    if galleries have templates of it, a gallery moves to it or can go back to it, or the server
-    uses it. Operating points measured here stay, and count again if the same package is added
+    Deletes a package that was added here, with its downloaded and prepared files. Fails if
+    galleries have templates of the package, are moving to it or can go back to it, or if the server
+    uses it. Operating points measured here stay, and are used again if the same package is added
     again."""
     return call("DELETE", "/v1/models/{package}", NoneType, package=package)
 
@@ -1046,7 +1048,7 @@ def hear_sighting(gallery: str, sighting: str, changes: Mapping[str, Any]) -> Ca
 def sighting(gallery: str, sighting: str) -> Call[answers.Sighting]:
     """Show a sighting.
 
-    Answers whom it was taken for, by which score and at which rate."""
+    Answers whom it shows, the score, and the rate that the decision was made at."""
     return call(
         "GET", "/v1/galleries/{gallery}/sightings/{sighting}", answers.Sighting, gallery=gallery, sighting=sighting
     )
@@ -1127,9 +1129,9 @@ def say_who(
 ) -> Call[answers.Sighting]:
     """Say who a sighting shows.
 
-    With a subject, the sighting shows that one from now on. With null, it does not show the person
-    it was taken for, and a correction is recorded. Nobody is enrolled from a sighting unless this
-    request says so."""
+    With a subject, the sighting shows this subject from now on. With null, it does not show the
+    person it was taken for, and a correction is recorded. Nobody is enrolled from a sighting unless
+    this request asks for it."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/sightings/{sighting}/who",
@@ -1150,7 +1152,8 @@ def tell_cameras(gallery: str, cameras: Sequence[Mapping[str, Any]]) -> Call[Non
 def cameras(gallery: str) -> Call[answers.CameraList]:
     """List cameras.
 
-    Lists the state of each, as its watcher reports it, and the sightings of the last hour."""
+    Lists each camera's state, as its watcher reports it, and how many sightings it had in the last
+    hour."""
     return call("GET", "/v1/galleries/{gallery}/cameras", answers.CameraList, gallery=gallery)
 
 
@@ -1159,8 +1162,8 @@ def strangers(
 ) -> Call[answers.StrangerPage]:
     """List strangers.
 
-    Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS`
-    is set."""
+    Lists unknown people who were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is
+    set."""
     return call(
         "GET",
         "/v1/galleries/{gallery}/strangers",
@@ -1173,8 +1176,8 @@ def strangers(
 def stranger(gallery: str, stranger: str) -> Call[answers.Stranger]:
     """Show a stranger.
 
-    Answers how often, when and where it was seen; the list of sightings takes `stranger` as a
-    parameter."""
+    Answers how often, when and where the stranger was seen. To list the sightings, pass `stranger`
+    to their list."""
     return call(
         "GET", "/v1/galleries/{gallery}/strangers/{stranger}", answers.Stranger, gallery=gallery, stranger=stranger
     )
@@ -1265,7 +1268,7 @@ def part_stranger(
 def webhooks() -> Call[answers.WebhookList]:
     """List webhooks.
 
-    Lists them with the last event sent to each, and its problem if it has one."""
+    Lists each webhook with the number of the last event sent to it, and its problem if it has one."""
     return call("GET", "/v1/webhooks", answers.WebhookList)
 
 
@@ -1281,9 +1284,9 @@ def create_webhook(
     """Make a webhook.
 
     Events from now on are posted to the address, in order, each at least once. They are signed with
-    the secret that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
-    `subjects` follow a changed id and a merge, and are removed with their people; when none is
-    left, nothing more is sent."""
+    a secret that only this answer contains. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+    `subjects` stay the same people when an id changes or subjects are merged. Deleted people are
+    removed from the list; when it is empty, nothing more is sent."""
     return call(
         "POST",
         "/v1/webhooks",

@@ -334,8 +334,9 @@ export class Client {
    * Add a model.
    *
    * Takes a face embedder's ONNX file, with `name`, `preset` and `licence`, or the tar of a model package: its
-   * folder with `manifest.json` and the file that this names. Answers with the job that checks and adds it, in a
-   * process with limits of memory and time. An archive's operating points are accepted unchecked.
+   * folder with `manifest.json` and the file that the manifest names. Answers with the job that checks and adds
+   * the model, in a process with limits of memory and time. An archive's operating points are accepted without a
+   * check.
    */
   addModel(tar: Blob | ReadableStream<Uint8Array>, query: { name?: string | null; preset?: T.Preset | null; licence?: string | null; non_commercial?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: "/v1/models", body: tar, query });
@@ -344,7 +345,8 @@ export class Client {
   /**
    * List the keys.
    *
-   * Lists all keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+   * Lists all keys, including revoked ones, in the order of their creation, page by page. Secrets are never
+   * shown.
    */
   keys(query: { limit?: number; cursor?: string | null } = {}): Promise<T.KeyPage> {
     return this.send({ method: "GET", path: "/v1/keys", query });
@@ -358,9 +360,9 @@ export class Client {
   /**
    * Create a key.
    *
-   * The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also
-   * keeps the secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a
-   * key with `templates` gives that scope.
+   * The `secret` is in this answer and never shown again: the server stores only its hash. With `aws` it also
+   * stores the secret, encrypted with the data folder's `vault.key`, since it needs the secret to check
+   * signatures. Only a key with the scope `templates` can give this scope.
    */
   createKey(body: T.KeyCreate): Promise<T.NewKey> {
     return this.send({ method: "POST", path: "/v1/keys", json: { ...body } });
@@ -369,7 +371,7 @@ export class Client {
   /**
    * Show a key.
    *
-   * Answers what the key allows and whether it was revoked; never its secret.
+   * Answers what the key may do and whether it was revoked, but never its secret.
    */
   key(key: string): Promise<T.Key> {
     return this.send({ method: "GET", path: path("/v1/keys/{key}", { key }) });
@@ -378,8 +380,8 @@ export class Client {
   /**
    * Revoke a key.
    *
-   * Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays
-   * taken.
+   * Revokes the key for good: at once in this process, within a second in others. The key stays listed, and its
+   * id can't be used again.
    */
   revokeKey(key: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/keys/{key}", { key }), answer: "nothing" });
@@ -388,8 +390,8 @@ export class Client {
   /**
    * Give a key a new secret.
    *
-   * The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more,
-   * older ones stop working. Only a key with `templates` can rotate one that has it.
+   * The new `secret` is in this answer and never shown again. The previous secret works for `grace_seconds`
+   * more; older ones stop working. Only a key with the scope `templates` can rotate a key that has it.
    */
   rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
     return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
@@ -398,7 +400,7 @@ export class Client {
   /**
    * Show the server's public key.
    *
-   * Keep it to check documents that this server has signed. All servers of one database have the same key.
+   * Keep this key to check documents that the server has signed. All servers of a database have the same key.
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
@@ -407,9 +409,9 @@ export class Client {
   /**
    * Make a sign-in code.
    *
-   * The page's address with `#code=` and the code appended is a link that signs in once with the request's own
-   * key, within a minute, or within a day if it is meant for somebody else. Afterwards the link in a browser's
-   * history is useless.
+   * The page's address with `#code=` and the code appended is a link that signs a browser in with the request's
+   * own key. It works once, within a minute, or within a day if it is meant for somebody else. So the link that
+   * stays in a browser's history is useless.
    */
   createSignInCode(query: { valid?: "minute" | "day" } = {}): Promise<T.SignInCode> {
     return this.send({ method: "POST", path: "/v1/sign-in-codes", query });
@@ -418,9 +420,9 @@ export class Client {
   /**
    * Stay signed in.
    *
-   * Gives the browser a session of the request's own key, in a cookie that scripts can't read. With it and the
-   * header `x-likeness-session`, the page's requests need no key. The session ends after
-   * `LIKENESS_SESSION_DAYS`, with its key, or by signing out.
+   * Gives the browser a session of the request's own key, in a cookie that scripts can't read. With this cookie
+   * and the header `x-likeness-session`, the page's requests need no key. The session ends after
+   * `LIKENESS_SESSION_DAYS`, when its key ends, or by signing out.
    */
   beginSession(): Promise<T.Session> {
     return this.send({ method: "POST", path: "/v1/session" });
@@ -429,7 +431,7 @@ export class Client {
   /**
    * Sign out.
    *
-   * Ends the request's session, and makes the browser forget it.
+   * Ends the request's session, and deletes its cookie in the browser.
    */
   endSession(): Promise<void> {
     return this.send({ method: "DELETE", path: "/v1/session", answer: "nothing" });
@@ -438,8 +440,9 @@ export class Client {
   /**
    * Read the audit log.
    *
-   * Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or
-   * metadata. Changes are recorded before they begin; everything else appears within a second.
+   * Answers which key did what, when, to which gallery and subject, with which result. Entries contain ids, but
+   * never images, vectors or metadata. Changes are recorded before they begin; all other entries appear within a
+   * second.
    */
   audit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): Promise<T.AuditPage> {
     return this.send({ method: "GET", path: "/v1/audit", query });
@@ -453,8 +456,8 @@ export class Client {
   /**
    * Erase a subject for good.
    *
-   * Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a
-   * signed receipt of what was erased and of what the server can't reach.
+   * Deletes the subject with everything about it, clears what the disk may still contain of it, and answers with
+   * a signed receipt that says what was erased and what the server can't reach.
    */
   eraseSubject(gallery: string, subject: string, query: { rewrite?: boolean } = {}): Promise<T.Receipt> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/erase", { gallery, subject }), query });
@@ -487,7 +490,7 @@ export class Client {
   /**
    * List a subject's corrections.
    *
-   * Lists those that have not expired, oldest first.
+   * Lists the corrections that have not expired, oldest first.
    */
   corrections(gallery: string, subject: string): Promise<T.CorrectionList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }) });
@@ -496,11 +499,12 @@ export class Client {
   /**
    * Say that a photo does not show the subject.
    *
-   * Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps
-   * crops. From then on a probe that is more like it than like the subject's own faces is not `known` as the
-   * subject, nor a match; `explain` lists whom corrections ruled out. It is erased with the subject, dropped
-   * when the subject is merged, and expires. Unless `confirm` is given, the photo is compared with the subject
-   * first, which needs `recognize` too.
+   * Send the photo of a wrong answer again. The template of its face is kept, and its crop if the gallery keeps
+   * crops. From then on, a probe that is more similar to this face than to the subject's own faces is neither
+   * `known` as the subject nor a match; `explain` lists the subjects that corrections ruled out. A correction
+   * expires; it is erased with its subject, and dropped when the subject is merged into another. Unless
+   * `confirm` is given, the photo is first compared with the subject, for which the key also needs the scope
+   * `recognize`.
    */
   addCorrection(gallery: string, subject: string, image: Image, query: { face?: number | null; expires_at?: string | null; confirm?: boolean } = {}): Promise<T.Correction> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }), images: { image }, query });
@@ -518,9 +522,10 @@ export class Client {
   /**
    * Merge a subject into another one.
    *
-   * In one step, the other subject gets all faces, which keep their ids, and the first one is deleted. The other
-   * keeps its name, metadata and consent, and takes any that it lacks; the earlier expiry counts. Repeated
-   * within a day, the request changes nothing and gets the same answer. To undo it, move `faces` back.
+   * In one step, the other subject gets all faces, which keep their ids, and this subject is deleted. The other
+   * subject keeps its name, metadata and consent, and gets those that it lacks; the earlier expiry counts. If
+   * the request is repeated within a day, it changes nothing and gets the same answer. To undo it, move `faces`
+   * back.
    */
   mergeSubject(gallery: string, subject: string, body: T.SubjectMerge): Promise<T.MergedSubject> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/merge", { gallery, subject }), json: { ...body } });
@@ -539,7 +544,7 @@ export class Client {
   /**
    * Move several faces to another subject.
    *
-   * Moves all or none, as moving one does. Answers with the new subject.
+   * Moves all faces or none, in the same way as a single face. Answers with the new subject.
    */
   moveFaces(gallery: string, subject: string, body: T.FacesMove): Promise<T.Subject> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/move", { gallery, subject }), json: { ...body } });
@@ -548,8 +553,8 @@ export class Client {
   /**
    * Check a gallery.
    *
-   * Compares the database with the search index: do both hold the same faces with the same vectors? Also checks
-   * that the model package is the one that made the vectors.
+   * Checks that the database and the search index contain the same faces with the same vectors, and that the
+   * gallery's model package is the one that made the vectors.
    */
   checkGallery(gallery: string): Promise<T.GalleryCheck> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/check", { gallery }) });
@@ -569,8 +574,8 @@ export class Client {
   /**
    * Show a gallery's own operating points.
    *
-   * With intervals, the package's points, how far the gallery differs from these, and subjects who may be one
-   * person.
+   * Answers the points with their intervals, the package's points, the false match rates found in the gallery at
+   * these, and subjects who may be one person.
    */
   calibration(gallery: string): Promise<T.GalleryCalibration> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
@@ -579,20 +584,21 @@ export class Client {
   /**
    * Ask a person to follow steps.
    *
-   * The server picks their order. Show them one after the other, take a frame of each, and send all frames with
-   * `answer` within two minutes. This stops a photo held up to the camera. It does not stop a film of the right
-   * steps, replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+   * The server picks the order of the steps. Show them one after the other, take a frame of each, and send all
+   * frames with `answer` within two minutes. This rejects most photos that are held up to the camera. It does
+   * not reject a film of the right steps, replayed or generated, or photos of all the poses. To enroll, the key
+   * also needs the scope `enroll`.
    */
   createChallenge(gallery: string, body: T.ChallengeCreate): Promise<T.Challenge> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges", { gallery }), json: { ...body } });
   }
 
   /**
-   * Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+   * Answer a challenge with a frame for each step; then verify, identify or enroll the first frame.
    *
-   * Each frame must show its step, and all of them the same person; `challenge_failed` names the first that
-   * fails. The operation decides at the server's error rates, and judges liveness as the gallery asks. No frame
-   * is kept. The challenge is used up even if it fails.
+   * Each frame must show its step, and all frames the same person; `challenge_failed` names the first step that
+   * fails. The operation decides at the server's error rates, and judges liveness if the gallery requires it. No
+   * frame is kept. A challenge can't be answered again, even if it failed.
    */
   answerChallenge(gallery: string, images: readonly Image[], query: { challenge?: string } = {}): Promise<T.ChallengeAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges/answer", { gallery }), images: { images: images }, query });
@@ -625,9 +631,10 @@ export class Client {
   }
 
   /**
-   * Call a finding right.
+   * Mark a finding as right.
    *
-   * The finding leaves the list, and later reviews don't list it again unless the evidence is other faces.
+   * The finding leaves the list, and later reviews don't list it again unless they find the same with other
+   * faces.
    */
   dismissFinding(gallery: string, finding: string): Promise<void> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/review/{finding}/dismiss", { gallery, finding }), answer: "nothing" });
@@ -705,7 +712,7 @@ export class Client {
    * Group photos by face.
    *
    * Takes a tar (or tar.gz) of photos without names, and answers with the job that groups their faces by person,
-   * by the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
+   * with the gallery's model. Nobody is enrolled: name the groups, and enroll those you want.
    */
   groupPhotos(gallery: string, tar: Blob | ReadableStream<Uint8Array>): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/group", { gallery }), body: tar });
@@ -714,8 +721,8 @@ export class Client {
   /**
    * Show the groups of photos.
    *
-   * The progress of a grouping that this key started; when it has ended, the faces of each person, by photo and
-   * box.
+   * Answers the progress of a grouping that this key started and, when it has ended, the faces of each person,
+   * by photo and box.
    */
   groups(gallery: string, job: string): Promise<T.PhotoGroups> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/group/{job}", { gallery, job }) });
@@ -745,8 +752,8 @@ export class Client {
    * Pull a model.
    *
    * Answers with the job that downloads the model, checks its SHA-256 and adds it as a package. If the server
-   * can't reach the network, the job's `error` says which files to bring. Galleries choose the package as their
-   * `embedder`.
+   * can't reach the network, the job's `error` says which files to copy to it. A gallery uses the package if it
+   * names it as its `embedder`.
    */
   pullModel(body: T.PullParams): Promise<T.Job> {
     return this.send({ method: "POST", path: "/v1/models/pull", json: { ...body } });
@@ -755,9 +762,9 @@ export class Client {
   /**
    * Remove a model.
    *
-   * Deletes a package that was added here, with its downloaded and prepared files. A package is kept if
-   * galleries have templates of it, a gallery moves to it or can go back to it, or the server uses it. Operating
-   * points measured here stay, and count again if the same package is added again.
+   * Deletes a package that was added here, with its downloaded and prepared files. Fails if galleries have
+   * templates of the package, are moving to it or can go back to it, or if the server uses it. Operating points
+   * measured here stay, and are used again if the same package is added again.
    */
   removeModel(packageId: string): Promise<void> {
     return this.send({ method: "DELETE", path: path("/v1/models/{package}", { package: packageId }), answer: "nothing" });
@@ -786,7 +793,7 @@ export class Client {
   /**
    * Show a sighting.
    *
-   * Answers whom it was taken for, by which score and at which rate.
+   * Answers whom it shows, the score, and the rate that the decision was made at.
    */
   sighting(gallery: string, sighting: string): Promise<T.Sighting> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }) });
@@ -837,8 +844,8 @@ export class Client {
   /**
    * Say who a sighting shows.
    *
-   * With a subject, the sighting shows that one from now on. With null, it does not show the person it was taken
-   * for, and a correction is recorded. Nobody is enrolled from a sighting unless this request says so.
+   * With a subject, the sighting shows this subject from now on. With null, it does not show the person it was
+   * taken for, and a correction is recorded. Nobody is enrolled from a sighting unless this request asks for it.
    */
   sayWho(gallery: string, sighting: string, body: T.Who = {}): Promise<T.Sighting> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/sightings/{sighting}/who", { gallery, sighting }), json: { ...body } });
@@ -856,7 +863,7 @@ export class Client {
   /**
    * List cameras.
    *
-   * Lists the state of each, as its watcher reports it, and the sightings of the last hour.
+   * Lists each camera's state, as its watcher reports it, and how many sightings it had in the last hour.
    */
   cameras(gallery: string): Promise<T.CameraList> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/cameras", { gallery }) });
@@ -865,7 +872,7 @@ export class Client {
   /**
    * List strangers.
    *
-   * Lists unknown people that were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
+   * Lists unknown people who were seen well, each once, newest first, if `LIKENESS_STRANGER_DAYS` is set.
    */
   strangers(gallery: string, query: { limit?: number; cursor?: string | null; ignored?: boolean | null } = {}): Promise<T.StrangerPage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers", { gallery }), query });
@@ -879,7 +886,8 @@ export class Client {
   /**
    * Show a stranger.
    *
-   * Answers how often, when and where it was seen; the list of sightings takes `stranger` as a parameter.
+   * Answers how often, when and where the stranger was seen. To list the sightings, pass `stranger` to their
+   * list.
    */
   stranger(gallery: string, stranger: string): Promise<T.Stranger> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }) });
@@ -943,7 +951,7 @@ export class Client {
   /**
    * List webhooks.
    *
-   * Lists them with the last event sent to each, and its problem if it has one.
+   * Lists each webhook with the number of the last event sent to it, and its problem if it has one.
    */
   webhooks(): Promise<T.WebhookList> {
     return this.send({ method: "GET", path: "/v1/webhooks" });
@@ -952,9 +960,10 @@ export class Client {
   /**
    * Make a webhook.
    *
-   * Events from now on are posted to the address, in order, each at least once. They are signed with the secret
-   * that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` follow a changed
-   * id and a merge, and are removed with their people; when none is left, nothing more is sent.
+   * Events from now on are posted to the address, in order, each at least once. They are signed with a secret
+   * that only this answer contains. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`. `subjects` stay the same
+   * people when an id changes or subjects are merged. Deleted people are removed from the list; when it is
+   * empty, nothing more is sent.
    */
   createWebhook(body: T.WebhookCreate): Promise<T.WebhookMade> {
     return this.send({ method: "POST", path: "/v1/webhooks", json: { ...body } });

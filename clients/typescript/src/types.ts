@@ -1,6 +1,6 @@
 // Written by clients/typescript/write_typescript.py from the server's declarations: change those.
 
-/** An operation that a key called: when, on what, with which outcome. */
+/** An operation that a key called: when, on what, and with which result. */
 export interface AuditEntry {
   at: string;
   /** The key's id; `admin.key` is the data folder's key; null: no valid key. */
@@ -8,9 +8,12 @@ export interface AuditEntry {
   operation: string;
   gallery: string | null;
   subject: string | null;
-  /** The id of its face, key, job or receipt, or its subject's new id. */
+  /** The id of the face, key, job or receipt that the operation is about, or the subject's new id. */
   target: string | null;
-  /** The HTTP status of the answer; 499: the client left before it; null: begun, outcome unknown. */
+  /**
+   * The HTTP status of the answer. 499: the client left before the answer; null: the operation has begun, its
+   * result is unknown.
+   */
   status: number | null;
   request_id: string;
 }
@@ -78,7 +81,7 @@ export interface CameraState {
   /** Why faces were not good enough, and how many. */
   reasons?: Record<string, number>;
   name: string;
-  /** When a watcher told of it last; null where none does. */
+  /** When a watcher last reported on it; null if none has. */
   told_at: string | null;
   /** Sightings of the last hour. */
   visits: number;
@@ -131,7 +134,7 @@ export interface Candidate {
 }
 
 export interface Challenge {
-  /** The token to answer with: once, with the same key, in the same gallery. */
+  /** The token to answer with, once, with the same key and in the same gallery. */
   challenge: string;
   /**
    * In this order: look `ahead`; turn the head to the person's own `left` or `right`, by some 30 degrees; come
@@ -150,7 +153,7 @@ export interface ChallengeAnswer {
 }
 
 export interface ChallengeCreate {
-  /** What is done with the first frame once the challenge is met. */
+  /** What is done with the first frame if the challenge succeeds. */
   operation: "verify" | "identify" | "enroll";
   /** Whom to verify or enroll; none for `identify`. */
   subject?: string | null;
@@ -208,7 +211,7 @@ export interface Consent {
   given_at?: string | null;
 }
 
-/** A probe that is not the subject. */
+/** A probe that does not show the subject. */
 export interface Correction {
   id: string;
   subject: string;
@@ -220,14 +223,14 @@ export interface Correction {
 }
 
 export interface CorrectionList {
-  /** All of the subject, oldest first; a 33rd replaces the oldest. */
+  /** All corrections of the subject, oldest first. A subject has at most 32: one more replaces the oldest. */
   corrections: Array<Correction>;
 }
 
 export interface CorrectionRequest {
   /** The face of the photo to use, by its index in the list of `/v1/detect`; the most prominent one if absent. */
   face?: number | null;
-  /** Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent. */
+  /** When it expires; by default after `LIKENESS_CORRECTION_DAYS`. */
   expires_at?: string | null;
   /** Record it even if the photo matches the subject beyond doubt. */
   confirm?: boolean;
@@ -395,7 +398,7 @@ export interface ErasedCounts {
   faces: number;
   templates: number;
   crops: number;
-  /** Corrections of other subjects that matched the faces. */
+  /** Other subjects' corrections that may have shown the subject. */
   corrections?: number;
   /** Sightings of the subject, and of unknown people who resembled it. */
   sightings?: number;
@@ -413,7 +416,7 @@ export interface ErrorRate {
   value: number;
   low: number;
   high: number;
-  /** On how many faces it was measured. */
+  /** How many faces it was measured on. */
   faces: number;
   subjects: number;
 }
@@ -476,29 +479,29 @@ export interface Finding {
   /**
    * `same_person`: two subjects that may be one person. `two_people`: a subject whose faces fall into groups
    * that look like different people. `misplaced_face`: a face that looks like another subject and not like its
-   * own. `corrected_face`: a face that looks like a probe that was recorded as not its subject. `outlier`: a
-   * face that looks like none of its subject's others. `poor_face`: a poor face that could be confused with
-   * another subject, while its own doesn't need it. `no_good_face`: a subject all of whose faces are poor.
+   * own. `corrected_face`: a face that looks like a probe recorded as not showing its subject. `outlier`: a face
+   * that looks like none of its subject's others. `poor_face`: a poor face that could be confused with another
+   * subject, and that its own subject doesn't need. `no_good_face`: a subject that has only poor faces.
    */
   kind: FindingKind;
-  /** By how much the rule is exceeded, in scores: the higher, the surer. */
+  /** By how much the score exceeds the rule's threshold: the higher, the surer. */
   strength: number;
   face: FindingFace;
   /**
-   * What it was compared with: the other subject's most similar face; of an `outlier`, its own subject's; null
-   * for `corrected_face` and `no_good_face`.
+   * The face it was compared with: the other subject's most similar face; for an `outlier`, its own subject's
+   * most similar face; null for `corrected_face` and `no_good_face`.
    */
   other: FindingFace | null;
   evidence: FindingEvidence;
   /** What can be done, the likeliest first. */
   actions: Array<FindingAction>;
-  /** Whether it was called right. */
+  /** Whether it was marked as right. */
   dismissed: boolean;
 }
 
 /**
- * A way to mend a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject `to`,
- * move its face to `to`, delete the face, or enroll a better photo of the subject.
+ * A way to correct a finding: merge `subject` into the subject `to`, split its `faces` off into a new subject
+ * `to`, move its face to `to`, delete the face, or enroll a better photo of the subject.
  */
 export interface FindingAction {
   do: "merge" | "part" | "move" | "delete" | "enroll";
@@ -518,11 +521,11 @@ export interface FindingEvidence {
   score: number | null;
   /** The face's best score with its own subject's other faces. */
   own_score: number | null;
-  /** `same_person`: the share of a subject's faces that match the other's, the smaller of the two shares. */
+  /** `same_person`: the smaller of the two shares of a subject's faces that match the other subject. */
   matching: number | null;
   /** The operating point that decided. */
   threshold: number | null;
-  /** How often two strangers score this much; null outside the measured range. */
+  /** How often faces of two different people reach this score; null outside the measured range. */
   fmr: number | null;
 }
 
@@ -584,7 +587,7 @@ export interface GalleryCalibration {
   job: Job | null;
 }
 
-/** Whether the database and the search index hold the same faces with the same vectors. */
+/** Whether the database and the search index contain the same faces with the same vectors. */
 export interface GalleryCheck {
   ok: boolean;
   subjects: number;
@@ -661,11 +664,17 @@ export interface GalleryMeasured {
   changed: number;
   /** Pairs of subjects left out, since each may be one person. */
   suspicious: number;
-  /** How many pairs of subjects would be as alike by chance, at the package's strictest operating point. */
+  /**
+   * Number of pairs of subjects expected to be this similar by chance, at the package's strictest operating
+   * point.
+   */
   suspicious_expected: number | null;
-  /** Pairs of faces left out with them. */
+  /** Pairs of faces that were left out, since they are of such subjects. */
   left_out: number;
-  /** By how much each stated rate is too low at most: if all pairs left out were different people. */
+  /**
+   * By how much each stated rate is too low at most, which is the case if all pairs left out are of different
+   * people.
+   */
   missed: number;
   scores: Scores | null;
 }
@@ -929,7 +938,7 @@ export interface Key {
   id: string;
   name: string | null;
   scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
-  /** The only galleries it may see; null: all of them. */
+  /** The only galleries it may see; null: all galleries. */
   galleries: Array<string> | null;
   /** Its own rate limit; null: the server's default. */
   rate: string | null;
@@ -943,21 +952,21 @@ export interface Key {
   declared: boolean;
 }
 
-/** The terms of a new key. An absent field has the server's default, or no limit. */
+/** The terms of a new key. */
 export interface KeyCreate {
-  /** Chosen by the server if absent. */
+  /** By default the server chooses one. */
   id?: string | null;
   /** The key's owner or purpose; free text. */
   name?: string | null;
-  /** What the key may do; `admin` implies all of them but `templates`. */
+  /** What the key may do; `admin` includes all scopes but `templates`. */
   scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
-  /** The only galleries it may see; all if absent. */
+  /** The only galleries it may see; by default all. */
   galleries?: Array<string> | null;
-  /** When it stops working; never if absent. */
+  /** When it stops working; by default never. */
   expires_at?: string | null;
-  /** The server's default if absent. */
+  /** The key's rate limit; by default the server's. */
   rate?: string | null;
-  /** Whether its holder may also sign requests, as AWS's clients do; its secret is stored, sealed. */
+  /** Whether its holder may also sign requests, as AWS's clients do. The secret is then stored, encrypted. */
   aws?: boolean;
 }
 
@@ -968,7 +977,7 @@ export interface KeyPage {
 }
 
 export interface KeyRotate {
-  /** How long the previous secret keeps working beside the new one. */
+  /** Seconds for which the previous secret keeps working too. */
   grace_seconds?: number;
 }
 
@@ -1041,12 +1050,12 @@ export interface LivenessRate {
   high: number;
 }
 
-/** The subject that two became, and the faces that `.../faces/move` needs to undo it. */
+/** The merged subject, and the faces to move back with `.../faces/move` to undo the merge. */
 export interface MergedSubject {
   subject: Subject;
-  /** The id of the subject that is gone. */
+  /** The id of the subject that was merged and deleted. */
   merged: string;
-  /** The ids of the faces that were its. */
+  /** The ids of the faces that were the deleted subject's. */
   faces: Array<string>;
 }
 
@@ -1108,7 +1117,7 @@ export interface NewKey {
   id: string;
   name: string | null;
   scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
-  /** The only galleries it may see; null: all of them. */
+  /** The only galleries it may see; null: all galleries. */
   galleries: Array<string> | null;
   /** Its own rate limit; null: the server's default. */
   rate: string | null;
@@ -1122,9 +1131,9 @@ export interface NewKey {
   declared: boolean;
   /** The whole key, to send in `Authorization: Bearer` or `x-api-key`. */
   secret: string;
-  /** For AWS's clients, if the key was created with `aws`. */
+  /** The access key id for AWS's clients, if the key was created with `aws`. */
   aws_access_key_id: string | null;
-  /** The same. */
+  /** The secret for AWS's clients, if the key was created with `aws`. */
   aws_secret_access_key: string | null;
 }
 
@@ -1151,10 +1160,10 @@ export interface OwnKey {
   galleries: Array<string> | null;
 }
 
-/** The groups of faces that a grouping has found: none until its job has ended. */
+/** The groups of faces that a grouping has found. There are none until its job has ended. */
 export interface PhotoGroups {
   job: Job;
-  /** The faces of each person, the one with most first. */
+  /** The faces of each person; the person with the most faces comes first. */
   groups: Array<Array<GroupedFace>>;
   /** Photos without a usable face. */
   without: number;
@@ -1178,15 +1187,15 @@ export type Preset = "insightface" | "adaface" | "sface" | "facenet" | "imagenet
 export interface PullParams {
   /** One of `GET /v1/models/pullable`. */
   name: string;
-  /** Take a model whose licence forbids commercial use: yours is another. */
+  /** Accept a model whose licence forbids commercial use, since your use is not commercial. */
   accept_non_commercial?: boolean;
-  /** The file's SHA-256, which you confirm, for a model whose hash nobody published. */
+  /** For a model whose hash nobody published: the file's SHA-256, which you confirm. */
   sha256?: string | null;
 }
 
 export interface PullableFile {
   url: string;
-  /** null: nobody published it; give `sha256` to confirm the file's. */
+  /** Null: nobody published it, so confirm the file's with `sha256`. */
   sha256: string | null;
 }
 
@@ -1195,9 +1204,9 @@ export interface PullableModel {
   name: string;
   installed: boolean;
   licence: Licence;
-  /** What was measured with it; null: nothing. */
+  /** What was measured with it; null if nothing was. */
   accuracy: string | null;
-  /** Most bytes of its files. */
+  /** Maximum bytes of its files. */
   max_bytes: number;
   /** Where they are fetched from. */
   files: Array<PullableFile>;
@@ -1226,17 +1235,17 @@ export interface Receipt {
   gallery: string;
   subject: ErasedSubject;
   reason: "asked" | "expired";
-  /** From then on no answer contains the subject. */
+  /** When it was deleted: from then on, no answer contains the subject. */
   erased_at: string;
   erased: ErasedCounts;
   cleared: Cleared;
   /**
-   * Whether all of `cleared` was done at `completed_at`; if not, the server completes it later. Says nothing of
+   * Whether everything in `cleared` was done at `completed_at`; if not, it is done later. It does not cover
    * `not_reached`.
    */
   complete: boolean;
   completed_at: string;
-  /** What this server can't clear, other servers' copies among it. */
+  /** What this server can't clear, including other servers' copies. */
   not_reached: Array<string>;
   signature: Signature;
 }
@@ -1339,23 +1348,23 @@ export interface Review {
   next_cursor: string | null;
 }
 
-/** The extent of the last finished review, and how well the gallery tells its people apart. */
+/** What the last finished review compared, and how well the gallery tells its people apart. */
 export interface ReviewSummary {
   /** The model package whose templates were compared. */
   model: string;
   subjects: number;
   faces: number;
   finished_at: string;
-  /** The findings to look at. */
+  /** The number of findings that were not dismissed, by kind. */
   counts: Record<string, number>;
-  /** Findings that were called right. */
+  /** The number of findings that were marked as right. */
   dismissed: number;
   /** The operating point at which FNMR was counted. */
   fmr: number;
   verify_threshold: number;
-  /** The share of faces that their subject's other faces miss; null: too few subjects to say. */
+  /** The share of faces that don't match their subject's other faces; null: too few subjects to say. */
   fnmr: ErrorRate | null;
-  /** What the package's measurement promises at the identify threshold. */
+  /** The rate that the calibration states for the identify threshold. */
   fpir_expected: number;
   identify_threshold: number;
   /**
@@ -1387,9 +1396,9 @@ export interface ServerKey {
   /** The first 8 bytes of the public key's SHA-256, hexadecimal. */
   key_id: string;
   algorithm: "Ed25519";
-  /** Its 32 bytes (RFC 8032) as base64. */
+  /** The public key's 32 bytes (RFC 8032), as base64. */
   public_key: string;
-  /** The same in PEM. */
+  /** The public key as PEM. */
   pem: string;
 }
 
@@ -1407,7 +1416,7 @@ export interface Sighting {
   /** Who it is; of a sighting that is uncertain, who it may be. */
   subject: string | null;
   name: string | null;
-  /** The id of the stranger, if it is one. */
+  /** The stranger's id, if the person was grouped as one. */
   stranger: string | null;
   /** The score of the track's mean template; coarse, and null below the floor. */
   score: number | null;
@@ -1459,9 +1468,9 @@ export interface SightingRequest {
   images: Array<string>;
 }
 
-/** A code that signs a browser in once with the request's key, until it expires. */
+/** A code that signs a browser in with the request's key, once and until it expires. */
 export interface SignInCode {
-  /** The page's address with `#code=` and this is the link. */
+  /** The link is the page's address with `#code=` and this code appended. */
   code: string;
   expires_at: string;
 }
@@ -1513,7 +1522,7 @@ export interface Stranger {
 }
 
 export interface StrangerEdit {
-  /** Say nothing of this person any more, or again. */
+  /** Whether this person causes no events from now on. */
   ignored?: boolean | null;
   /** Who it may be. */
   note?: string | null;
@@ -1530,7 +1539,7 @@ export interface StrangerName {
    * characters. Percent-encode it in paths (`/` as `%2F`).
    */
   subject: string;
-  /** Further sightings of the same person, of those that resemble. */
+  /** Further sightings of the same person, chosen from the `resembling` ones. */
   also?: Array<string>;
 }
 
@@ -1544,8 +1553,8 @@ export interface StrangerPart {
   /** The sightings that show another person. */
   sightings: Array<string>;
   /**
-   * Also take the sightings that are more like these than like the stranger's sighting that resembles these
-   * least.
+   * Also move the sightings that resemble these more than they resemble the stranger's remaining sighting that
+   * is least similar to these.
    */
   alike?: boolean;
 }
@@ -1767,7 +1776,7 @@ export interface Webhook {
   kinds: Array<EventKind>;
   galleries: Array<string> | null;
   cameras: Array<string> | null;
-  /** Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent. */
+  /** Null: events about anybody. Subjects that were deleted or expired are missing; if all are, nothing is sent. */
   subjects: Array<WebhookSubject> | null;
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
@@ -1791,7 +1800,7 @@ export interface WebhookCreate {
   galleries?: Array<string> | null;
   /** Of these cameras alone. */
   cameras?: Array<string> | null;
-  /** Only what names one of these people, and the `name_changed` that takes such a name back. */
+  /** Only events that name one of these people, and `name_changed` events that take such a name back. */
   subjects?: Array<WebhookSubject> | null;
   /** After an event, others of the same kind, camera and person are left out for this many seconds. */
   quiet_s?: number;
@@ -1808,7 +1817,7 @@ export interface WebhookMade {
   kinds: Array<EventKind>;
   galleries: Array<string> | null;
   cameras: Array<string> | null;
-  /** Null: whoever it is. Those who were deleted or have expired are gone; if all are, nothing is sent. */
+  /** Null: events about anybody. Subjects that were deleted or expired are missing; if all are, nothing is sent. */
   subjects: Array<WebhookSubject> | null;
   quiet_s: number;
   /** `set_aside`: it has failed for a day, and waits to be resumed. */
@@ -1821,7 +1830,7 @@ export interface WebhookMade {
   last_error: string | null;
   delivered_at: string | null;
   created_at: string;
-  /** Signs what is sent, as Standard Webhooks has it. */
+  /** The secret that deliveries are signed with, as Standard Webhooks specifies. */
   secret: string;
 }
 
@@ -1839,7 +1848,7 @@ export interface WebhookSubject {
 }
 
 export interface Who {
-  /** Whom it shows; null: not whom it was taken for. */
+  /** Whom it shows; null: it does not show the person it was taken for. */
   subject?: string | null;
   /** Also enroll the sighting's crop; the subject is made if it is missing. */
   enroll?: boolean;
