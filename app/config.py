@@ -135,8 +135,8 @@ class Settings(BaseSettings):
         description="Embedding packages kept loaded; the least recently used one is closed first.",
     )
     detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
-    fmr: Annotated[AskedRate, Field(le=0.01)] = Field(
-        default=1e-4, description="False match rate that verification decides at unless asked otherwise; at most 0.01."
+    fmr: Annotated[AskedRate, Field(le=0.1)] = Field(
+        default=1e-4, description="False match rate that verification decides at unless asked otherwise; at most 0.1."
     )
     fpir: AskedRate = Field(
         default=0.01,

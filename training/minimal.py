@@ -146,4 +146,6 @@ def main(people: str, package: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not Path(sys.argv[1]).is_dir():
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -68,7 +68,7 @@ def test_a_setting_like_no_other_is_refused_without_a_guess(monkeypatch: pytest.
 
 def test_a_score_as_the_default_error_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIKENESS_FMR", "0.43")
-    with pytest.raises(Unusable, match=r"^LIKENESS_FMR: Give a rate of at most 0\.01, such as 0\.0001"):
+    with pytest.raises(Unusable, match=r"^LIKENESS_FMR: Give a rate of at most 0\.1, such as 0\.0001"):
         config.load_settings()
 
 

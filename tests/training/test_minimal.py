@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_its_loss_is_arcface() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("arguments", [["--help"], [], ["people_that_are_not_there", "models/mine"]])
+def test_it_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [str(PAGE), *arguments])
+    with pytest.raises(
+        SystemExit, match=r"^Train a face embedder, all on one page: `python training/minimal\.py PEOPLE"
+    ):
+        runpy.run_path(str(PAGE), run_name="__main__")
+
+
 def test_a_folder_of_people_becomes_a_package_that_the_service_answers_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
