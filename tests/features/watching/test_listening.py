@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from app.db.engine import Database
+from app.db.schema import API_KEYS
 from app.features.watching import streaming
 from app.features.watching.schemas import Event
 from app.types import utc_now
@@ -18,9 +22,6 @@ from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.sighted import make_home, told
 from tests.support.waiting import until
-
-KEY_S = 5.0
-"""Seconds until a key of these tests expires."""
 
 
 @pytest.fixture
@@ -109,8 +110,7 @@ def test_a_stream_ends_with_its_key(tmp_path: Path, change: str) -> None:
     """Before the next event is sent, which the key may not hear any more."""
     with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
         make_home(api, eileen=COLLINS)
-        ends = {"expires_at": utc_now(timedelta(seconds=KEY_S))} if change == "expired" else {}
-        asked = {"id": "ear", "scopes": ["read"], "galleries": ["home"]} | ends
+        asked = {"id": "ear", "scopes": ["read"], "galleries": ["home"], "expires_at": utc_now(timedelta(days=1))}
         key = api.post("/v1/keys", json=asked).raise_for_status().json()["secret"]
         with server.client(headers={"x-api-key": key}) as ear, ear.stream("GET", "/v1/events") as stream:
             lines = stream.iter_lines()
@@ -120,6 +120,9 @@ def test_a_stream_ends_with_its_key(tmp_path: Path, change: str) -> None:
             if change == "revoked":
                 api.delete("/v1/keys/ear").raise_for_status()
             else:
+                url = f"sqlite:///{server.data_dir / 'likeness.db'}"
+                with closing(Database(url)) as database, database.write() as connection:
+                    connection.execute(sa.update(API_KEYS).values(expires_at=utc_now()))
                 until(lambda: api.get("/v1/galleries", headers={"x-api-key": key}).status_code == 401)
             told(api, AGAIN, camera="garden")
             assert next((line for line in lines if "garden" in line), None) is None, "and the stream ends"
