@@ -37,6 +37,7 @@ from tests.support.receiver import Receiver
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of, running
 from tests.support.sighted import HOME, events_of, make_home, told
 from tests.support.waiting import until
+from training.service import reserved_port
 
 LOCAL = ("127.0.0.0/8",)
 NUMBERED = re.compile(r"\d")
@@ -164,11 +165,9 @@ def test_an_event_that_failed_is_not_taken_for_one_that_was_sent(home: httpx.Cli
 
 
 def test_a_receiver_that_hangs_delays_no_other(home: httpx.Client, receiver: Receiver) -> None:
-    other = Receiver(0)
     receiver.hangs.set()
-    with receiver.listening():
-        with closing_port() as port:
-            other.port = port
+    with receiver.listening(), reserved_port() as port:
+        other = Receiver(port)
         with other.listening():
             hook(home, receiver)
             hook(home, other)
@@ -259,12 +258,6 @@ def test_only_an_unrestricted_admin_makes_webhooks(home: httpx.Client, receiver:
         made = home.post("/v1/keys", json={"scopes": scopes, "galleries": galleries}).json()
         refused = home.post("/v1/webhooks", json={"url": receiver.url}, headers={"x-api-key": made["secret"]})
         error_of(refused, 403, code)
-
-
-def closing_port() -> Any:
-    from training.service import reserved_port  # noqa: PLC0415
-
-    return reserved_port()
 
 
 def test_off_no_thread_runs_and_no_statement_is_sent_that_would_not_be_without_it(
