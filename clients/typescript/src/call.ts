@@ -1,12 +1,12 @@
-/** Sends calls and reads answers: what the generated operations stand on. Works in browsers, Node.js 20+, Deno and Bun. */
+/** Sends calls and reads answers for the generated operations. Works in browsers, Node.js 20+, Deno and Bun. */
 
-/** An image file: what a file input, a canvas or `fetch` gives, or its bytes. */
+/** An image file: the Blob that a file input, a canvas or `fetch` returns, or the file's bytes. */
 export type Image = Blob | Uint8Array<ArrayBuffer>;
 
 /** A parameter, a field of a body, or nothing. */
 type Value = unknown;
 
-/** The server's answer to a call that failed; switch on `code`. `status` is 0 where no server answered. */
+/** The server's answer to a call that failed; decide by `code`. `status` is 0 if no server answered. */
 export class LikenessError extends Error {
   readonly status: number;
   readonly code: string;
@@ -31,7 +31,7 @@ export type Call = {
   json?: Record<string, Value>;
   images?: Record<string, Image | readonly Image[]>;
   body?: Blob | ReadableStream<Uint8Array>;
-  /** What the answer is; JSON unless said. */
+  /** The form of the answer; JSON by default. */
   answer?: "blob" | "nothing";
 };
 
@@ -93,7 +93,7 @@ export function path(template: string, ids: Record<string, string>): string {
   return template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(ids[name] ?? ""));
 }
 
-/** The items of every page, which are asked for as they are needed. */
+/** Yields the items of every page; a page is fetched when its items are needed. */
 export async function* pages<Page extends { next_cursor: string | null }, Item>(
   get: (cursor: string | undefined) => Promise<Page>,
   items: (page: Page) => readonly Item[],
