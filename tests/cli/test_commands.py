@@ -191,12 +191,12 @@ class TestPeopleAndFaces:
         folder = shared_server.data_dir
         made = likeness(folder, "corrections", "add", gallery, "ada", HOPPER, "--json")
         assert made.returncode == 0, made.stderr
-        one = json.loads(made.stdout)["id"]
+        correction_id = json.loads(made.stdout)["id"]
         listed = likeness(folder, "corrections", "list", gallery, "ada", "--json").stdout.splitlines()
-        assert [json.loads(line)["id"] for line in listed] == [one]
-        assert one in likeness(folder, "corrections", "list", gallery, "ada").stdout
-        assert likeness(folder, "corrections", "delete", gallery, "ada", one).returncode == 0
-        assert likeness(folder, "corrections", "delete", gallery, "ada", one).returncode == 5
+        assert [json.loads(line)["id"] for line in listed] == [correction_id]
+        assert correction_id in likeness(folder, "corrections", "list", gallery, "ada").stdout
+        assert likeness(folder, "corrections", "delete", gallery, "ada", correction_id).returncode == 0
+        assert likeness(folder, "corrections", "delete", gallery, "ada", correction_id).returncode == 5
         assert likeness(folder, "corrections", "list", gallery, "ada", "--json").stdout == ""
 
     def test_faces_are_listed_moved_and_deleted(self, shared_server: LiveServer, gallery: str) -> None:

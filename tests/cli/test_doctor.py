@@ -49,7 +49,7 @@ def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Chec
 
 
 def failed(findings: dict[str, list[CheckResult]]) -> dict[str, CheckResult]:
-    return {name: one for name, found in findings.items() for one in found if one.verdict == "failed"}
+    return {name: result for name, found in findings.items() for result in found if result.verdict == "failed"}
 
 
 @pytest.fixture
@@ -77,8 +77,10 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
         "port", "limits", "clock", "liveness", "workers",
     }  # fmt: skip
     assert len(found["models"]) == len(list((PROJECT / "models").iterdir()))
-    assert {one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]} == {"ok"}
-    assert all(bool(one.remedy) == (one.verdict != "ok") for ones in found.values() for one in ones)
+    assert {result.verdict for name in ("models", "device", "data", "key", "database") for result in found[name]} == {
+        "ok"
+    }
+    assert all(bool(result.remedy) == (result.verdict != "ok") for ones in found.values() for result in ones)
     assert {path: path.read_bytes() for path in data.iterdir() if path.is_file()} == before
 
 
@@ -102,17 +104,21 @@ def test_a_model_file_that_was_changed_is_found(models: Path, data: Path) -> Non
 def test_operating_points_of_another_model_are_a_warning(models: Path, data: Path) -> None:
     shutil.copytree(models / "sface-slim", models / "mine")
     copied = load_package(models / "sface").manifest
-    own = load_package(models / "sface-slim").manifest
+    slim = load_package(models / "sface-slim").manifest
     taken = {"name": "mine", "calibrations": copied.calibrations}
-    write_manifest(models / "mine", own.model_copy(update=taken))
-    warnings = [one for one in examined(data, "models", models_dir=models)["models"] if one.verdict == "warning"]
-    assert [one.found.split(" (")[0] for one in warnings] == [f"The operating points of mine@{own.version}"]
+    write_manifest(models / "mine", slim.model_copy(update=taken))
+    warnings = [
+        result for result in examined(data, "models", models_dir=models)["models"] if result.verdict == "warning"
+    ]
+    assert [result.found.split(" (")[0] for result in warnings] == [f"The operating points of mine@{slim.version}"]
     assert warnings[0].remedy
 
 
 def test_whether_templates_are_checked_is_said(models: Path, data: Path) -> None:
     packages.install(models, "unchecked")
-    found = {one.found.split(":")[0]: one.found for one in examined(data, "models", models_dir=models)["models"]}
+    found = {
+        result.found.split(":")[0]: result.found for result in examined(data, "models", models_dir=models)["models"]
+    }
     assert found["sface@2021dec_int8bq"].endswith("its templates are checked when it is opened")
     assert found["unchecked@1"].endswith(
         "it has no golden vectors, so that its templates are not checked when it is opened"
@@ -143,9 +149,9 @@ def test_a_bad_manifest_is_a_warning(models: Path, data: Path) -> None:
     (models / "bad").mkdir()
     (models / "bad" / "manifest.json").write_text("{")
     found = examined(data, "models", "device", models_dir=models)
-    (one,) = (one for one in found["models"] if one.verdict == "warning")
-    assert str(models / "bad" / "manifest.json") in one.found
-    assert "Repair or remove" in one.remedy
+    (result,) = (result for result in found["models"] if result.verdict == "warning")
+    assert str(models / "bad" / "manifest.json") in result.found
+    assert "Repair or remove" in result.remedy
     assert failed(found) == {}
 
 
@@ -157,7 +163,7 @@ def test_packages_that_galleries_were_made_with_are_looked_for(models: Path, dat
         store.create_gallery("guests", "small@1", 8)
         Reembeddings(store).begin(staff, "other@1", 16, without_crop="refuse", keep_days=1)
     found = examined(data, "galleries", models_dir=models)["galleries"]
-    assert [(one.verdict, one.found.split()[0]) for one in found] == [
+    assert [(result.verdict, result.found.split()[0]) for result in found] == [
         ("failed", "other@1"),
         ("ok", "sface@2021dec_int8bq:"),
         ("ok", "small@1:"),
@@ -167,11 +173,11 @@ def test_packages_that_galleries_were_made_with_are_looked_for(models: Path, dat
     packages.install(models, "other", dimension=4)
     (small.folder / "model.onnx").write_bytes(b"something else")
     found = examined(data, "galleries", models_dir=models, max_embedders=2)["galleries"]
-    assert [one.verdict for one in found] == ["failed", "ok", "failed", "warning"]
+    assert [result.verdict for result in found] == ["failed", "ok", "failed", "warning"]
     assert "makes 4 numbers, not the 16" in found[0].found
     assert "is not the file that" in found[2].found
     assert "LIKENESS_MAX_EMBEDDERS" in found[3].remedy
-    assert all(bool(one.remedy) == (one.verdict != "ok") for one in found)
+    assert all(bool(result.remedy) == (result.verdict != "ok") for result in found)
 
 
 def test_a_gpu_that_cannot_be_used_is_found(data: Path) -> None:
@@ -305,7 +311,7 @@ def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path, port: int)
 
 def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
     cert, key = make_certificate(tmp_path, days=30)
-    assert [one.verdict for one in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
+    assert [result.verdict for result in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
     cert, key = make_certificate(tmp_path, days=3)
     (soon,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
     assert (soon.verdict, "Renew" in soon.remedy) == ("warning", True)
@@ -316,7 +322,7 @@ def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
     cert, key = make_certificate(tmp_path, 30, ExtendedKeyUsageOID.CLIENT_AUTH)
     assert "not for servers" in failed(examined(data, "tls", tls_cert=cert, tls_key=key))["tls"].found
     cert, key = make_certificate(tmp_path, 30, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
-    assert [one.verdict for one in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
+    assert [result.verdict for result in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
 
 
 def test_a_certificate_that_cannot_be_examined_is_a_finding(tmp_path: Path, data: Path) -> None:
@@ -327,7 +333,7 @@ def test_a_certificate_that_cannot_be_examined_is_a_finding(tmp_path: Path, data
 
 
 def test_liveness_that_decides_nothing_is_a_warning(models: Path, data: Path) -> None:
-    assert [one.verdict for one in examined(data, "liveness", models_dir=models)["liveness"]] == ["ok"]
+    assert [result.verdict for result in examined(data, "liveness", models_dir=models)["liveness"]] == ["ok"]
     made = liveness.install(models)
     (found,) = examined(data, "liveness", models_dir=models)["liveness"]
     assert (found.verdict, "not measured" in found.found) == ("warning", True)

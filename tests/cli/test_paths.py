@@ -161,7 +161,7 @@ class TestSettings:
             client.post("/galleries", json={"id": "staff"}).raise_for_status()
             door = {"x-api-key": "lk_door_" + "d" * 40}
             answer = httpx.get(f"{server.url}/v1/galleries", headers=door, verify=trust, timeout=ANSWER_S)
-            assert [one["id"] for one in answer.raise_for_status().json()["galleries"]] == ["staff"]
+            assert [gallery["id"] for gallery in answer.raise_for_status().json()["galleries"]] == ["staff"]
             assert "staff" in run(data, "galleries", "list", **settings).stdout
         assert (odd / "elsewhere" / "likeness.db").stat().st_size
         assert (odd / "audit.jsonl").read_text()

@@ -85,8 +85,8 @@ def test_a_gpu_runs_few_crops_in_a_session_of_their_own(
     monkeypatch.setitem(sessions.FEW, "cpu", 2)
     loaded = Session(packages.package(tmp_path).folder / "model.onnx", "cpu", shape=(9, 112, 112, 3))
     for count in (1, 2, 3, 4, 5, 9, 20):
-        some = np.stack(crops(count, count))
-        assert np.allclose(loaded.run(some)[0], session.run(some), atol=1e-6)
+        batch = np.stack(crops(count, count))
+        assert np.allclose(loaded.run(batch)[0], session.run(batch), atol=1e-6)
     assert loaded.shapes == {(9, 112, 112, 3): 5}  # of 5, of 9, and of 20 crops, none of fewer
 
 
@@ -102,6 +102,6 @@ def test_a_gpu_sees_one_shape_whatever_is_embedded(
         for count in (1, 3, 4, 9, 2):
             expected, found = plain.embed(crops(count, count))[0], fixed.embed(crops(count, count))[0]
             assert len(found) == count
-            for one, other in zip(found, expected, strict=True):
-                assert np.allclose(one.vector, other.vector, atol=1e-6)
+            for template, wanted in zip(found, expected, strict=True):
+                assert np.allclose(template.vector, wanted.vector, atol=1e-6)
     assert set(loaded.shapes) == {(4, 112, 112, 3)}

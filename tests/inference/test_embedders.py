@@ -284,8 +284,8 @@ def test_models_and_metrics_say_which_run(client: httpx.Client, installed: Path)
     client.post("/v1/embed?model=small", files={"image": COLLINS}).raise_for_status()
     packages.install(installed, "idle")
     try:
-        models = {one["name"]: one for one in client.get("/v1/models").json()["models"]}
-        assert {name: one["loaded"] for name, one in models.items()} == {
+        models = {model["name"]: model for model in client.get("/v1/models").json()["models"]}
+        assert {name: model["loaded"] for name, model in models.items()} == {
             "yunet": True,
             "sface": True,
             "small": True,
@@ -310,7 +310,7 @@ def test_a_bad_manifest_is_listed_and_new_points_decide_at_once(client: httpx.Cl
         listed = client.get("/v1/models").raise_for_status().json()
         (skipped,) = listed["skipped"]
         assert (skipped["folder"], skipped["problem"].split()[0]) == ("bad", "bad/manifest.json")
-        (small,) = (one for one in listed["models"] if one["name"] == "small")
+        (small,) = (model for model in listed["models"] if model["name"] == "small")
         assert small["calibrations"][0]["points"][1]["threshold"] == low
         assert small["warnings"] == []
         after = client.post("/v1/verify?model=small&fmr=0.01", files=files).json()
@@ -318,7 +318,7 @@ def test_a_bad_manifest_is_listed_and_new_points_decide_at_once(client: httpx.Cl
         foreign = points.model_copy(update={"measured_with": "0" * 64})
         write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (foreign,)}))
         listed = client.get("/v1/models").raise_for_status().json()
-        (small,) = (one for one in listed["models"] if one["name"] == "small")
+        (small,) = (model for model in listed["models"] if model["name"] == "small")
         assert (small["calibrations"], len(small["warnings"])) == ([], 1)
         assert (
             client.post("/v1/verify?model=small&fmr=0.01", files=files).status_code == httpx.codes.UNPROCESSABLE_ENTITY
@@ -343,7 +343,7 @@ def test_galleries_packages_run_from_the_start_and_one_that_is_gone_stops_its_ow
     for kept, loaded in ((1, {"sface"}), (2, {"sface", "small"})):
         with running(data, models_dir=models, max_embedders=kept) as client:
             models_now = client.get("/v1/models").json()["models"]
-            assert {one["name"] for one in models_now if one["task"] == "embed" and one["loaded"]} == loaded
+            assert {model["name"] for model in models_now if model["task"] == "embed" and model["loaded"]} == loaded
     (models / "small-1" / "model.onnx").write_bytes(b"damaged")
     with running(data, models_dir=models) as client:
         assert client.get("/readyz").status_code == 200

@@ -149,11 +149,11 @@ def test_points_must_rise_in_threshold_as_fmr_falls() -> None:
 
 def test_exactly_one_calibration_is_the_default() -> None:
     base = json.loads(manifest(CONTENT).model_dump_json())
-    one = json.loads(calibration(TWO).model_dump_json())
-    both = base | {"calibrations": [one, one | {"name": "other"}]}
+    first = json.loads(calibration(TWO).model_dump_json())
+    both = base | {"calibrations": [first, first | {"name": "other"}]}
     with pytest.raises(ValueError, match="exactly one"):
         Manifest.model_validate_json(json.dumps(both))
-    same = base | {"calibrations": [one, one | {"default": False}]}
+    same = base | {"calibrations": [first, first | {"default": False}]}
     with pytest.raises(ValueError, match="same name"):
         Manifest.model_validate_json(json.dumps(same))
 
@@ -176,10 +176,10 @@ def test_folders_that_cannot_be_used_are_skipped_with_their_reasons(tmp_path: Pa
         (tmp_path / name / "manifest.json").write_text(content)
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
     found = scan_packages(tmp_path)
-    assert {name: one.folder.name for name, one in found.packages.items()} == {"tiny@1": "a"}
-    assert [one.folder.name for one in found.skipped] == ["b", "binary", "broken", "empty", "folder", "other"]
+    assert {name: package.folder.name for name, package in found.packages.items()} == {"tiny@1": "a"}
+    assert [package.folder.name for package in found.skipped] == ["b", "binary", "broken", "empty", "folder", "other"]
     assert "are both tiny@1" in found.skipped[0].problem
-    assert all(one.folder.name in one.problem for one in found.skipped)
+    assert all(package.folder.name in package.problem for package in found.skipped)
 
 
 def test_a_missing_models_folder_is_refused(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_thresholds_are_exact_where_measured_and_linear_in_the_logarithm_between
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
-def test_a_lower_fmr_never_lowers_the_threshold_and_fmr_of_is_the_inverse(one: float, other: float) -> None:
+def test_a_lower_fmr_never_lowers_the_threshold_and_fmr_of_is_the_inverse(fmr: float, other_fmr: float) -> None:
     thresholds = _thresholds()
-    low, high = sorted((one, other))
+    low, high = sorted((fmr, other_fmr))
     assert thresholds.threshold(low) >= thresholds.threshold(high)
-    assert thresholds.fmr_of(thresholds.threshold(one)) == pytest.approx(one, rel=1e-6)
+    assert thresholds.fmr_of(thresholds.threshold(fmr)) == pytest.approx(fmr, rel=1e-6)
 
 
 @given(
@@ -325,22 +325,22 @@ def test_a_manifest_copied_to_another_model_loses_its_operating_points(
 
 def test_all_points_go_where_the_default_ones_are_another_models(tmp_path: Path) -> None:
     made = _bound(CONTENT)
-    (own,) = made.calibrations
-    foreign = own.model_copy(update={"name": "foreign", "measured_with": "0" * 64})
-    second = own.model_copy(update={"default": False})
+    (calibration,) = made.calibrations
+    foreign = calibration.model_copy(update={"name": "foreign", "measured_with": "0" * 64})
+    second = calibration.model_copy(update={"default": False})
     write_manifest(tmp_path, made.model_copy(update={"calibrations": (second, foreign)}))
     assert not load_package(tmp_path).manifest.calibrations
     second = foreign.model_copy(update={"default": False})
-    write_manifest(tmp_path, made.model_copy(update={"calibrations": (own, second)}))
-    assert load_package(tmp_path).manifest.calibrations == (own,)
+    write_manifest(tmp_path, made.model_copy(update={"calibrations": (calibration, second)}))
+    assert load_package(tmp_path).manifest.calibrations == (calibration,)
 
 
 def test_a_bias_card_of_another_model_is_left_out(tmp_path: Path) -> None:
     made = _bound(CONTENT)
-    own = card(made)
-    write_manifest(tmp_path, made.model_copy(update={"bias_card": own}))
-    assert load_package(tmp_path).manifest.bias_card == own
-    foreign = own.model_copy(update={"measured_with": "0" * 64})
+    bias_card = card(made)
+    write_manifest(tmp_path, made.model_copy(update={"bias_card": bias_card}))
+    assert load_package(tmp_path).manifest.bias_card == bias_card
+    foreign = bias_card.model_copy(update={"measured_with": "0" * 64})
     write_manifest(tmp_path, made.model_copy(update={"bias_card": foreign}))
     read = load_package(tmp_path)
     assert (read.manifest.bias_card, read.manifest.calibrations) == (None, made.calibrations)
@@ -348,26 +348,29 @@ def test_a_bias_card_of_another_model_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_bias_card_holds_what_can_be_decided_by() -> None:
-    own = card(_bound(CONTENT))
-    (first, second) = own.groups[0].rates
+    bias_card = card(_bound(CONTENT))
+    (first, second) = bias_card.groups[0].rates
     for rates in ((second, first), (first, first), ()):
         with pytest.raises(ValidationError):
             Group(name="children", photos=2, comparisons=1, rates=rates)
     with pytest.raises(ValidationError):
         GroupRate(fmr=1e-3, threshold=0.4, found=0.2, low=0.3, high=0.4)
     with pytest.raises(ValidationError):
-        BiasCard.model_validate(own.model_dump() | {"groups": own.groups * 2})
+        BiasCard.model_validate(bias_card.model_dump() | {"groups": bias_card.groups * 2})
 
 
 @pytest.mark.parametrize("name", ["sface", "sface-slim"])
 def test_the_packaged_operating_points_are_bound(name: str) -> None:
     read = load_package(PROJECT / "models" / name).manifest
-    assert {each.measured_with for each in read.calibrations} == {read.recipe_digest}
+    assert {calibration.measured_with for calibration in read.calibrations} == {read.recipe_digest}
     assert read.bias_card is not None
     young, grown = (read.bias_card.find(name) for name in ("children-0-3", "adults-18-59"))
     assert young is not None
     assert grown is not None
-    assert all(one.low > 10 * other.high for one, other in zip(young.rates[1:3], grown.rates[1:3], strict=True))
+    assert all(
+        young_rate.low > 10 * grown_rate.high
+        for young_rate, grown_rate in zip(young.rates[1:3], grown.rates[1:3], strict=True)
+    )
 
 
 def test_a_pipe_in_place_of_a_manifest_holds_nobody_up(tmp_path: Path) -> None:

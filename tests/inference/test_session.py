@@ -58,8 +58,8 @@ def test_threads_may_share_a_session(embedder: EmbedderSession) -> None:
     expected = [embedder.run(batch) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(embedder.run, batches))
-    for one, other in zip(expected, found, strict=True):
-        assert np.array_equal(one, other)
+    for wanted, vectors in zip(expected, found, strict=True):
+        assert np.array_equal(wanted, vectors)
 
 
 # --- Devices ---------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_memory_on_a_gpu_is_limited_and_grows_by_what_is_needed(monkeypatch: pyt
         Session(b"model", "cuda", gpu=OnGpu(math="nhwc"))
     options = {"arena_extend_strategy": "kSameAsRequested"}
     limited, channels_last = options | {"gpu_mem_limit": 512 * 2**20}, options | {"prefer_nhwc": "1"}
-    assert asked == [[(CUDA, each), "CPUExecutionProvider"] for each in (limited, channels_last)]
+    assert asked == [[(CUDA, chosen), "CPUExecutionProvider"] for chosen in (limited, channels_last)]
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_report_ends_where_it_would_fill_the_disk(
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
     assert job.counts == {"refused": 4, "not_reported": 1}
-    assert [one.item for one in jobs.refusals(job)] == [0, 1, 2]
+    assert [refusal.item for refusal in jobs.refusals(job)] == [0, 1, 2]
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:
@@ -298,7 +298,7 @@ def test_processes_that_look_at_once_take_one_job_of_a_gallery(database_url: str
 
 def test_a_key_and_a_gallery_have_one_worker(store: Store, jobs: JobStore, gallery: Gallery) -> None:
     galleries = [store.create_gallery(str(number), "sface@1", 128) for number in range(3)]
-    first, *others = [jobs.create("count", one, who="greedy") for one in galleries]
+    first, *others = [jobs.create("count", gallery, who="greedy") for gallery in galleries]
     jobs.create("count", galleries[0], who="other")
     yours = jobs.create("count", gallery, who="honest")
     nobodys = jobs.create("count", None)
@@ -490,7 +490,7 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
         found = list(connection.execute(sa.select(numbers.c.number)).scalars())
     assert sorted(found) == list(range(60))
     assert (job.state, job.counts) == ("done", {"numbers": 60, "refused": 60})
-    assert [one.item for one in jobs.refusals(job)] == list(range(60))
+    assert [refusal.item for refusal in jobs.refusals(job)] == list(range(60))
 
 
 def test_jobs_over_http(shared_server: LiveServer) -> None:

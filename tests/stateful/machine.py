@@ -54,7 +54,7 @@ def faces_of(gallery: Gallery) -> list[str]:
 
 
 def has(wanted: Callable[[Gallery], object]) -> Callable[[Any], bool]:
-    return lambda machine: any(wanted(one) for one in machine.galleries.values())
+    return lambda machine: any(wanted(gallery) for gallery in machine.galleries.values())
 
 
 class Machine(RuleBasedStateMachine):
@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
 
     def chosen(self, data: Any, wanted: Callable[[Gallery], object] = lambda _: True) -> tuple[str, Gallery]:
         """Choose one of the galleries that this holds of; it is compared with the model after the rule."""
-        name = data.draw(st.sampled_from([name for name, one in self.galleries.items() if wanted(one)]))
+        name = data.draw(st.sampled_from([name for name, gallery in self.galleries.items() if wanted(gallery)]))
         self.touched.add(name)
         return name, self.galleries[name]
 
@@ -115,8 +115,8 @@ class Machine(RuleBasedStateMachine):
 
     def check_gone(self, erased: list[Probe]) -> None:
         """Look for the erased in every file, but for what a copy of them in another gallery has."""
-        left = set().union(*(one.pieces() for gallery in self.galleries.values() for one in gallery.probes()))
-        pieces = set().union(*(one.pieces() for one in erased)) - left
+        left = set().union(*(probe.pieces() for gallery in self.galleries.values() for probe in gallery.probes()))
+        pieces = set().union(*(probe.pieces() for probe in erased)) - left
         for content in self.service.files():
             assert not any(piece in content for piece in pieces), "an erased person is in a file"
 
@@ -157,14 +157,14 @@ class Machine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- people
 
     @precondition(lambda self: self.galleries)
-    @rule(data=one_of, subject=st.sampled_from(NAMES), some=st.lists(taken, min_size=1, max_size=2))
-    def enroll(self, data: Any, subject: str, some: list[tuple[int, int]]) -> None:
+    @rule(data=one_of, subject=st.sampled_from(NAMES), photos=st.lists(taken, min_size=1, max_size=2))
+    def enroll(self, data: Any, subject: str, photos: list[tuple[int, int]]) -> None:
         name, _ = self.chosen(data)
-        self.enroll_photos(name, subject, some)
+        self.enroll_photos(name, subject, photos)
 
-    def enroll_photos(self, name: str, subject: str, some: list[tuple[int, int]]) -> None:
+    def enroll_photos(self, name: str, subject: str, photos: list[tuple[int, int]]) -> None:
         """Enroll photos of people, each turned by so many degrees; those without a template are refused."""
-        gallery, images = self.galleries[name], [self.a_photo(*one) for one in some]
+        gallery, images = self.galleries[name], [self.a_photo(person, turn) for person, turn in photos]
         files = [("images", image) for image in images]
         aligned = [image for image in images if self.service.embed(image, gallery.package) is not None]
         path, status = self.path(name, subject, "/faces"), 0 if aligned else 422
@@ -174,10 +174,10 @@ class Machine(RuleBasedStateMachine):
             self.read_crop(name, subject, face)
             gallery.subject(subject).faces.append(face)
 
-    @precondition(has(lambda one: one.other is None))
+    @precondition(has(lambda gallery: gallery.other is None))
     @rule(data=one_of, subject=st.sampled_from(NAMES), person=people, alike=st.sampled_from(ALIKE))
     def import_template(self, data: Any, subject: str, person: int, alike: float) -> None:
-        name, gallery = self.chosen(data, lambda one: one.other is None)
+        name, gallery = self.chosen(data, lambda gallery: gallery.other is None)
         self.photos += 1
         middle = self.embed_plain(person, gallery.package)
         vector = near(middle, alike, np.random.default_rng(self.photos))
@@ -189,9 +189,9 @@ class Machine(RuleBasedStateMachine):
         """Read the ids of new faces, which are their subjects' last ones, in this order."""
         gallery = self.galleries[name]
         for subject, face in new:
-            known = {one.id for one in gallery.subjects[subject].faces}
+            known = {face.id for face in gallery.subjects[subject].faces}
             listed = self.service.call("GET", self.path(name, subject, "/faces"))["faces"]
-            face.id = next(one["face_id"] for one in listed if one["face_id"] not in known)
+            face.id = next(found["face_id"] for found in listed if found["face_id"] not in known)
             face.came_as = face.came_as or face.id
             gallery.subjects[subject].faces.append(face)
 
@@ -202,16 +202,16 @@ class Machine(RuleBasedStateMachine):
         image = self.a_photo(person)
         (face_id,) = self.service.index_faces(name, image)
         listed = self.service.call("GET", self.path(name, rest="/subjects"))["subjects"]
-        (subject,) = [one["id"] for one in listed if one["id"] not in gallery.subjects]
+        (subject,) = [found["id"] for found in listed if found["id"] not in gallery.subjects]
         assert subject.startswith(UNNAMED)
         face = self.probe(gallery, face_id, image)
         self.read_crop(name, subject, face)
         gallery.subject(subject).faces.append(face)
 
-    @precondition(has(lambda one: one.subjects))
+    @precondition(has(lambda gallery: gallery.subjects))
     @rule(data=one_of, text=st.sampled_from(["Ann Lee", "Ğül", None]))
     def edit(self, data: Any, text: str | None) -> None:
-        name, gallery = self.chosen(data, lambda one: one.subjects)
+        name, gallery = self.chosen(data, lambda gallery: gallery.subjects)
         subject = data.draw(st.sampled_from(list(gallery.subjects)))
         self.service.call("PATCH", self.path(name, subject), json={"name": text, "metadata": {"team": text}})
         gallery.subjects[subject].name = text
@@ -220,20 +220,22 @@ class Machine(RuleBasedStateMachine):
     @rule(data=one_of, to=st.sampled_from(NAMES))
     def move(self, data: Any, to: str) -> None:
         name, gallery = self.chosen(data, faces_of)
-        subject = data.draw(st.sampled_from([one for one, found in gallery.subjects.items() if found.faces]))
+        subject = data.draw(
+            st.sampled_from([subject_id for subject_id, found in gallery.subjects.items() if found.faces])
+        )
         mine = [face.id for face in gallery.subjects[subject].faces]
         faces = data.draw(st.lists(st.sampled_from(mine), min_size=1, unique=True))
         self.do({"do": "part", "subject": subject, "faces": faces, "to": to}, name)
 
-    @precondition(has(lambda one: len(one.subjects) > 1))
+    @precondition(has(lambda gallery: len(gallery.subjects) > 1))
     @rule(data=one_of, how=st.sampled_from(["merge", "rename"]))
     def merge(self, data: Any, how: str) -> None:
-        name, gallery = self.chosen(data, lambda one: len(one.subjects) > 1)
+        name, gallery = self.chosen(data, lambda gallery: len(gallery.subjects) > 1)
         source, target = data.draw(st.permutations(list(gallery.subjects)))[:2]
         if how == "merge" or name != GALLERIES[0]:
             self.do({"do": "merge", "subject": source, "to": target}, name)
             return
-        target = data.draw(st.sampled_from([target, *(one for one in NAMES if one != source)]))
+        target = data.draw(st.sampled_from([target, *(other for other in NAMES if other != source)]))
         self.service.call("PUT", f"/api/v1/recognition/subjects/{source}", json={"subject": target})
         gallery.rename(source, target)
 
@@ -266,25 +268,25 @@ class Machine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------- corrections and reviews
 
-    @precondition(has(lambda one: one.subjects))
+    @precondition(has(lambda gallery: gallery.subjects))
     @rule(data=one_of, person=people)
     def correct(self, data: Any, person: int) -> None:
-        name, gallery = self.chosen(data, lambda one: one.subjects)
+        name, gallery = self.chosen(data, lambda gallery: gallery.subjects)
         subject, image = data.draw(st.sampled_from(list(gallery.subjects))), self.a_photo(person)
         where, confirmed = self.path(name, subject, "/corrections"), {"confirm": "true"}
         made = self.service.call("POST", where, files={"image": image}, data=confirmed)
-        one = self.probe(gallery, made["id"], image)
+        probe = self.probe(gallery, made["id"], image)
         if gallery.keeps_crops:
-            one.crop = self.service.correction_crop(name, one.id)
-        gallery.subjects[subject].corrections.append(one)
+            probe.crop = self.service.correction_crop(name, probe.id)
+        gallery.subjects[subject].corrections.append(probe)
 
-    @precondition(has(lambda one: any(found.corrections for found in one.subjects.values())))
+    @precondition(has(lambda gallery: any(found.corrections for found in gallery.subjects.values())))
     @rule(data=one_of)
     def withdraw(self, data: Any) -> None:
-        name, gallery = self.chosen(data, lambda one: any(found.corrections for found in one.subjects.values()))
-        subject = next(one for one, found in gallery.subjects.items() if found.corrections)
-        one = gallery.subjects[subject].corrections.pop()
-        self.service.call("DELETE", self.path(name, subject, f"/corrections/{one.id}"))
+        name, gallery = self.chosen(data, lambda gallery: any(found.corrections for found in gallery.subjects.values()))
+        subject = next(subject_id for subject_id, found in gallery.subjects.items() if found.corrections)
+        correction = gallery.subjects[subject].corrections.pop()
+        self.service.call("DELETE", self.path(name, subject, f"/corrections/{correction.id}"))
 
     @precondition(has(faces_of))
     @rule(data=one_of, mend=st.booleans())
@@ -296,29 +298,29 @@ class Machine(RuleBasedStateMachine):
         if mend and findings:
             self.do(data.draw(st.sampled_from(findings))["actions"][0], name)
             return
-        for one in findings:
-            self.service.call("POST", self.path(name, rest=f"/review/{one['id']}/dismiss"))
+        for finding in findings:
+            self.service.call("POST", self.path(name, rest=f"/review/{finding['id']}/dismiss"))
         assert not self.service.call("GET", self.path(name, rest="/review"))["findings"]
 
     # ---------------------------------------------------------------- other packages, archives, other times
 
-    @precondition(has(lambda one: not one.switched))
+    @precondition(has(lambda gallery: not gallery.switched))
     @rule(data=one_of)
     def reembed(self, data: Any) -> None:
-        name, gallery = self.chosen(data, lambda one: not one.switched)
+        name, gallery = self.chosen(data, lambda gallery: not gallery.switched)
         gallery.other = gallery.other or (self.package if gallery.package == SMALL else SMALL)
         body = {"embedder": gallery.other, "without_crop": "drop"}
         self.service.finished(self.service.call("POST", self.path(name, rest="/reembed"), json=body)["job"])
-        for one in gallery.probes():
-            if one.crop and gallery.other not in one.templates:
-                one.templates[gallery.other] = self.service.embed_crop(one.crop, gallery.other)
+        for probe in gallery.probes():
+            if probe.crop and gallery.other not in probe.templates:
+                probe.templates[gallery.other] = self.service.embed_crop(probe.crop, gallery.other)
         gallery.switch()
 
-    @precondition(has(lambda one: one.other))
+    @precondition(has(lambda gallery: gallery.other))
     @rule(data=one_of, end=st.booleans())
     def end_reembedding(self, data: Any, end: bool) -> None:
         """Roll back or finish what has switched; cancel what was rolled back."""
-        name, gallery = self.chosen(data, lambda one: one.other)
+        name, gallery = self.chosen(data, lambda gallery: gallery.other)
         if gallery.switched and not end:
             self.service.call("POST", self.path(name, rest="/reembed/rollback"))
             gallery.switch()
@@ -338,7 +340,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.fitting(archive) for _, archive in self.archives.values()))
     @rule(data=one_of)
     def import_archive(self, data: Any) -> None:
-        fit = [one for one, (_, archive) in self.archives.items() if self.fitting(archive)]
+        fit = [label for label, (_, archive) in self.archives.items() if self.fitting(archive)]
         tar, archive = self.archives[data.draw(st.sampled_from(fit))]
         name = data.draw(st.sampled_from(self.fitting(archive)))
         self.touched.add(name)
@@ -347,12 +349,16 @@ class Machine(RuleBasedStateMachine):
         self.galleries[name].tidy()
 
     def fitting(self, archive: Gallery) -> list[str]:
-        return [name for name, one in self.galleries.items() if one.other is None and one.package == archive.package]
+        return [
+            name
+            for name, gallery in self.galleries.items()
+            if gallery.other is None and gallery.package == archive.package
+        ]
 
-    @precondition(has(lambda one: one.subjects))
+    @precondition(has(lambda gallery: gallery.subjects))
     @rule(data=one_of)
     def erase(self, data: Any) -> None:
-        name, gallery = self.chosen(data, lambda one: one.subjects)
+        name, gallery = self.chosen(data, lambda gallery: gallery.subjects)
         subject = data.draw(st.sampled_from(list(gallery.subjects)))
         faces = len(gallery.subjects[subject].faces)
         receipt = self.service.call("POST", self.path(name, subject, "/erase"))
@@ -360,21 +366,21 @@ class Machine(RuleBasedStateMachine):
         assert (receipt["erased"]["faces"], receipt["erased"]["corrections"]) == (faces, dropped)
         self.check_gone(erased)
 
-    @precondition(has(lambda one: one.subjects))
+    @precondition(has(lambda gallery: gallery.subjects))
     @rule(data=one_of)
     def expire(self, data: Any) -> None:
         """A subject's time comes, in every gallery that has one of this id."""
-        _, gallery = self.chosen(data, lambda one: one.subjects)
+        _, gallery = self.chosen(data, lambda gallery: gallery.subjects)
         subject = data.draw(st.sampled_from(list(gallery.subjects)))
-        homes = {name: one for name, one in self.galleries.items() if subject in one.subjects}
+        homes = {name: gallery for name, gallery in self.galleries.items() if subject in gallery.subjects}
         self.touched |= homes.keys()
         due = self.service.receipts() + len(homes)
         with self.service.no_sweep():
             self.service.expire(subject)
-            for name, one in homes.items():
-                self.check_expired(name, one, subject)
+            for name, home in homes.items():
+                self.check_expired(name, home, subject)
         until(lambda: self.service.receipts() == due)
-        self.check_gone([probe for one in homes.values() for probe in one.erase(subject, self.service.lenient)[0]])
+        self.check_gone([probe for home in homes.values() for probe in home.erase(subject, self.service.lenient)[0]])
 
     def check_expired(self, name: str, gallery: Gallery, subject: str) -> None:
         """A subject that has expired and is not erased yet is in no answer, and can't be revived."""
@@ -411,25 +417,26 @@ class Machine(RuleBasedStateMachine):
         report = call("GET", self.path(name, rest="/check"))
         assert report["ok"], report
         listed = call("GET", self.path(name, rest="/subjects"))["subjects"]
-        found = {one["id"]: (one["name"], one["face_count"]) for one in listed}
-        expected = {one: (subject.name, len(subject.faces)) for one, subject in gallery.subjects.items()}
+        found = {row["id"]: (row["name"], row["face_count"]) for row in listed}
+        expected = {subject_id: (subject.name, len(subject.faces)) for subject_id, subject in gallery.subjects.items()}
         assert found == expected, (found, expected)
-        for one, subject in gallery.subjects.items():
-            mine = call("GET", self.path(name, one, "/faces"))["faces"]
+        for subject_id, subject in gallery.subjects.items():
+            mine = call("GET", self.path(name, subject_id, "/faces"))["faces"]
             assert {face["face_id"] for face in mine} == {face.id for face in subject.faces}
-            self.check_corrections(name, one, subject, gallery)
+            self.check_corrections(name, subject_id, subject, gallery)
         self.check_search(name, gallery, self.photos % PEOPLE)
 
-    def check_corrections(self, name: str, one: str, subject: Subject, gallery: Gallery) -> None:
+    def check_corrections(self, name: str, subject_id: str, subject: Subject, gallery: Gallery) -> None:
         """Read the ids of those that an import brought."""
-        found = [each["id"] for each in self.service.call("GET", self.path(name, one, "/corrections"))["corrections"]]
-        answering = [each for each in subject.corrections if gallery.package in each.templates]
+        listed = self.service.call("GET", self.path(name, subject_id, "/corrections"))["corrections"]
+        found = [row["id"] for row in listed]
+        answering = [correction for correction in subject.corrections if gallery.package in correction.templates]
         assert len(found) == len(answering)
-        known = {each.id for each in answering}
-        new = iter([each for each in found if each not in known])
-        for each in answering:
-            each.id = each.id or next(new)
-        assert {each.id for each in answering} == set(found)
+        known = {correction.id for correction in answering}
+        new = iter([found_id for found_id in found if found_id not in known])
+        for correction in answering:
+            correction.id = correction.id or next(new)
+        assert {correction.id for correction in answering} == set(found)
 
     def check_search(self, name: str, gallery: Gallery, person: int) -> None:
         turn = TURNS[self.photos % len(TURNS)]
@@ -441,7 +448,7 @@ class Machine(RuleBasedStateMachine):
         (face,) = answer["faces"]
         expected = gallery.ranking(probe, face["threshold_uncertain"])
         scores = dict(expected)
-        got = [(one["subject"], one["score"]) for one in face["candidates"]]
+        got = [(candidate["subject"], candidate["score"]) for candidate in face["candidates"]]
         assert answer["model"] == gallery.package, answer["model"]
         assert {subject for subject, _ in got} == set(scores)
         assert np.allclose([score for _, score in got], [score for _, score in expected], atol=TOLERANCE), (got, scores)

@@ -57,7 +57,7 @@ class Gallery:
 
     def without(self, subject: str) -> Gallery:
         """Return a view of the gallery without one of its subjects."""
-        return replace(self, subjects={name: one for name, one in self.subjects.items() if name != subject})
+        return replace(self, subjects={name: kept for name, kept in self.subjects.items() if name != subject})
 
     @property
     def packages(self) -> list[str]:
@@ -76,12 +76,12 @@ class Gallery:
 
     def tidy(self) -> None:
         """Unnamed subjects go with their last face."""
-        for name in [name for name, one in self.subjects.items() if name.startswith(UNNAMED) and not one.faces]:
+        for name in [name for name, subject in self.subjects.items() if name.startswith(UNNAMED) and not subject.faces]:
             del self.subjects[name]
 
     def move(self, faces: list[str], target: str) -> None:
         everybody = self.faces()
-        for name, face in (everybody[one] for one in faces):
+        for name, face in (everybody[face_id] for face_id in faces):
             if name != target:
                 self.subjects[name].faces.remove(face)
                 self.subject(target).faces.append(face)
@@ -105,14 +105,16 @@ class Gallery:
         gone = self.subjects.pop(name)
         erased, dropped = [*gone.faces, *gone.corrections], 0
         for other in self.subjects.values():
-            for one in [one for one in other.corrections if self._shows(one, gone, other, lenient)]:
-                other.corrections.remove(one)
-                erased.append(one)
+            for correction in [
+                correction for correction in other.corrections if self._shows(correction, gone, other, lenient)
+            ]:
+                other.corrections.remove(correction)
+                erased.append(correction)
                 dropped += 1
         return erased, dropped
 
-    def _shows(self, one: Probe, gone: Subject, taken_for: Subject, lenient: dict[str, float]) -> bool:
-        for package, vector in one.templates.items():
+    def _shows(self, probe: Probe, gone: Subject, taken_for: Subject, lenient: dict[str, float]) -> bool:
+        for package, vector in probe.templates.items():
             mine, others = best(gone.faces, package, vector), best(taken_for.faces, package, vector)
             if mine > -1 and (mine > others or mine >= lenient[package]):
                 return True
@@ -126,35 +128,38 @@ class Gallery:
         """Faces without a template of the package go; corrections too."""
         self.other, self.switched = None, False
         for subject in self.subjects.values():
-            for some in (subject.faces, subject.corrections):
-                some[:] = [one for one in some if self.package in one.templates]
-                for one in some:
-                    one.templates = {self.package: one.templates[self.package]}
+            for probes in (subject.faces, subject.corrections):
+                probes[:] = [probe for probe in probes if self.package in probe.templates]
+                for probe in probes:
+                    probe.templates = {self.package: probe.templates[self.package]}
         self.tidy()
 
     def take(self, archive: Gallery) -> list[tuple[str, Probe]]:
         """Import it; return the faces that are new, whose ids here are not known, with their subjects' ids."""
         known = {known for _, face in self.faces().values() for known in (face.id, face.came_as)}
         corrected = {
-            known for one in self.subjects.values() for own in one.corrections for known in (own.id, own.came_as)
+            known
+            for subject in self.subjects.values()
+            for correction in subject.corrections
+            for known in (correction.id, correction.came_as)
         }
         for name, subject in archive.subjects.items():
             mine = self.subject(name)
             mine.name = mine.name if subject.name is None else subject.name
             mine.corrections += [
-                self._taken(one, archive.package)
-                for one in subject.corrections
-                if one.id not in corrected and archive.package in one.templates
+                self._taken(correction, archive.package)
+                for correction in subject.corrections
+                if correction.id not in corrected and archive.package in correction.templates
             ]
         return [
             (name, self._taken(face, archive.package))
-            for name, face in sorted(archive.faces().values(), key=lambda one: one[1].order)
+            for name, face in sorted(archive.faces().values(), key=lambda named_face: named_face[1].order)
             if face.id not in known and archive.package in face.templates
         ]
 
-    def _taken(self, one: Probe, package: str) -> Probe:
-        crop = one.crop if self.keeps_crops else None
-        return Probe("", {package: one.templates[package]}, crop, came_as=one.id)
+    def _taken(self, probe: Probe, package: str) -> Probe:
+        crop = probe.crop if self.keeps_crops else None
+        return Probe("", {package: probe.templates[package]}, crop, came_as=probe.id)
 
     def ranking(self, probe: Vector, uncertain: float) -> list[tuple[str, float]]:
         """Return each subject with the score of its faces, best first, without those that corrections rule out."""
@@ -164,20 +169,22 @@ class Gallery:
             wrong = best(subject.corrections, self.package, probe)
             if score > -1 and not (score >= uncertain and wrong > score):
                 found.append((name, score))
-        return sorted(found, key=lambda one: -one[1])
+        return sorted(found, key=lambda ranked: -ranked[1])
 
 
 def best(probes: list[Probe], package: str, vector: Vector) -> float:
     """Return the highest cosine of any of them; -1 without one."""
-    return max((float(one.templates[package] @ vector) for one in probes if package in one.templates), default=-1.0)
+    return max(
+        (float(probe.templates[package] @ vector) for probe in probes if package in probe.templates), default=-1.0
+    )
 
 
 def fused(probes: list[Probe], package: str, vector: Vector) -> float:
     """Return the cosine with their mean, reduced to that of one photo; the highest if the package has no `fusion`."""
-    power, own = fusion_of(package), [one.templates[package] for one in probes if package in one.templates]
-    if power is None or not own:
+    power, vectors = fusion_of(package), [probe.templates[package] for probe in probes if package in probe.templates]
+    if power is None or not vectors:
         return best(probes, package, vector)
-    mean = np.mean(own, axis=0, dtype=np.float64)
+    mean = np.mean(vectors, axis=0, dtype=np.float64)
     return float((mean @ vector) * np.linalg.norm(mean) ** (power - 1))
 
 
@@ -189,7 +196,7 @@ def fusion_of(package: str) -> float | None:
 
 def near(vector: Vector, alike: float, generator: np.random.Generator) -> Vector:
     """Return a unit vector that has the cosine `alike` with this one."""
-    own = generator.standard_normal(vector.size)
-    own -= (own @ vector) * vector
-    found = alike * vector + np.sqrt(1 - alike**2) * own / np.linalg.norm(own)
+    across = generator.standard_normal(vector.size)
+    across -= (across @ vector) * vector
+    found = alike * vector + np.sqrt(1 - alike**2) * across / np.linalg.norm(across)
     return np.asarray(found / np.linalg.norm(found), np.float32)
