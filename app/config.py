@@ -72,7 +72,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; `::` for all, `0.0.0.0` for all of IPv4.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     hosts: Listed[Host] = Field(
         default=(),

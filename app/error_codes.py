@@ -181,6 +181,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "liveness_not_measured": "Liveness is required, and its packages were not measured at the server's error "
         "rates: measure them first.",
         "workers_unusable": "No process that reads photos could be started.",
+        "upload_not_kept": "The server can't write the upload to its disk, which may be full.",
         "index_unavailable": "Milvus, where vectors are searched, can't be reached.",
         "unusable": "The installation has an error (a model, a device).",
     },

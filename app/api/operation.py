@@ -45,7 +45,8 @@ CALL_CODES = (
     "unusable",
 )
 """Further error codes of every operation that is not for monitoring."""
-JSON_CODES = ("invalid_json", "unsupported_media_type", "payload_too_large", "body_timeout")
+BODY_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout")
+JSON_CODES = ("invalid_json", *BODY_CODES)
 FORM_CODES = (*JSON_CODES, "invalid_multipart", "invalid_base64", "missing_image", "too_many_images")
 IMAGE_CODES = (
     *FORM_CODES,
@@ -56,7 +57,7 @@ IMAGE_CODES = (
     "image_too_small",
     "workers_unusable",
 )
-UPLOAD_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout", "invalid_multipart", "empty_upload")
+UPLOAD_CODES = (*BODY_CODES, "invalid_multipart", "empty_upload", "upload_not_kept")
 
 # Codes that several operations share
 RATE_CODES = ("operating_point_unavailable",)

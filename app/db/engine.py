@@ -195,8 +195,6 @@ class Database:
     def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
         """Vacuum the tables (PostgreSQL only). With `full`, rewrite them, so that nothing deleted stays in their files,
         but they are locked meanwhile."""
-        if self.is_sqlite:
-            return
         with self.connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 

@@ -108,6 +108,7 @@ export const ABOUT = {
   liveness_unavailable: "server",
   liveness_not_measured: "server",
   workers_unusable: "server",
+  upload_not_kept: "server",
   index_unavailable: "server",
   unusable: "server",
   file_not_found: "request",

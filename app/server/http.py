@@ -296,6 +296,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
+        self.client, self.server = _plain(self.client), _plain(self.server)
         if self.crowd.add(self, self.client[0] if self.client else ""):
             self._watch_head()
         else:
@@ -537,6 +538,11 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise Unusable(f"{cert} and {key} cannot serve TLS: {reason}", code="tls_unusable") from None
     return context
+
+
+def _plain(peer: tuple[str, Any] | None) -> tuple[str, Any] | None:
+    """Return an IPv4 address as such, which a socket for IPv4 and IPv6 calls `::ffff:192.0.2.1`."""
+    return (peer[0].removeprefix("::ffff:"), peer[1]) if peer and "." in peer[0] else peer
 
 
 def _no_password() -> str:

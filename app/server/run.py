@@ -76,10 +76,10 @@ async def _serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that its port is known. Raises Unusable (``port_unusable``)."""
+    """Return a listening socket; `::` takes IPv4 callers too. Raises Unusable (``port_unusable``)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::")
     except OSError as error:
         message = (
             f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another LIKENESS_HOST or LIKENESS_PORT."
@@ -121,8 +121,7 @@ def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
     """Return a link that signs in with the key, and a note about it; None if the database can't be written or the
     feature is missing."""
     components: Components = app.state.components
-    link = components.parts.get("sign_in_link")
-    if link is None:
+    if (link := components.parts.get("sign_in_link")) is None:
         return None
     try:
         with components.audit.recorded("create_sign_in_code"):

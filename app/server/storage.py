@@ -90,12 +90,9 @@ def _open_galleries(
             raise InvalidSetting(f"{PREFIX}INDEX: this server has no index but faiss")
         try:
             return Galleries(store, open_index(settings.index, token, store.change_reader, store.database))
-        except ValueError as error:
+        except (ValueError, Unusable) as error:
             store.close()
-            raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
-        except Unusable:
-            store.close()
-            raise
+            raise error if isinstance(error, Unusable) else InvalidSetting(f"{PREFIX}INDEX: {error}") from None
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
     gpu = find_gpu(settings.gpu_search) if find_gpu and settings.device in {"cuda", "tensorrt", "auto"} else None

@@ -66,6 +66,7 @@ def main() -> None:
     """Serve the server's requests from the socket whose descriptor is this program's argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # signals are for the server; when it ends, its sockets close
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends this process if the server ended before it gets an answer
     server = socket.socket(fileno=int(sys.argv[1]))
     pipeline = _prepared(pickle.loads(server.recv(1 << 16)))  # noqa: S301 - from the server
     gc.collect()

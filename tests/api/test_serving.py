@@ -30,6 +30,7 @@ from app.config import Settings, load_settings
 from app.errors import Unusable
 from app.serve import serve
 from app.server.http import Waits, server_config
+from app.server.run import listen
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened
 from tests.support.live import START_S, LiveServer, make_certificate, serving
@@ -450,6 +451,28 @@ def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str,
     for sent, caller in ((garbage, NO_ADDRESS), (spellings, "198.51.100.7")):
         found = callers_seen(trusted, *([(b"x-forwarded-for", value)] for value in sent))
         assert {who for who, _ in found} == {f"@{caller}"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("host", ["::", "::1", "127.0.0.1"])
+async def test_callers_and_addresses_are_named_as_settings_name_them(host: str) -> None:
+    """Also on a socket for IPv4 and IPv6, to which the system names 127.0.0.1 `::ffff:127.0.0.1`."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def who(request: Request) -> list[str]:
+        return [str(request.scope[part][0]) for part in ("client", "server")]
+
+    config = server_config(app, Waits(1, 1, 1, 1))
+    with listen(host, 0) as listener:
+        serving_here = asyncio.create_task((server := uvicorn.Server(config)).serve([listener]))
+        async with httpx.AsyncClient() as client:
+            for address in {"::": ("127.0.0.1", "::1")}.get(host, (host,)):
+                at = f"[{address}]" if ":" in address else address
+                answer = await client.get(f"http://{at}:{listener.getsockname()[1]}/")
+                assert answer.json() == [address, address]
+        server.should_exit = True
+        await serving_here
 
 
 def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> None:

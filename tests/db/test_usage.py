@@ -219,7 +219,7 @@ def test_a_database_without_a_free_connection_is_busy(database_url: str, monkeyp
         for transaction in (database.read, database.write):
             with pytest.raises(DatabaseBusy), transaction():
                 pass
-        if not database.is_sqlite:  # where `vacuum` does nothing
+        if not database.is_sqlite:  # PostgreSQL alone is vacuumed
             with pytest.raises(DatabaseBusy):
                 database.vacuum(["faces"])
 

@@ -24,7 +24,7 @@ import pytest
 
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
-from tests.support.service import COLLINS
+from tests.support.service import COLLINS, error_of
 from tests.support.stores import fill
 from tests.support.waiting import until
 
@@ -340,6 +340,17 @@ def test_a_server_that_can_not_write_is_not_ready_until_it_can(small_disk: Path)
         filler.unlink()
         until(lambda: client.get("/readyz").is_success, PATIENCE_S)
         assert client.post("/v1/galleries", json={"id": "room"}).is_success
+
+
+def test_an_upload_without_room_is_refused_by_name_and_leaves_no_file(small_disk: Path) -> None:
+    with serving(small_disk / "data") as server, server.client("/v1") as client:
+        client.post("/galleries", json={"id": "many"}).raise_for_status()
+        fill_up(small_disk, left=2_000_000)
+        tar = {"content-type": "application/x-tar"}
+        answer = client.post("/galleries/many/import", content=bytes(8_000_000), headers=tar)
+        error_of(answer, 503, "upload_not_kept")
+        assert answer.json()["error"]["message"] == "The upload can't be stored: No space left on device"
+        assert [path.name for path in (small_disk / "data" / "jobs").iterdir()] == ["place"]
 
 
 @pytest.mark.parametrize("existing", [True, False])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -353,6 +355,16 @@ def test_nothing_is_left_of_a_server_that_is_killed(yunet: Path) -> None:
         assert not any(map(gone, processes))
         server.kill()
     until(lambda: all(map(gone, processes)))
+
+
+def test_the_parent_of_a_server_that_is_killed_while_it_loads_ends_without_an_error(yunet: Path) -> None:
+    server, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "app.workers", str(theirs.fileno())]
+        parent = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+    server.send(pickle.dumps(PipelineSettings(yunet, 20, LIMITS)))
+    server.close()
+    assert parent.communicate(timeout=PATIENCE_S)[1] == b""
 
 
 @pytest.mark.long
