@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS
 from app.errors import InvalidInput, NotFound
 from app.gallery.corrections import all_rows, current_rows, pack, templates, unpack, wrong_rows
@@ -41,18 +42,24 @@ class Correction:
         return self.crop is not None
 
 
-def add_correction(store: Store, gallery: Gallery, subject_id: str, probe: StoredFace, expires_at: str) -> Correction:
-    """Record that the probe does not show the subject.
+def add_correction(
+    store: Store, gallery: Gallery, subject_id: str, probe: StoredFace, expires_at: str, *, sighting: str | None = None
+) -> Correction:
+    """Record that the probe does not show the subject. With ``sighting``, the id of the sighting that it is from,
+    `take_back_corrections` finds it.
 
     Raises InvalidInput ``invalid_expiry``; NotFound ``gallery_not_found``, ``subject_not_found``; Conflict
     ``subject_expired``, ``package_mismatch`` if the probe lacks a template that the gallery needs.
     """
     if expires_at <= utc_now():
         raise InvalidInput("The correction would have expired already.", code="invalid_expiry")
-    correction_id = uuid.uuid4().hex
     with store.change(gallery) as change:
         fitted = fit_face(probe, change.gallery.written)
         subject = find_subject(change.connection, change.gallery, subject_id)
+        correction_id = uuid.uuid4().hex
+        if sighting is not None:
+            take_back_corrections(change, subject.key, [sighting])
+            correction_id = _id_by_sighting(sighting, subject.key)
         now = utc_now()
         row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": expires_at}
         made = [template for template in (fitted.template, fitted.second) if template]
@@ -83,6 +90,13 @@ def delete_correction(store: Store, gallery: Gallery, subject_id: str, correctio
         if not change.connection.execute(sa.delete(CORRECTIONS).where(its)).rowcount:
             message = f"Subject {subject.id!r} has no correction {correction_id!r}."
             raise NotFound(message, code="correction_not_found", subject=subject.id, correction=correction_id)
+
+
+def take_back_corrections(change: Change, subject_key: int, sightings: Iterable[str]) -> None:
+    """Delete the subject's corrections that were recorded from these sightings, by id: they show the subject."""
+    for part in in_parts([_id_by_sighting(sighting, subject_key) for sighting in sightings]):
+        gone = change.connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.id.in_(part))).rowcount
+        change.overwrites |= bool(gone)
 
 
 def prune_corrections(store: Store) -> int:
@@ -198,6 +212,11 @@ def _drop_oldest(change: Change, subject_key: int) -> None:
     ids = list(change.connection.execute(kept).scalars())
     gone = change.connection.execute(sa.delete(CORRECTIONS).where(mine & CORRECTIONS.c.id.not_in(ids))).rowcount
     change.overwrites |= bool(gone)
+
+
+def _id_by_sighting(sighting: str, subject_key: int) -> str:
+    """Return the id of the correction that says that the sighting does not show the subject."""
+    return hashlib.sha256(f"{sighting}/{subject_key}".encode()).hexdigest()[:32]
 
 
 def id_here(gallery: Gallery, foreign: str) -> str:

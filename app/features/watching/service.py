@@ -75,7 +75,8 @@ class Watching:
             return self._enroll(gallery, subject, [stored], [])[0]
         if subject is None and wrong is not None and (stored.template or stored.crop):
             (face,) = self._faces(gallery, wrong, [stored])
-            add_correction(self._core.store, gallery, wrong, face, utc_now(self._corrections))
+            ends = utc_now(self._corrections)
+            add_correction(self._core.store, gallery, wrong, face, ends, sighting=sighting_id)
         with self._core.store.change(gallery) as change:
             return self.sightings.settle(change, [sighting_id], subject)[0]
 

@@ -15,6 +15,7 @@ from app.choices import EventKind
 from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import Conflict
+from app.features.corrected import take_back_corrections
 from app.features.stored import embed_crops
 from app.features.watching.events import write_event
 from app.features.watching.rows import (
@@ -117,7 +118,7 @@ class Sightings:
 
     def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
         """Store a person's decision on whom these sightings show, which no later report changes; None: not the one they
-        were taken for.
+        were taken for. The subject's corrections from these sightings are deleted.
 
         Raises NotFound ``sighting_not_found``, ``subject_not_found``.
         """
@@ -134,6 +135,8 @@ class Sightings:
             }
             change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
             settled.append(_say(change, row.key, row))
+        if subject is not None:
+            take_back_corrections(change, subject.key, [sighting.id for sighting in settled])
         drop_unseen(change.connection, change.gallery)
         return settled
 

@@ -114,6 +114,19 @@ def test_what_a_person_has_said_stays(home: httpx.Client, data_dir: Path) -> Non
     assert told(home, AGAIN)["decision"] != "known", "the correction keeps the same face from being taken for her"
 
 
+def test_a_denial_is_taken_back_by_naming_the_person(home: httpx.Client) -> None:
+    """And its correction with it, whose face is hers; a correction of another sighting stays."""
+    first, second = told(home, AGAIN), told(home, AGAIN, camera="garden")
+    for seen in (first, second):
+        home.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": None}).raise_for_status()
+
+    home.patch(f"{HOME}/subjects/eileen", json={"id": "eileen-c"}).raise_for_status()
+    for seen, left in ((first, 1), (second, 0)):  # of two
+        home.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": "eileen-c"}).raise_for_status()
+        assert len(home.get(f"{HOME}/subjects/eileen-c/corrections").json()["corrections"]) == left
+    assert told(home, AGAIN)["subject"] == "eileen-c"
+
+
 def test_what_a_person_has_said_ends_also_without_the_feature_that_corrects(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
