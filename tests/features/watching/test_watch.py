@@ -316,6 +316,8 @@ def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
         for name in ("out %41?#.json", "out %41?#.csv", "out %41?#.html"):
             done = run(tmp_path / "beside", *asked, "--timeline", str(tmp_path / name))
             assert done.returncode == 0, done.stderr
+            assert re.search(r"mp4: known: eileen, score 0\.\d+, \d+ frames", done.stdout)
+            assert re.search(r"mp4: unknown, \d+ frames", done.stdout), done.stdout
         kinds = api.get("/v1/events", params={"after": 0, "seconds": 0}).text
     [first, second] = json.loads((tmp_path / "out %41?#.json").read_text())["films"]
     known = [visit for visit in first["visits"] if visit["decision"] == "known"]
