@@ -1,1 +1,1 @@
-"""The web page: plain HTML, CSS and ES modules, served as they lie here. See docs/how-to/web-page.md."""
+"""The web page: HTML, CSS and ES modules, served as they are, without a build step. See docs/how-to/web-page.md."""

@@ -1,4 +1,4 @@
-/** Where features add to the page's own views. Their `start.js` does so before the page begins. */
+/** What features add to the page's own views. Each feature's `start.js` adds its parts before the page starts. */
 
 /**
  * Parts of a person's page; each gets the ids of the gallery and the subject.
@@ -7,13 +7,15 @@
 export const PERSON_PARTS = [];
 
 /**
- * Parts of Models; each gets what shows the models anew, and gives an element, or null for keys that may not use it.
+ * Parts of the view Models. Each gets a function that shows the models again, and gives an element, or null if the key
+ * may not use the part.
  * @type {((reload: () => Promise<unknown>) => Promise<HTMLElement | null>)[]}
  */
 export const MODELS_PARTS = [];
 
 /**
- * Parts of a model's card; each gets the model and what shows the models anew, and gives an element, or null.
+ * Parts of a model's card. Each gets the model and a function that shows the models again, and gives an element, or
+ * null for none.
  * @type {((model: Api.Model, reload: () => Promise<unknown>) => HTMLElement | null)[]}
  */
 export const MODEL_PARTS = [];

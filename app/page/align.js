@@ -1,4 +1,4 @@
-/** The aligned crop that the server embeds, drawn again here from the landmarks it answered with. */
+/** Draws the aligned crop that the server embeds, from the landmarks in the server's answer. */
 
 import { h } from "./dom.js";
 import { toJpeg } from "./picture.js";
@@ -17,8 +17,8 @@ const CANONICAL = [
 const mean = (points) => points.reduce(([a, b], [x, y]) => [a + x / points.length, b + y / points.length], [0, 0]);
 
 /**
- * The rotation, scale and shift that bring `from` nearest to `to` in least squares: [a, b, shift x, shift y], where
- * x' = a·x − b·y + shift x and y' = b·x + a·y + shift y.
+ * The rotation, scale and shift that map `from` to `to` with least squares: [a, b, shift x, shift y], where x' = a·x −
+ * b·y + shift x and y' = b·x + a·y + shift y.
  * @param {number[][]} from
  * @param {number[][]} to
  */
@@ -40,7 +40,7 @@ export function similarity(from, to) {
 }
 
 /**
- * A canvas with the face of `landmarks` upright in it; `picture` is anything a canvas can draw.
+ * A square canvas with the face of `landmarks`, aligned. `picture`: anything that a canvas can draw; `side`: in pixels.
  * @param {CanvasImageSource} picture
  * @param {number[][]} landmarks
  * @param {string} words
@@ -60,7 +60,8 @@ export function crop(picture, landmarks, words, side = SIDE * 2) {
 }
 
 /**
- * The part of `picture` around `box` as a JPEG: enough for the server to find the face again, and little else.
+ * The part of `picture` around `box` as a JPEG, so that the server gets the face and little else. `margin`: on each
+ * side, as a share of the box's width and height.
  * @param {CanvasImageSource} picture
  * @param {Api.Box} box
  * @param {Page.Size} size

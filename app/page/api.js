@@ -1,13 +1,13 @@
-/** Calls of the REST interface: the same that every other client makes. */
+/** Calls of the REST interface, which is the one that all other clients use. */
 
 import * as session from "./session.js";
 
 const BUSY = 429;
 const PATIENCE = 8;
-/** The most items of a list that one page has. */
+/** The most items that one page of a list may have. */
 export const MOST = 1000;
 
-/** An answer that is an error; `code` is stable, `words.js` has a sentence for each. */
+/** An error that the server answered. `code` is stable; `words.js` has a sentence for each code. */
 export class Refusal extends Error {
   /**
    * @param {number} status the answer's HTTP status, 0 without an answer
@@ -30,7 +30,7 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
 /**
  * Options of a call: what is sent, and how the answer is read.
  * @typedef {object} Call
- * @property {Record<string, any>} [query] without those that are null, undefined or empty
+ * @property {Record<string, any>} [query] values that are null, undefined or "" are not sent
  * @property {unknown} [json] the body as a value, in place of `body`
  * @property {BodyInit | null} [body]
  * @property {string} [type] the body's content type
@@ -40,8 +40,8 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
  */
 
 /**
- * Return what the server answers, and say by the event `changed` that what is at the path may be another now. Throws
- * Refusal, and an AbortError if the session that asked has ended meanwhile.
+ * Return the server's answer. After a call that may have changed what is at the path, dispatch the event `changed`.
+ * Throws Refusal, and an AbortError if the session that asked has ended meanwhile.
  * @param {string} method
  * @param {string} where a path
  * @param {Call} [options]
@@ -100,7 +100,7 @@ async function refusal(response) {
   try {
     said = await response.json();
   } catch {
-    // Something between here and the server answered in its own words.
+    // A proxy answered, not the server.
   }
   const problem = said.error ?? {
     code: `http_${response.status}`,
@@ -124,10 +124,10 @@ export const patch = (where, json) => call("PATCH", where, { json });
 export const remove = (where) => call("DELETE", where);
 
 /**
- * All items of a list that comes in pages, which have them under `name`.
+ * All items of a list that comes in pages. `name`: the pages' field that holds the items.
  * @param {string} where
  * @param {string} name
- * @param {any} [first] the first page, where it is there already
+ * @param {any} [first] the first page, if it was read already
  */
 export async function every(where, name, first = null) {
   const found = [];
@@ -140,7 +140,7 @@ export async function every(where, name, first = null) {
 }
 
 /**
- * A photo as the raw body.
+ * Send a photo as the raw body.
  * @param {string} where
  * @param {Blob} photo
  * @param {Record<string, any>} [query]
@@ -155,7 +155,7 @@ export const sendPhoto = (where, photo, query, signal) =>
   });
 
 /**
- * A multipart form of photos, `[field, blob]` pairs; their names stay here.
+ * Send a multipart form of photos, `[field, blob]` pairs, without the files' names.
  * @param {string} where
  * @param {any[][]} photos
  * @param {Record<string, any>} [query]
@@ -168,7 +168,7 @@ export function sendPhotos(where, photos, query, signal) {
 }
 
 /**
- * Abort what `owner` asked before. Return the controller of what it asks now.
+ * Abort the last request of `owner`. Return the controller for its next one.
  * @param {{asking?: AbortController | null}} owner
  */
 export function askAnew(owner) {
@@ -178,7 +178,7 @@ export function askAnew(owner) {
 }
 
 /**
- * Waits as long as a busy server says, and tries again.
+ * Calls `attempt`; if the server is busy, waits as long as it asks for, and tries again, up to PATIENCE times.
  * @param {() => Promise<any>} attempt
  * @param {AbortSignal} [signal]
  */

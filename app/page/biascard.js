@@ -1,4 +1,4 @@
-/** The bias card of a model: how its stated false match rates hold within groups of people. */
+/** The bias card of a model: the false match rates measured within groups of people, beside the stated ones. */
 
 import { h } from "./dom.js";
 import { table } from "./parts.js";
@@ -8,9 +8,9 @@ const PARTS = "By sex and ethnic group";
 const SHOWN = [1e-2, 1e-3, 1e-4];
 
 /**
- * The card as a section; the groups within groups are folded.
+ * The card as a section. Parts of groups are folded away.
  * @param {Api.BiasCard} card
- * @param {string} title the model's
+ * @param {string} title the model's title
  */
 export function biasCard(card, title) {
   if (!card) return h("p.small", {}, "How its error rates differ between groups of people was not measured.");
@@ -24,8 +24,8 @@ export function biasCard(card, title) {
     h(
       "p.small",
       {},
-      "Two different people of a group pass for one so often, at the threshold of each stated rate (95 % " +
-        `interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`,
+      "How often two different people of one group pass for one person, at the threshold of each stated rate (95 % " +
+        `interval). Bold: the whole interval lies above the stated rate. ${card.measured_on}.`,
     ),
     ratesOf("Groups", main, rates),
     parts.length
@@ -81,7 +81,7 @@ function cell(rate) {
 }
 
 /**
- * A rate in percent with two digits that count.
+ * A rate in percent, with two significant digits.
  * @param {number} rate
  */
 const share = (rate) => `${Number((rate * 100).toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 5 })} %`;

@@ -1,4 +1,7 @@
-/** Faces of a photo: in reading order, and boxes over them in its own pixels, whatever size it is shown at. */
+/**
+ * Faces of a photo: their reading order, and boxes over them. Boxes are in the photo's pixels, whatever its size on the
+ * page.
+ */
 
 import { h, svg } from "./dom.js";
 
@@ -6,9 +9,9 @@ const CORNER = 0.22;
 const GAP = 4;
 
 /**
- * `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …),
- * `detail` what small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the
- * mouse is over, or null.
+ * `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …), `detail`
+ * is left out on small screens. With `onpick(index)`, each box is a button. `onpoint(index)` is called with the face
+ * under the mouse, or null.
  * @param {Page.Size} size
  * @param {Page.Boxed[]} faces
  * @param {string} words
@@ -29,7 +32,7 @@ export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}
 }
 
 /**
- * What a photo of this size lies on, with boxes over it.
+ * An element of the photo's shape, for the photo and the boxes over it.
  * @param {Page.Size} size
  * @param {...Page.Child} children
  */
@@ -37,7 +40,7 @@ export const sheet = ({ width, height }, ...children) =>
   h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
 
 /**
- * Mark the one with that index among the boxes or cards, or none.
+ * Mark the box or card with that index, and unmark the others. Null: mark none.
  * @param {any} elements
  * @param {number | null} index
  */
@@ -46,7 +49,7 @@ export function light(elements, index) {
 }
 
 /**
- * A rectangle of which only the corners are drawn, so that the face stays to be seen.
+ * Only the corners of a rectangle, so that the face stays visible.
  * @param {Api.Box} box
  */
 function corners({ x, y, width, height }) {
@@ -71,7 +74,7 @@ function tag({ kind, label, detail, number }) {
 }
 
 /**
- * What of a face can be pointed at or picked.
+ * The area over a face that can be pointed at or picked.
  * @param {Page.Size} size
  * @param {Page.Boxed} face
  * @param {number} index
@@ -100,7 +103,7 @@ function spot(size, { box, kind }, index, all, onpick, onpoint) {
 }
 
 /**
- * Gives each label a place at its face that no earlier one has; where there is none, its number alone.
+ * Gives each label a free place near its face. If there is none, only the face's number is shown.
  * @param {HTMLElement} overlay
  * @param {Page.Size} size
  * @param {Page.Boxed[]} faces
@@ -128,7 +131,8 @@ function arrange(overlay, size, faces, tags) {
 }
 
 /**
- * Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken.
+ * Places in the order of preference: above the face, below it, a line further up or down, and on its lower edge. Above
+ * it if all are taken.
  * @param {HTMLElement} overlay
  * @param {Api.Box} face
  * @param {HTMLElement} tag
@@ -161,8 +165,8 @@ const overlaps = (a, b) =>
 const SAME_ROW = 0.5;
 
 /**
- * `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height
- * of its first one's.
+ * Return the faces, [{box}], row by row, each with its `index` in the photo's answer. A row holds the faces whose
+ * centre is within half a face's height of the first face's.
  * @param {any[]} faces
  */
 export function inReadingOrder(faces) {

@@ -1,4 +1,4 @@
-/** The camera, for one photo or for many: asked for when it is wanted, and let go of at once after. */
+/** The camera, for one photo or many. It is requested when it is needed, and released at once after use. */
 
 import { h, openDialog } from "./dom.js";
 import { orLeave } from "./parts.js";
@@ -10,8 +10,7 @@ const PHONE = "(pointer: coarse)";
 /** @type {"environment" | "user" | null} */
 let side = null;
 
-/** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is
- * turned. */
+/** Which camera to use: by default the back camera of a phone, and the front camera elsewhere. */
 const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
 /** @param {string} side */
 const wanted = (side) => ({
@@ -19,7 +18,7 @@ const wanted = (side) => ({
   audio: false,
 });
 
-/** Whether there is another camera to turn to; browsers say so once one is in use. */
+/** Whether there is a second camera to switch to. Browsers tell only while a camera is in use. */
 export async function canTurn() {
   const devices = await navigator.mediaDevices.enumerateDevices();
   return devices.filter((device) => device.kind === "videoinput").length > 1;
@@ -37,7 +36,10 @@ const REFUSED = {
   NotReadableError: "Another program is using the camera. Close that one, then try again.",
 };
 
-/** A video that plays what the camera of that side sees; `stop(video)` ends it. Throws an Error in words. */
+/**
+ * A video element that plays the camera's picture; `stop(video)` ends it. Throws an Error whose message is for the
+ * user.
+ */
 export async function start(side = facing()) {
   if (!navigator.mediaDevices)
     throw new CameraError(
@@ -63,7 +65,7 @@ class CameraError extends Error {
 }
 
 /**
- * The video's present picture on a canvas, no side longer than `longest`.
+ * The video's current picture on a canvas, no side longer than `longest` pixels.
  * @param {HTMLVideoElement} video
  * @param {any} [longest]
  */
@@ -77,7 +79,7 @@ export function frame(video, longest = 1280) {
   return canvas;
 }
 
-/** Asks for one photo; null where none was taken. */
+/** Takes one photo in a dialog; null if the dialog was left. */
 export async function takePhoto() {
   /** @type {any} */
   let video = null;

@@ -1,4 +1,4 @@
-/** A challenge: what to do in front of the camera, a frame of each step, and what the server makes of them. */
+/** A challenge: shows the steps to follow in front of the camera, and sends the server a frame of each. */
 
 import { path, post, sendPhotos } from "./api.js";
 import * as camera from "./camera.js";
@@ -22,8 +22,8 @@ export const LIMITS =
   "steps, replayed or generated, nor photos of all the poses.";
 
 /**
- * Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture,
- * photo}`, the last two of the first frame; null where the dialog was left.
+ * Identifies a person in the gallery by the frames of a new challenge. Gives `{answer, picture, photo}`, where picture
+ * and photo are the first frame; null if the dialog was left.
  * @param {string} gallery
  */
 export async function challenge(gallery) {
@@ -74,7 +74,8 @@ export async function challenge(gallery) {
 }
 
 /**
- * Shows the steps of a new challenge one after the other, and takes a frame at each one's end; null once `isLeft`.
+ * Shows the steps of a new challenge one after the other, and takes a frame at the end of each. Null if `isLeft()`
+ * becomes true.
  * @param {string} gallery
  * @param {HTMLVideoElement} video
  * @param {HTMLElement} told
@@ -95,7 +96,7 @@ async function film(gallery, video, told, isLeft) {
   return { token, picture, photos };
 }
 
-/** The seconds that are left, for eyes only: read out, they would drown the instruction. */
+/** The seconds that are left. Hidden from screen readers, which would otherwise interrupt the instruction. */
 function countdown() {
   const number = h("span.number", { "aria-hidden": "true" }, String(STEP_S));
   for (let second = 1; second < STEP_S; second++)

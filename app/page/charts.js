@@ -1,4 +1,4 @@
-/** Lines over an axis, as SVG that fills whatever room it has. */
+/** Line charts, as SVG that fills the space it is given. */
 
 import { h, svg } from "./dom.js";
 
@@ -7,7 +7,7 @@ const SIZE = 1000;
 
 /**
  * `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks:
- * [[value, words]], title}. `words` says in a sentence what is to be seen.
+ * [[value, words]], title}. `words`: a sentence that describes the chart to those who can't see it.
  * @param {Page.Chart} chart
  */
 export function chart({ title, words, series, x, y }) {

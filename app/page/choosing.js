@@ -1,5 +1,7 @@
-/** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where
- * it is restricted, typed elsewhere. */
+/**
+ * The choice of a gallery: from the server's list if the key may read it, else among the galleries that the key is
+ * restricted to, else typed.
+ */
 
 import { call, every, MOST, path } from "./api.js";
 import { h, select } from "./dom.js";
@@ -8,28 +10,28 @@ import * as session from "./session.js";
 const PLACE = "likeness.gallery";
 
 /**
- * The first page of galleries, if it came with the sign-in or was asked for beside it.
+ * The first page of galleries, if it was requested when signing in.
  * @type {any}
  */
 let firstPage = null;
 
 /**
- * Keeps the first page of galleries for whoever asks for them next, until it is null again.
+ * Keeps the first page of galleries for `everyGallery`; null forgets it.
  * @param {any} page
  */
 export const expectGalleries = (page) => (firstPage = page);
 
 /**
- * The first page of galleries, asked for with a key that is not signed in yet.
+ * Requests the first page of galleries, also with a key that is not signed in yet.
  * @param {string} [secret]
  */
 export const firstGalleries = (secret) => call("GET", path("galleries"), { secret, query: { limit: MOST } });
 
-/** Every gallery that the key sees. */
+/** Every gallery that the key may see. */
 export const everyGallery = () => every(path("galleries"), "galleries", firstPage);
 
 /**
- * Makes `gallery` the one that a control has first: the last that was looked at or chosen.
+ * Remembers the gallery that was last opened or chosen: controls select it first.
  * @param {string | null} gallery
  */
 export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gallery);
@@ -38,7 +40,8 @@ export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gall
 export const preferred = () => sessionStorage.getItem(PLACE);
 
 /**
- * A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too.
+ * A control whose `value` is the gallery's id, or empty. `onchange(id)` is called after each choice, and for the
+ * initial one.
  * @param {(gallery: string) => void} onchange
  */
 export async function galleryControl(onchange) {

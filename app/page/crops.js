@@ -1,4 +1,4 @@
-/** Stored crops: fetched with the key, a few at a time, and only for what is still to be seen. */
+/** Stored crops. They are fetched with the key, AT_ONCE at a time, and only for elements that are still on the page. */
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
@@ -17,7 +17,7 @@ const waiting = [];
 let working = 0;
 
 /**
- * The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop.
+ * The picture of a subject: its cover, else its first face, else its initial if there is no crop.
  * @param {string} gallery
  * @param {Pick<Api.Subject, "id" | "name" | "portrait">} subject
  */
@@ -37,8 +37,8 @@ export function facePicture(gallery, subject, face, words) {
 }
 
 /**
- * The picture at a path, `letters` until it is there or where the path is null. What is after `#` tells its versions
- * apart. Without `words` other words stand beside it.
+ * The picture at a path; `letters` until it has loaded, or if the path is null. What follows `#` in the path tells
+ * versions apart. `words` describe the picture; leave them empty if text beside it does.
  * @param {string | null} where
  * @param {string} letters
  * @param {string} words
@@ -51,7 +51,7 @@ export function pictureAt(where, letters, words) {
 }
 
 /**
- * The stored crop of a face; words where none is kept, or where the key may not see it.
+ * The stored crop of a face, or a sentence if none is kept or the key may not see it.
  * @param {string} gallery
  * @param {string} subject
  * @param {string | null} face
@@ -68,7 +68,7 @@ export function storedCrop(gallery, subject, face, words) {
 }
 
 /**
- * A picture over what it shows, in words.
+ * A picture with a caption below it.
  * @param {string} words
  * @param {Node} picture
  */
@@ -105,7 +105,7 @@ async function urlOf(where) {
 }
 
 /**
- * Keep a crop's URL, in place of the oldest if there are too many.
+ * Keep a crop's URL; drop the oldest if there are too many.
  * @param {string} where
  * @param {string} url
  */
@@ -124,7 +124,7 @@ export function forget() {
 }
 
 /**
- * Load the picture soon, or once the element is on the page: a view is shown when the last of its answers has come.
+ * Load the picture soon, or as soon as the element is on the page: views put it there once all their answers have come.
  * @param {HTMLElement} element
  * @param {() => Promise<string | null | undefined>} load
  */
@@ -150,6 +150,6 @@ async function show({ element, load }) {
     const url = await load();
     if (url) element.replaceChildren(h("img", { src: url, alt: "", width: 112, height: 112 }));
   } catch {
-    // The initials stay: a picture that somebody has just deleted is no news.
+    // The initial stays: a picture that somebody has just deleted is not worth an error.
   }
 }

@@ -1,4 +1,4 @@
-/** Elements, made without any HTML text: what people and servers say is only ever text here. */
+/** Makes elements without parsing HTML, so that texts of users and servers can't become markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set([
@@ -40,7 +40,7 @@ export function h(tag, props = {}, ...children) {
 }
 
 /**
- * The same in SVG; all props are attributes.
+ * Return an SVG element; all props are attributes.
  * @param {string} tag
  * @param {Record<string, any>} props
  * @param {...Page.Child} children
@@ -53,7 +53,7 @@ export function svg(tag, props = {}, ...children) {
 }
 
 /**
- * Puts `children` in place of whatever `element` holds. What had the focus there has it again, as `holdFocus` says.
+ * Replaces what `element` holds by `children`. If the focus was in it, it is given back as by `holdFocus`.
  * @param {Element} element
  * @param {...Page.Child} children
  */
@@ -66,8 +66,9 @@ export function put(element, ...children) {
 }
 
 /**
- * Remember what has the focus, and return what gives it back, unless a person has moved it by then: to the same
- * element, to the one that has its place and name now, or to the heading of the view or dialog.
+ * Remember what has the focus. Return a function that gives it back: to the same element, else to the one now in its
+ * place with the same name, else to the heading of the view or dialog. It does nothing if the user has moved the focus
+ * meanwhile.
  */
 export function holdFocus() {
   const held = /** @type {HTMLElement} */ (document.activeElement);
@@ -76,7 +77,7 @@ export function holdFocus() {
   const name = nameOf(held);
   return () => {
     const now = document.activeElement;
-    if (now !== document.body && !(held.isConnected && now?.matches("h1, h2"))) return; // nobody chooses a heading
+    if (now !== document.body && !(held.isConnected && now?.matches("h1, h2"))) return; // the user moved it
     const home = within?.isConnected ? within : document.getElementById("main");
     if (held.isConnected) held.focus({ preventScroll: true });
     else if (home) alike(home, held, name).at(at)?.focus({ preventScroll: true });
@@ -85,7 +86,7 @@ export function holdFocus() {
 }
 
 /**
- * The elements of that kind and name.
+ * The elements within `home` with the same tag and the given name.
  * @param {Element} home
  * @param {Element} element
  * @param {string} name
@@ -99,7 +100,7 @@ const nameOf = (element) =>
   element.getAttribute("aria-label") ?? element.labels?.[0]?.textContent ?? element.textContent;
 
 /**
- * Focuses the title of a view or dialog, so that it is read out and Tab goes on from there.
+ * Focuses the title of a view or dialog: screen readers read it out, and Tab continues from there.
  * @param {Element | null} home
  */
 export function focusHeading(home) {
@@ -137,7 +138,7 @@ function fill(element, children) {
 }
 
 /**
- * Calls `act` once what is in the page now has been drawn.
+ * Calls `act` after the browser has drawn the page's present content.
  * @param {() => unknown} act
  */
 export const whenDrawn = (act) => requestAnimationFrame(() => setTimeout(act));
@@ -145,13 +146,13 @@ export const whenDrawn = (act) => requestAnimationFrame(() => setTimeout(act));
 let made = 0;
 
 /**
- * An id for a label and what it labels.
+ * A new id that begins with `word`, to connect a label to its control.
  * @param {string} word
  */
 export const newId = (word) => `${word}-${++made}`;
 
 /**
- * A labelled field; `hint` is read with it.
+ * A labelled field. Screen readers read `hint` with it.
  * @param {string} label
  * @param {any} control
  * @param {string | null} hint
@@ -164,7 +165,7 @@ export function field(label, control, hint = null) {
 }
 
 /**
- * `[value, words]` pairs as a select.
+ * A select of `[value, words]` pairs.
  * @param {Page.Option[]} pairs
  * @param {string | null | undefined} chosen
  * @param {(value: string) => void} onchange
@@ -178,7 +179,7 @@ export function select(pairs, chosen, onchange, props = {}) {
 let clearing = 0;
 
 /**
- * Says something to everybody: shown at the edge for a while, and read out.
+ * Shows a message at the edge of the page for a while; screen readers read it out.
  * @param {string} words
  */
 export function toast(words) {
@@ -189,7 +190,8 @@ export function toast(words) {
 }
 
 /**
- * Calls `act` once there has been no call for `ms`; `now` calls it at once, in place of what waits.
+ * Return a function that calls `act` once it has not been called for `ms` milliseconds. Its `now` calls `act` at once,
+ * and cancels the waiting call.
  * @param {number} ms
  * @param {(...given: any[]) => void} act
  */
@@ -207,8 +209,8 @@ export function debounce(ms, act) {
 }
 
 /**
- * A modal dialog, which the browser keeps the focus in; Escape closes it, unless `held`: then only its own buttons do.
- * `build(close)` gives what is in it. The promise has what `close` was given, null when it was left.
+ * Opens a modal dialog. Escape closes it, unless it is `held`: then only its own buttons do. `build(close)` gives its
+ * content. The promise resolves to what `close` was called with, or null if the dialog was left.
  * @param {string} title
  * @param {(close: (value?: any) => void) => Node} build
  * @param {{held?: boolean, wide?: boolean}} [how]
@@ -228,25 +230,25 @@ export function openDialog(title, build, { held = false, wide = false } = {}) {
     const dialog = h(`dialog${wide ? ".wide" : ""}`, { "aria-labelledby": heading.id }, heading, build(close));
     dialog.addEventListener("cancel", (/** @type {any} */ event) => done || event.preventDefault());
     dialog.addEventListener("close", () => {
-      if (!done) return dialog.showModal(); // a browser may close one against its will
+      if (!done) return dialog.showModal(); // browsers may close a held dialog all the same
       dialog.remove();
       restore();
       resolve(answer);
     });
     document.body.append(dialog);
     dialog.showModal();
-    if (document.activeElement?.matches(".danger")) focusHeading(dialog); // Enter would do what can't be undone
+    if (document.activeElement?.matches(".danger")) focusHeading(dialog); // Enter must not delete
   });
 }
 
-/** Leaves every open dialog as Escape does: a held one stays. */
+/** Leaves every open dialog as Escape does; held dialogs stay open. */
 export function leaveDialogs() {
   for (const dialog of /** @type {NodeListOf<HTMLDialogElement>} */ (document.querySelectorAll("dialog[open]")))
     if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
 }
 
 /**
- * Asks before something that can't be undone; with `typed`, that word has to be typed first.
+ * Asks for confirmation of something that can't be undone. With `typed`, the user must type that word first.
  * @param {{title: string, text: string, action: string, typed?: string | null}} question
  */
 export function confirm({ title, text, action, typed = null }) {

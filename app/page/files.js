@@ -1,4 +1,4 @@
-/** Photos from the disk: chosen, dropped, or handed from one view to the next; folders with all that is in them. */
+/** Photos from the disk, chosen or dropped, one by one or as folders; and photos that one view hands to the next. */
 
 import { h, newId } from "./dom.js";
 import { icon } from "./icons.js";
@@ -9,7 +9,7 @@ const IMAGE = /\.(jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)$/i;
 let handed = [];
 
 /**
- * Keeps `found` for the view that is about to come, which takes it.
+ * Keeps `found` for the view that opens next, which takes it.
  * @param {Page.Chosen[]} found
  */
 export const hand = (found) => (handed = found);
@@ -25,7 +25,7 @@ export const isPhoto = ({ file, name }) =>
   !name.split("/").at(-1)?.startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
 
 /**
- * Ways to choose files: the words, the icon, and what the browser is told of it.
+ * Ways to choose files: the button's words and icon, and the attributes of its input.
  * @typedef {{words: string, sign: "photo" | "galleries" | "camera", multiple?: boolean, accept?: string,
  *   webkitdirectory?: boolean, capture?: string}} Way
  * @type {Record<"photos" | "folder" | "camera", Way>}
@@ -33,12 +33,12 @@ export const isPhoto = ({ file, name }) =>
 const WAYS = {
   photos: { words: "Choose photos", sign: "photo", multiple: true, accept: "image/*" },
   folder: { words: "Choose a folder", sign: "galleries", multiple: true, webkitdirectory: true },
-  // A telephone's own camera: it needs no HTTPS, as the page's does.
+  // The phone's camera app: unlike the page's own use of the camera, it works without HTTPS.
   camera: { words: "Take a photo", sign: "camera", capture: "environment", accept: "image/*" },
 };
 
 /**
- * The ways that there are here: a folder only where `folders` are of use, a camera only on telephones and tablets.
+ * The ways that this device offers: a folder only if `folders`, a camera only on phones and tablets.
  * @param {boolean} folders
  * @returns {(keyof typeof WAYS)[]}
  */
@@ -49,7 +49,8 @@ export const ways = (folders) => [
 ];
 
 /**
- * A button that lets files be chosen in one of the `WAYS`; `onchosen` hears [{file, name}], names with their folders.
+ * A button to choose files in one of the `WAYS`. `onchosen` is called with [{file, name}], where names contain the
+ * folders.
  * @param {keyof typeof WAYS} way
  * @param {(chosen: Page.Chosen[]) => void} onchosen
  */
@@ -64,7 +65,7 @@ export function picker(way, onchosen) {
 }
 
 /**
- * Every file of what was dropped, folders with all that is in them.
+ * Every file that was dropped, including all files in dropped folders.
  * @param {DataTransfer} transfer
  */
 export async function dropped(transfer) {
@@ -88,7 +89,7 @@ async function walk(entry, prefix, found) {
     return;
   }
   const reader = entry.createReader();
-  const read = () => new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // some at a time
+  const read = () => new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // gives some entries a call
   for (let batch = await read(); batch.length; batch = await read())
     for (const inner of batch) await walk(inner, `${name}/`, found);
 }

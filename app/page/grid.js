@@ -1,21 +1,23 @@
-/** A grid of any number of cells, of which only those in sight exist. The server is asked for what is in sight. */
+/**
+ * A grid of any number of cells. Only cells in sight are elements, and only their items are requested from the server.
+ */
 
 import { h } from "./dom.js";
 
 const MARGIN_ROWS = 3;
-/** Cells are read in pages of so many, all that are in sight at once. */
+/** Items per page that is requested; consecutive missing pages in sight are requested together. */
 const PAGE = 50;
-/** Cells that are read before it is known how many are in sight. */
+/** Items to read before it is known how many cells are in sight. */
 export const FIRST = 2 * PAGE;
-/** Most pages that are read at once. */
+/** The most pages that one request reads. */
 const MOST_PAGES = 20;
 
 export class Grid {
   /**
-   * `load(offset, limit)` gives {items, more}, or null where it failed; `cell(item)` an element; `total` how many there
-   * will be, null: nobody knows. Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count,
-   * done)` hears how many are known of, and whether there are no others. `known` is what another grid had read, which
-   * is shown until it has been read again.
+   * `load(offset, limit)` gives {items, more}, or null if it failed; `cell(item)` gives an element. `total`: the number
+   * of items, null if it is unknown. Cells are at least `width` pixels wide, and `more` pixels higher than wide.
+   * `onload(count, done)` is called with the number of items found so far, and whether these are all. `known`: items
+   * that another grid had read, shown until they have been read again.
    * @param {any} options
    */
   constructor({ load, cell, total, width, more, label, onload, known = null }) {
@@ -28,7 +30,7 @@ export class Grid {
     /** @type {Map<number, any>} */
     this.items = new Map(known);
     this.pages = new Set();
-    /** @type {number | null} how many there are, once the last page was read */
+    /** @type {number | null} the number of items, once the last page was read */
     this.end = null;
     this.sight = [0, known ? 0 : FIRST];
     this.loading = false;
@@ -63,7 +65,7 @@ export class Grid {
     return Math.floor((this.element.clientWidth || this.width) / this.columns) + this.more;
   }
 
-  /** Return the first cells in sight that were not read, as whole pages; null if there are none. */
+  /** Return the offset and limit of the first pages in sight that were not read; null if all were. */
   missing() {
     const [first, last] = this.sight;
     const end = Math.ceil(Math.min(last, this.end ?? this.total ?? last) / PAGE);
@@ -74,7 +76,7 @@ export class Grid {
     return pages ? { offset: page * PAGE, limit: pages * PAGE } : null;
   }
 
-  /** Reads what is in sight; what was passed by meanwhile is not read. */
+  /** Reads the items in sight, until all are read. What was scrolled past meanwhile is not read. */
   async fill() {
     if (this.loading) return;
     this.loading = true;
@@ -115,7 +117,7 @@ export class Grid {
     /** @type {number | null} */
     this.frame = null;
     if (this.left || !this.element.isConnected) return;
-    // Measured before anything is changed: each look at an element after a change has the browser lay out the page.
+    // Measure before changing anything: measuring after a change makes the browser lay out the page again.
     const { columns, height } = this;
     const top = -this.element.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(top / height) - MARGIN_ROWS) * columns;
@@ -126,7 +128,7 @@ export class Grid {
     this.element.style.height = `${Math.ceil(count / columns) * height}px`;
     for (const [index, element] of this.cells)
       if ((index < first || index >= last) && !element.contains(document.activeElement)) this.drop(index, element);
-    for (let index = last - 1; index >= first; index--) this.place(index, columns, height); // each before its next one
+    for (let index = last - 1; index >= first; index--) this.place(index, columns, height); // before the next one
   }
 
   /**
@@ -170,7 +172,7 @@ export class Grid {
   }
 
   /**
-   * Arrow keys go from cell to cell.
+   * Moves the focus from cell to cell by the arrow keys.
    * @param {KeyboardEvent} event
    */
   steer(event) {

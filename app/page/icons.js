@@ -1,4 +1,4 @@
-/** Line icons of 20 by 20, drawn for this page; they only ever stand beside words. */
+/** Line icons of 20 by 20 units, drawn for this page. They always stand beside words, so screen readers skip them. */
 
 import { svg } from "./dom.js";
 

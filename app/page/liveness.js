@@ -1,4 +1,4 @@
-/** Whether a face is live, as the server judged it: shown wherever a face of an answer is. */
+/** Shows whether a face is live, as the server judged it, and offers to ask for it. */
 
 import { h, select } from "./dom.js";
 import { models } from "./models.js";
@@ -18,7 +18,7 @@ const REASONS = {
 };
 
 /**
- * The verdict on a face of an answer; null where it was not asked for.
+ * The server's verdict on a face; null if it was not asked for.
  * @param {{liveness?: Api.Liveness | null}} face
  */
 export function verdict(face) {
@@ -35,7 +35,8 @@ export function verdict(face) {
 }
 
 /**
- * A choice whether to ask for liveness; null where the server has no package for it. `onchange` gets `liveness`.
+ * A choice whether to ask for liveness; null if the server has no package for it. `onchange` gets the parameter
+ * `liveness`.
  * @param {(value: any) => void} onchange
  */
 export async function livenessChoice(onchange) {

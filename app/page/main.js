@@ -1,4 +1,4 @@
-/** Starts the page: the key, the frame around every view, and which view is shown. */
+/** Starts the page: signs in, draws the frame around every view, and shows the view of the address. */
 
 import { call, path, post, remove } from "./api.js";
 import { expectGalleries, firstGalleries } from "./choosing.js";
@@ -20,11 +20,11 @@ const shell = byId("shell");
 let leave = () => {};
 let shown = 0;
 /**
- * What a session that the server ended has left, out of sight: whose it was, and the page with all that was typed.
+ * What is left, hidden, of a session that the server ended: its key, and the page with all that was typed.
  * @type {{signedInAs: Api.OwnKey, hash: string, nodes: Node[], dialogs: HTMLDialogElement[]} | null}
  */
 let suspended = null;
-/** The fields that a person has typed or chosen something in. */
+/** The fields in which the user has typed or chosen something. */
 const touched = new WeakSet();
 
 addEventListener("input", ({ target }) => target && touched.add(target));
@@ -36,12 +36,12 @@ addEventListener("hashchange", (event) => {
 });
 addEventListener(
   "signed-out",
-  (event) => session.who() && event instanceof CustomEvent && suspend(event.detail), // the first of several says why
+  (event) => session.who() && event instanceof CustomEvent && suspend(event.detail), // the first error says why
 );
 void begin();
-// The server has been asked by now: the browser's storage takes a while.
+// Only now, while the server is asked: the browser's storage takes a while.
 theme.apply();
-for (const kind of ["storage", "pageshow"]) addEventListener(kind, followDevice); // another tab's, or one of long ago
+for (const kind of ["storage", "pageshow"]) addEventListener(kind, followDevice); // pageshow: back from history
 
 async function begin() {
   const code = session.fromLink();
@@ -60,8 +60,8 @@ function skip(event) {
 }
 
 /**
- * Asks the server what a key, or this device's session, may do, and in the same trip for the galleries, which a first
- * view shows, if this browser goes on with a key that could read them.
+ * Asks the server what a key, or this device's session, may do. If the last key of this browser could read galleries,
+ * asks for those at the same time, since the first view shows them.
  * @param {string} [secret]
  */
 function askAbout(secret) {
@@ -70,7 +70,7 @@ function askAbout(secret) {
   return Promise.all([call("GET", path("key"), { secret }), galleries]);
 }
 
-/** Goes on with this device's session. */
+/** Continues this device's session. */
 async function resume() {
   try {
     const [allowed, galleries] = await askAbout();
@@ -83,9 +83,9 @@ async function resume() {
 }
 
 /**
- * Asks the server what `secret` may do; with that the page is there.
+ * Asks the server what `secret` may do, and opens the page.
  * @param {string} secret
- * @param {boolean} [stay] whether this device is to stay signed in
+ * @param {boolean} [stay] whether this device shall stay signed in
  */
 async function enter(secret, stay = false) {
   let galleries = null;
@@ -114,7 +114,7 @@ async function open(galleries = null) {
   whenDrawn(fetchOtherViews);
 }
 
-/** Has the browser fetch the modules of the other views, which it then has when they are first looked at. */
+/** Has the browser fetch the other views' modules in advance. */
 function fetchOtherViews() {
   const later = /** @type {HTMLTemplateElement | null} */ (document.getElementById("later"));
   if (later) document.head.append(later.content);
@@ -132,7 +132,7 @@ async function keep() {
 }
 
 /**
- * Begins to exchange a link's code for its key, and leaves the link. Whoever awaits it says what was wrong.
+ * Begins to exchange a link's code for its key, and removes the code from the address. The caller shows errors.
  * @param {string} code
  * @param {string} [before] the address that the link was opened from
  */
@@ -144,7 +144,7 @@ function exchange(code, before) {
 }
 
 /**
- * Signs in by a link. Who is signed in already stays so, unless they agree to change.
+ * Signs in by a link. If somebody is signed in already, asks before changing the key.
  * @param {Promise<any>} exchanged
  */
 async function follow(exchanged) {
@@ -154,7 +154,7 @@ async function follow(exchanged) {
     if (before && !(await agrees(before, found))) return;
     if (!suspended) forget();
     session.begin(found.secret, found);
-    await open(before ? null : found.gallery_page); // to agree may have taken a while
+    await open(before ? null : found.gallery_page); // it may be old after the question
   } catch (error) {
     if (session.who()) toast(explain(error));
     else showSignIn(error);
@@ -162,7 +162,7 @@ async function follow(exchanged) {
 }
 
 /**
- * Whether the person wants to be `next` from now on.
+ * Asks whether to change from the key `now` to the key `next`.
  * @param {any} now
  * @param {any} next
  */
@@ -199,8 +199,8 @@ function end(code = null) {
 }
 
 /**
- * Asks for the key anew where the server has ended the session. Where something was typed, the page waits with it out
- * of sight: the same key goes on, and for another it is forgotten.
+ * Asks for the key again after the server has ended the session. If something was typed, the page is hidden and kept:
+ * it comes back for the same key, and is forgotten for another.
  * @param {string} code
  */
 function suspend(code) {
@@ -213,7 +213,10 @@ function suspend(code) {
   for (const dialog of dialogs) dialog.remove();
 }
 
-/** Goes on with the suspended page if it is the key's that is signed in now; whether it was. Else it is forgotten. */
+/**
+ * Shows the suspended page again if it belongs to the key that is signed in now; otherwise forgets it. Returns whether
+ * it was shown.
+ */
 function goesOn() {
   if (!suspended) return false;
   const { signedInAs, hash, nodes, dialogs } = suspended;
@@ -230,29 +233,29 @@ function goesOn() {
     document.body.append(dialog);
     dialog.showModal();
   }
-  for (const place of document.querySelectorAll(".problems")) place.replaceChildren(); // the session is there again
+  for (const place of document.querySelectorAll(".problems")) place.replaceChildren(); // "session ended" is over
   document.title = `${document.querySelector("main h1")?.textContent} · Likeness`;
   if (!dialogs.length) focusHeading(byId("main"));
   return true;
 }
 
 /**
- * Whether something was typed there, or photos were chosen, that is not sent.
+ * Whether there is text that was typed, or photos that were chosen, but not sent.
  * @param {Element} node
  */
 const isTyped = (node) =>
   node.querySelector(".plan form, .enroll progress") !== null ||
   [...node.querySelectorAll("form :is(input, select, textarea)")].some((input) => touched.has(input));
 
-/** Forgets all that the last key has shown: the next one may see less. */
+/** Forgets all that was shown with the last key, since the next one may see less. */
 function forget() {
-  leaveView(); // what it keeps on leaving is forgotten too
+  leaveView(); // first: a view may keep something when left
   crops.forget();
   memory.forget();
   discardAll();
 }
 
-/** Shows nothing more of a session that another tab has ended; goes on with the one that it has begun in its place. */
+/** Hides the page if another tab has ended the session; continues with the new session if that tab has begun one. */
 function followDevice() {
   if (!session.isOver()) return;
   if (!session.stays()) return end("session_ended");
@@ -265,7 +268,7 @@ async function signOut() {
   try {
     if (session.key() === null) await remove(path("session"));
   } catch (error) {
-    return toast(explain(error)); // this device would stay signed in
+    return toast(explain(error)); // stay on the page: the device is still signed in
   }
   end();
   toast("Signed out.");
@@ -378,7 +381,7 @@ async function show() {
   /** @type {Page.View} */
   const view = section.view(segments.slice(1), query);
   leave = view.leave ?? leave;
-  main.replaceChildren(view.element); // the focus goes to its heading, once it is complete
+  main.replaceChildren(view.element); // once it is complete, its heading gets the focus
   showUnderWay();
   await view.ready;
   showUnderWay(); // a view that had to be loaded may be the one that shows it
@@ -386,7 +389,7 @@ async function show() {
 }
 
 /**
- * Scroll to `top` and focus the new view's heading, so that it is read out and Tab goes on from there.
+ * Scroll to `top` and focus the new view's heading: screen readers read it out, and Tab continues from there.
  * @param {HTMLElement} main
  * @param {number} top
  */
@@ -401,7 +404,7 @@ function settle(main, top) {
 }
 
 /**
- * Scroll to `top`, again while the view grows until it is that long, or until the person or the page moves on.
+ * Scroll to `top`, and again while the view grows, until it is long enough or the user scrolls or leaves.
  * @param {HTMLElement} main
  * @param {number} top
  */

@@ -1,4 +1,6 @@
-/** What views keep for the way back, such as a photo: in this tab's memory only, and until somebody signs out. */
+/**
+ * What views keep to show when the user comes back, such as a photo. It is in this tab's memory only, until sign-out.
+ */
 
 /** @type {Map<string, any>} */
 const kept = new Map();

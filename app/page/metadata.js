@@ -1,4 +1,4 @@
-/** A person's metadata as fields: a word and a value each. Values that are no text are written as JSON. */
+/** A person's metadata as fields, each with a name and a value. Values that are not texts are shown as JSON. */
 
 import { h, put } from "./dom.js";
 import { icon } from "./icons.js";
@@ -8,7 +8,7 @@ import { facts } from "./parts.js";
 const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 /**
- * The metadata, to be read only; null if there is none.
+ * The metadata as a list to read; null if there is none.
  * @param {Record<string, any>} metadata
  */
 export const metadataFacts = (metadata) =>
@@ -16,7 +16,7 @@ export const metadataFacts = (metadata) =>
     ? facts(Object.entries(metadata).map(([word, value]) => [word, written(value) || "–"]))
     : null;
 
-/** Fields for metadata; `value` is what they hold. */
+/** Fields to edit metadata; `value` is the metadata in them. */
 export class MetadataFields {
   /** @param {Record<string, any>} metadata */
   constructor(metadata) {
@@ -65,7 +65,7 @@ export class MetadataFields {
     return row;
   }
 
-  /** Throws an error in words where a value has no word, two have the same, or JSON is broken. */
+  /** Throws an error with a message for the user if a value has no name, two have the same, or JSON is invalid. */
   get value() {
     /** @type {[string, any][]} */
     const pairs = [];
@@ -81,7 +81,7 @@ export class MetadataFields {
 }
 
 /**
- * Return the value of a field's text: of the kind that it had, where the text can be that.
+ * Return the value of a field's text; it keeps the type of the value before, if the text can be read as such.
  * @param {string} name
  * @param {string} text
  * @param {any} before

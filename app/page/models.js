@@ -1,11 +1,11 @@
-/** The answer of `/v1/models`, which is kept until a view loads it again. */
+/** The answer of `/v1/models`, kept until a view loads it again. */
 
 import { get, path } from "./api.js";
 
 /** @type {Promise<any> | null} */
 let answer = null;
 
-/** The packages and the skipped folders, as the server has them now. */
+/** Loads the packages and the skipped folders from the server. */
 export function loadModels() {
   const asked = get(path("models"));
   answer = asked;
@@ -19,13 +19,13 @@ export async function models() {
   return (await (answer ?? loadModels())).models;
 }
 
-/** What the server decides by unless asked otherwise: {fmr, fpir, embedder}. */
+/** The server's default error rates and embedder: {fmr, fpir, embedder}. */
 export async function defaults() {
   return (await (answer ?? loadModels())).defaults;
 }
 
 /**
- * The operating points that decide for a model (`name@version`), strict ones last; none where it was not measured.
+ * The operating points that decide for a model (`name@version`), the strictest last; none if it was not measured.
  * @param {string} id
  */
 export async function decidingPoints(id) {

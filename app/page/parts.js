@@ -1,4 +1,4 @@
-/** What several views are made of: a heading, facts, a job's progress, a dialog with a form. */
+/** Parts that several views share: a heading, facts, a job's progress, a dialog with a form. */
 
 import { field, h, openDialog, toast } from "./dom.js";
 import { icon } from "./icons.js";
@@ -6,7 +6,7 @@ import { busy, problemPlace, showing } from "./problem.js";
 import { link, linkBack } from "./router.js";
 
 /**
- * A view's title and what it is for; `beside` stands at the other end of the line.
+ * A view's title and purpose; `beside` stands at the other end of the line.
  * @param {string} title
  * @param {Page.Child} lead
  * @param {...Page.Child} beside
@@ -15,7 +15,7 @@ export const head = (title, lead, ...beside) =>
   h("header.head", {}, h("div", {}, h("h1", {}, title), lead && h("p.lead", {}, lead)), beside);
 
 /**
- * The way back to a gallery.
+ * A link back to a gallery.
  * @param {string} gallery
  */
 export const backTo = (gallery) =>
@@ -29,11 +29,11 @@ export const backTo = (gallery) =>
     gallery,
   );
 
-/** The way to the advice about photos. */
+/** A link to the advice about photos. */
 export const adviceLink = (words = "Which photos are good?") => h("a", { href: link("advice") }, words);
 
 /**
- * `[word, value]` pairs as a list; without those that have no value.
+ * A list of `[word, value]` pairs, without those that have no value.
  * @param {Page.Fact[]} pairs
  */
 export const facts = (pairs) =>
@@ -44,7 +44,7 @@ export const facts = (pairs) =>
   );
 
 /**
- * What is shown where there is nothing yet: what is missing, and what to do.
+ * A notice where there is nothing yet: what is missing, and what to do.
  * @param {Page.Child} title
  * @param {...Page.Child} contents
  */
@@ -57,7 +57,7 @@ export const nothing = (title, ...contents) => h("div.nothing", {}, h("h2", {}, 
 export const isOpen = (job) => job?.state === "queued" || job?.state === "running";
 
 /**
- * How far a job is.
+ * A bar that shows how far a job is.
  * @param {string} label
  * @param {any} job
  */
@@ -74,8 +74,8 @@ export const orLeave = (close, words, ...buttons) =>
   h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
 
 /**
- * Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer.
- * Gives null where the dialog was left.
+ * Opens a dialog with `fields`. When the form is sent, calls `work`; if that gives something, the dialog closes, and
+ * this is the answer. Null if the dialog was left.
  * @param {string} title
  * @param {Page.Child} fields
  * @param {string} action
@@ -93,7 +93,7 @@ export const request = (title, fields, action, work) =>
   });
 
 /**
- * `[value, words]` pairs as boxes to tick; `chosen()` gives the values of those that are ticked.
+ * Checkboxes for `[value, words]` pairs; `chosen()` gives the values of the ticked ones.
  * @param {string} legend
  * @param {[string, string][]} pairs
  * @param {{tag?: string, ticked?: string[]}} [how]
@@ -106,7 +106,7 @@ export function ticks(legend, pairs, { tag = "fieldset", ticked = [] } = {}) {
 }
 
 /**
- * Boxes for the galleries that something is restricted to.
+ * Checkboxes for the galleries to restrict something to.
  * @param {string[]} ids
  */
 export const galleryTicks = (ids) =>
@@ -117,7 +117,7 @@ export const galleryTicks = (ids) =>
   );
 
 /**
- * A text to copy, in a field.
+ * A field with a text and a button to copy it.
  * @param {string} label
  * @param {string} value
  * @param {string} hint
@@ -140,12 +140,12 @@ async function copyText(input) {
     await navigator.clipboard.writeText(input.value);
     return true;
   } catch {
-    return false; // it is selected: Ctrl+C will do
+    return false; // the text is selected, so Ctrl+C copies it
   }
 }
 
 /**
- * Shows what nobody can look up again: only its own button closes the dialog.
+ * Shows something that can't be looked up again, such as a secret: only the dialog's own button closes it.
  * @param {string} title
  * @param {...Page.Child} contents
  */
@@ -163,8 +163,8 @@ export const showOnce = (title, ...contents) =>
   );
 
 /**
- * What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is
- * gone by then, as when an answer arrives after the view was left.
+ * A timer for what a view does later, such as reading again. `set(work, ms)` replaces what was set before; it does
+ * nothing if `element` is not on the page, as when an answer arrives after the view was left. `clear()` cancels.
  * @param {HTMLElement} element
  */
 export function later(element) {

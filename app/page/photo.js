@@ -7,10 +7,10 @@ import { icon } from "./icons.js";
 import { keep, recall } from "./memory.js";
 import { blank, decoded, fitted } from "./picture.js";
 
-/** The label of a view's only place. */
+/** The label of a place that is the view's only one. */
 const ONLY = "Photo";
 const places = new Set();
-/** The shape of a photo that the browser can't decode, until the server says how large it is. */
+/** The assumed shape of a photo that the browser can't decode, until the server says how large it is. */
 const UNKNOWN = { width: 4, height: 3 };
 
 addEventListener("paste", (event) => {
@@ -22,12 +22,14 @@ addEventListener("paste", (event) => {
     open.at(-1);
   if (photo && place) void place.take(photo);
 });
-/** A photo that misses its place must not replace the page. */
+/** So that a photo dropped beside a place does not replace the page. */
 for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
 
-/** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be
- * drawn of it (null where this browser can't show its kind). It is kept for the way back to the view, until it is
- * removed; then `onphoto` is called with none. */
+/**
+ * Calls `onphoto(place)` for each new photo: `place.photo` is the Blob, `place.picture` what can be drawn of it (null
+ * if this browser can't show its kind). The photo is kept for when the user comes back to the view, until it is
+ * removed; then `onphoto` is called with `place.photo` null.
+ */
 export class PhotoPlace {
   /**
    * @param {string} label
@@ -35,7 +37,7 @@ export class PhotoPlace {
    * @param {string} name what the photo is kept under
    */
   constructor(label, onphoto, name) {
-    this.coming = null; // the photo as it was chosen
+    this.coming = null; // the photo that was chosen and is being read
     /** @type {Blob | null} */
     this.photo = null;
     /** @type {any} */
@@ -46,7 +48,7 @@ export class PhotoPlace {
     this.onphoto = onphoto;
     this.label = label;
     this.name = name;
-    // Where a view has several places, the names of their buttons say which is which.
+    // If a view has several places, their buttons' names contain the places' labels.
     const named = (/** @type {string} */ words) => ({
       "aria-label": label === ONLY ? null : `${words}: ${label.toLowerCase()}`,
     });
@@ -90,7 +92,7 @@ export class PhotoPlace {
     if (this.url) URL.revokeObjectURL(this.url);
   }
 
-  /** Forgets the photo, which the stage no longer shows. */
+  /** Forgets the photo. */
   drop() {
     if (this.url) URL.revokeObjectURL(this.url);
     Object.assign(this, { coming: null, photo: null, url: "", picture: null });
@@ -106,7 +108,7 @@ export class PhotoPlace {
   }
 
   /**
-   * Has this photo, which the stage shows already.
+   * Takes a photo that the stage shows already.
    * @param {Blob} photo
    * @param {any} picture what can be drawn of it
    */
@@ -151,7 +153,7 @@ export class PhotoPlace {
     const photo = await fitted(chosen);
     const url = URL.createObjectURL(photo);
     const picture = await decoded(url, `${this.label}, as chosen`);
-    if (this.coming !== chosen || !places.has(this)) return URL.revokeObjectURL(url); // another came, or it was left
+    if (this.coming !== chosen || !places.has(this)) return URL.revokeObjectURL(url); // outdated
     if (this.url) URL.revokeObjectURL(this.url);
     this.url = url;
     this.have(photo, picture);
@@ -160,8 +162,7 @@ export class PhotoPlace {
   }
 
   /**
-   * Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said
-   * it.
+   * Draws boxes over the photo; `heard` as in `boxes`. `size`: the photo's, if the server said it.
    * @param {Page.Boxed[]} faces
    * @param {Page.Size | null} [size]
    * @param {string} [words]

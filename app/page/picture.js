@@ -2,17 +2,18 @@
 
 import { h } from "./dom.js";
 
-/** Bytes of a photo and pixels of it that a server takes unless it is set otherwise. */
+/** The most bytes and pixels of a photo that a server accepts by default. */
 const LARGEST = 10 * 1024 * 1024;
 const MOST_PIXELS = 50_000_000;
-/** The share of its sides that a photo keeps in each attempt to make it small enough. */
+/** The factor by which each attempt to make a photo small enough scales its sides. */
 const STEP = 0.8;
 
 /** @param {HTMLCanvasElement} canvas */
 export const toJpeg = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.95));
 
 /**
- * Return the photo, as a smaller upright JPEG if it is larger than a server takes; as it is if it can't be decoded.
+ * Return the photo, made a smaller upright JPEG if it is larger than servers accept. If it can't be decoded, it is
+ * returned unchanged.
  * @param {Blob} photo
  */
 export async function fitted(photo) {
@@ -48,7 +49,7 @@ export async function decoded(url, alt) {
 export const kindOf = (name) => name.split(".").at(-1)?.toUpperCase() ?? "";
 
 /**
- * A small picture of the photo at `url`, its kind in words where this browser can't show it.
+ * A small picture of the photo at `url`; the name of its kind if this browser can't show it.
  * @param {string} url
  * @param {{name: string}} file
  * @param {any} [tag]
@@ -68,12 +69,12 @@ export function thumbnail(url, { name }, tag = "img", alt = "") {
 }
 
 /**
- * What stands for a photo of this size that can't be shown.
+ * A placeholder of this size for a photo that can't be shown.
  * @param {Page.Size} size
  */
 export const blank = ({ width, height }) =>
   h(
     "div.blank",
     { style: { "aspect-ratio": `${width / height}` } },
-    h("p.hint", {}, "This browser can't show this kind of photo; the server may read it all the same."),
+    h("p.hint", {}, "This browser can't show this kind of photo; the server may still read it."),
   );

@@ -1,19 +1,19 @@
-/** An error where it happened, in words. */
+/** Shows errors in words, where they happened. */
 
 import { ABOUT } from "./codes.js";
 import { h, holdFocus, put } from "./dom.js";
 import { explain } from "./words.js";
 
-/** What an error is about if the same request would meet it again. */
+/** What errors are about that the same request would meet again. */
 const LASTING = new Set(["key", "missing", "state"]);
 
 /**
- * Return whether asking again is of no use until the person changes something; false for null.
+ * Return whether repeating the request is useless until somebody changes something; false for null.
  * @param {any} error
  */
 export const isLasting = (error) => LASTING.has(ABOUT[error?.code]);
 
-/** A box for problems beside what they are about; read out when it fills. */
+/** A box for errors beside what they are about. Screen readers read out what is put into it. */
 export function problemPlace() {
   const place = h("div.problems", { role: "alert" });
   const box = {
@@ -39,7 +39,7 @@ export function problem(error) {
 }
 
 /**
- * Runs `work`, showing what it throws; the answer is null then.
+ * Returns what `work` gives. If it throws, shows the error in `place` and returns null.
  * @param {Page.Place} place
  * @param {() => any} work
  */
@@ -54,7 +54,8 @@ export async function showing(place, work) {
 }
 
 /**
- * Fills `body` with what `load` gives, "Loading …" until then; where it fails, with a button to try again.
+ * Fills `body` with what `load` gives, and with "Loading …" until then. If it fails, shows the error and a button to
+ * try again.
  * @param {Page.Place} place
  * @param {Element} body
  * @param {() => Promise<Page.Child>} load
@@ -67,7 +68,7 @@ export async function filling(place, body, load) {
 }
 
 /**
- * Disables `button` while `work` runs, so that nothing is asked twice; then it has the focus again, if it had it.
+ * Disables `button` while `work` runs, so that nothing is sent twice; then gives it back the focus if it had it.
  * @param {HTMLButtonElement} button
  * @param {() => any} work
  */

@@ -1,12 +1,17 @@
-/** Which view the address names: `#/galleries/crew/people/eileen`. What follows `#` never leaves the browser. */
+/** Maps addresses such as `#/galleries/crew/people/eileen` to views. What follows `#` never leaves the browser. */
 
-history.scrollRestoration = "manual"; // views fill later than browsers scroll
+history.scrollRestoration = "manual"; // browsers would scroll before the view is filled
 
-/** The entries of the tab's history that were shown, by their ids: the address before each, and where it was left. */
+/**
+ * The entries of the tab's history that were shown, by their ids: the address before each, and how far it was scrolled.
+ */
 const entries = new Map();
 /** @type {{from: string, top: number, hash: string} | null} */
 let current = null;
-/** The last entry of each view, by its address without a query, and the one to show a new entry like. */
+/**
+ * The last entry of each view, by its address without a query; `resumed` is the one that a new entry shall be shown
+ * like.
+ */
 const lasts = new Map();
 /** @type {{top: number, hash: string} | null} */
 let resumed = null;
@@ -31,26 +36,28 @@ export const link = (...segments) => `#/${segments.map(encodeURIComponent).join(
 /** @param {...string} segments */
 export const go = (...segments) => (location.hash = link(...segments));
 /**
- * Go on to a view whose address takes this one's place in the history.
+ * Go to a view, whose address replaces the current one in the history.
  * @param {...string} segments
  */
 export const replace = (...segments) => location.replace(link(...segments));
 
 /**
- * For a click on a link to the view that is open, which is then shown anew.
+ * Listener for clicks on a link to the open view: shows it again.
  * @param {any} event
  */
 export const reopen = (event) =>
   event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
 
-/** Note that the address's view is about to be shown. Return how far it was scrolled when it was left, 0 if it is
- * new. */
+/**
+ * Note that the view of the address is about to be shown. Return how far it was scrolled when it was left, 0 for a new
+ * entry.
+ */
 export function arrive() {
   if (current) current.top = scrollY;
   const before = current;
   let shown = entries.get(history.state?.entry);
   if (!shown) {
-    const entry = `${performance.timeOrigin}-${entries.size}`; // entries of before a reload stay in the history
+    const entry = `${performance.timeOrigin}-${entries.size}`; // unique after a reload, too
     shown = { from: before?.hash ?? "", top: resumed?.top ?? 0 };
     entries.set(entry, shown);
     history.replaceState({ entry }, "");
@@ -63,7 +70,7 @@ export function arrive() {
 }
 
 /**
- * Set the query of the open view's address, so that the way back leads to what was looked at.
+ * Set the query of the open view's address, so that coming back shows the same.
  * @param {Record<string, string>} query
  */
 export function remember(query) {
@@ -77,7 +84,7 @@ export function remember(query) {
 const view = (hash) => hash.split("?")[0];
 
 /**
- * Go to a view as it was left: with its query, and as far scrolled.
+ * Go to a view as it was left: with its query and scroll position.
  * @param {...string} segments
  */
 export function goBack(...segments) {
@@ -88,7 +95,7 @@ export function goBack(...segments) {
 }
 
 /**
- * For a click on a link to a view, which is then shown as it was left.
+ * Listener for clicks on a link to a view: shows it as it was left.
  * @param {any} event
  * @param {...string} segments
  */

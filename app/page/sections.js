@@ -1,4 +1,4 @@
-/** What the page has, and which key may see it. */
+/** The page's sections, and which keys may see each. */
 
 import { h, put } from "./dom.js";
 import { problem } from "./problem.js";
@@ -6,7 +6,7 @@ import * as session from "./session.js";
 import { home } from "./views/home.js";
 
 /**
- * Return a view whose module is loaded when it is first looked at.
+ * Return a view whose module is loaded when it is first opened.
  * @param {() => Promise<(...given: any[]) => Page.View>} load
  * @returns {(...given: any[]) => Page.View}
  */
@@ -117,11 +117,13 @@ export const SECTIONS = [
     title: "Good photos",
     view: lazy(async () => (await import("./views/advice.js")).advice),
     allowed: () => true,
-  }, // not in the menu: views lead to it
+  }, // not in the menu: other views link to it
 ];
 
-/** Return the section of that name: the first one without a name or for one that the key may not see, null for any
- * other. */
+/**
+ * Return the section of that name; the first section that the key may see if the name is empty or the key may not see
+ * the named one; null if no section has the name.
+ */
 export function find(name = "") {
   const named = SECTIONS.find((section) => section.name === name);
   if (name && !named) return null;

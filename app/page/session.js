@@ -1,6 +1,7 @@
 /**
- * Who is signed in, and what they may do. The key lives in this tab's session storage: gone with the tab, and in no
- * other. On a device that stays signed in there is no key here: the browser has a cookie that no script can read.
+ * Who is signed in, and what they may do. The key is kept in the session storage of this tab, which other tabs can't
+ * read and which ends with the tab. On a device that stays signed in no key is kept: the browser has a cookie that no
+ * script can read.
  */
 
 const PLACE = "likeness.key";
@@ -15,7 +16,7 @@ let signedInAs = null;
 export const fromLink = () => IN_LINK.exec(location.hash)?.[1] ?? null;
 
 /**
- * Makes the address that of `before` again. Browsers keep the link in their history all the same.
+ * Replaces the address by `before`. Browsers may still keep the link in their history.
  * @param {string} [before]
  */
 export function leaveLink(before = location.pathname) {
@@ -26,7 +27,7 @@ export function leaveLink(before = location.pathname) {
 export const key = () => sessionStorage.getItem(PLACE);
 
 /**
- * Keeps the key, and what `/v1/key` says of it.
+ * Keeps the key, and what `/v1/key` says about it.
  * @param {string | null} secret null: the browser's session stands for the key
  * @param {Api.OwnKey} allowed
  */
@@ -40,16 +41,16 @@ export function begin(secret, allowed) {
   else place().removeItem(READS);
 }
 
-/** Where what is known of the key is kept: as long as the key. */
+/** The storage for facts about the key, which last as long as the key does. */
 const place = () => (key() === null ? localStorage : sessionStorage);
 
-/** Whether the key that this tab or device went by last could read galleries. */
+/** Whether the last key of this tab or device could read galleries. */
 export const couldRead = () => place().getItem(READS) !== null;
 
-/** Whether this device, and not one tab alone, was signed in and not signed out again. */
+/** Whether this device, not only one tab, is signed in. */
 export const stays = () => localStorage.getItem(STAYS) !== null;
 
-/** Whether this tab goes by a session of the device that another tab has ended, or begun anew for another key. */
+/** Whether this tab uses a session of the device that another tab has ended or replaced by another key's. */
 export const isOver = () => signedInAs !== null && key() === null && localStorage.getItem(STAYS) !== signedInAs.id;
 
 export function end() {
@@ -60,7 +61,7 @@ export function end() {
 
 export const who = () => signedInAs;
 
-/** Return what the key may do, for views that only somebody signed in sees. */
+/** Return what the key may do. Throws if nobody is signed in. */
 export function signedIn() {
   if (!signedInAs) throw new Error("Nobody is signed in.");
   return signedInAs;

@@ -1,11 +1,11 @@
-/** Signing in is pasting a key. */
+/** The view for signing in with a pasted key. */
 
 import { field, h } from "./dom.js";
 import { mark } from "./icons.js";
 import { busy, problemPlace } from "./problem.js";
 
 /**
- * `enter(secret, stay)` tries it; `error` is what was wrong with the last one.
+ * `enter(secret, stay)` tries a key; `error`: what was wrong with the last one.
  * @param {(secret: string, stay: boolean) => Promise<unknown>} enter
  * @param {any} error
  */

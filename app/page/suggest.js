@@ -1,4 +1,6 @@
-/** A field for a person of a gallery: who is there already is suggested while one types, and anybody else is new. */
+/**
+ * A field for a person of a gallery. It suggests enrolled people while the user types; any other name is a new person.
+ */
 
 import { get, path } from "./api.js";
 import { portrait } from "./crops.js";
@@ -14,7 +16,8 @@ const ID_BYTES = 16;
 
 export class PersonField {
   /**
-   * `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list.
+   * `gallery()` gives the gallery's id; `props` are the input's; `onpick(subject)` is called when a person is chosen
+   * from the list.
    * @param {() => string} gallery
    * @param {Record<string, any>} props
    * @param {any} [onpick]
@@ -57,14 +60,14 @@ export class PersonField {
     this.element = h("div.suggesting", {}, this.input, this.list);
   }
 
-  /** What was typed, or the id of who was chosen. */
+  /** The id of the person chosen, else what was typed. */
   get id() {
     return this.chosen?.id ?? this.input.value.trim();
   }
 
   /**
-   * Return the id of who is meant, with the name of somebody new; asks where the name is somebody's already. Null if
-   * that is left open. Keys that can't look people up give ids.
+   * Return the id of the person meant, and the name if they are new. If somebody has the name already, ask whether they
+   * are meant; null if the user does not answer. With a key that can't look people up, the text is the id.
    * @returns {Promise<{id: string, name: string | null} | null>}
    */
   async meant() {
@@ -76,7 +79,7 @@ export class PersonField {
     return same ? { id: known.id, name: null } : { id: madeId(), name: words };
   }
 
-  /** Shows the name of whom the field has by an id. */
+  /** Replaces an id in the field by the person's name. */
   async named() {
     const { id } = this;
     if (!id) return;
@@ -98,7 +101,7 @@ export class PersonField {
     try {
       page = await get(path("galleries", this.gallery(), "subjects"), { search: words, limit: SHOWN });
     } catch {
-      // Suggestions are help: without them one types the whole.
+      // Without suggestions, the user can still type the whole name.
     }
     if (words !== this.input.value.trim() || this.input !== document.activeElement) return;
     this.found = page.subjects;
@@ -166,12 +169,12 @@ export class PersonField {
   }
 }
 
-/** An id that nobody has: as the server makes one, where none is given. */
+/** A new id, of the form that the server makes. */
 const madeId = () =>
   [...crypto.getRandomValues(new Uint8Array(ID_BYTES))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /**
- * Return who of the gallery has this very id or name, null if nobody has.
+ * Return the person of the gallery who has exactly this id or name, null if nobody has.
  * @param {string} gallery
  * @param {string} words
  * @returns {Promise<Api.Subject | null>}
@@ -184,7 +187,7 @@ async function namesake(gallery, words) {
 }
 
 /**
- * Ask whether the person of this name is meant: true, false for somebody new of the same name, null for neither.
+ * Ask whether the person of this name is meant: true, false for a new person of the same name, null without an answer.
  * @param {Api.Subject} known
  */
 const askWhether = (known) =>

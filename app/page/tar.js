@@ -1,10 +1,10 @@
-/** A tar of files, as a Blob that copies none of them. */
+/** A tar of files, as a Blob that refers to the files without copying them. */
 
 const BLOCK = 512;
 const encoder = new TextEncoder();
 
 /**
- * The header of a file (POSIX.1-1988): only its name, size and kind matter here.
+ * The header of a file (POSIX.1-1988); only name, size and kind matter here.
  * @param {string} name at most 100 characters of ASCII
  * @param {number} size
  */
@@ -18,7 +18,7 @@ function header(name, size) {
   put(116, "0000000\0");
   put(124, `${octal(size, 11)}\0`);
   put(136, `${octal(0, 11)}\0`);
-  put(148, "        "); // the sum counts its own place as blanks
+  put(148, "        "); // the checksum's own field counts as blanks
   put(156, "0");
   put(257, "ustar\x0000");
   const sum = block.reduce((total, byte) => total + byte, 0);
@@ -26,7 +26,7 @@ function header(name, size) {
   return block;
 }
 
-/** @param {Blob[]} files they are called by their places: 0, 1, 2 and so on */
+/** @param {Blob[]} files their names in the tar are their indices: 0, 1, 2 and so on */
 export function tar(files) {
   const parts = files.flatMap((file, place) => [
     header(String(place), file.size),

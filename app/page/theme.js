@@ -1,4 +1,7 @@
-/** Light, dark, or as the system has it; kept in this browser, since it says nothing about anybody. */
+/**
+ * The theme: light, dark, or the system's. The choice stays in this browser after sign-out, since it reveals nothing
+ * about anybody.
+ */
 
 const PLACE = "likeness.theme";
 const SAME = "system";

@@ -1,4 +1,4 @@
-/** Sentences: what each error code means for the person in front of the page, and what to do about it. */
+/** Sentences for the page's users: what each error code means, and what to do about it. */
 
 /** @type {Record<string, any>} */
 const PROBLEMS = {
@@ -70,7 +70,8 @@ const PROBLEMS = {
   package_not_found: "This model is gone; somebody may have removed it.",
   package_shipped: "This model came with the server. Only its operator can remove it, from the models folder.",
   package_not_measured: "This model was never measured, so it would name nobody. Measure it, or choose another.",
-  licence_not_accepted: "This model's licence forbids commercial use. If yours is another, say so, or choose another.",
+  licence_not_accepted:
+    "This model's licence forbids commercial use. If your use is not commercial, say so; otherwise choose another model.",
   search_unavailable: "This server can't search in this way. Choose another.",
   index_unavailable: "The search index can't be reached. The administrator of the server should check why.",
   subject_expired: "This person has expired, and is about to be erased.",
@@ -103,12 +104,12 @@ const PROBLEMS = {
     "doctor.",
   sealed_unreadable:
     "What was stored is encrypted with a key that the server does not have. The administrator has to put the key back.",
-  unusable: "The installation is at fault. The administrator should run likeness doctor.",
+  unusable: "Something is wrong with the installation. The administrator should run likeness doctor.",
   internal_error: "Something went wrong in the server. Its log has it under the request id below.",
 };
 
 /**
- * What to do, for codes whose message by the server says which one it is about.
+ * What to do, for error codes whose message from the server is shown too, since it names what the error is about.
  * @type {Record<string, string>}
  */
 const REMEDIES = {
@@ -144,7 +145,7 @@ export const ADVICE = {
 };
 
 /**
- * An error as a sentence.
+ * An error in words.
  * @param {any} error
  */
 export function explain(error) {
@@ -164,7 +165,7 @@ const invalid = (error) =>
   error.message;
 
 /**
- * One refused photo of an enrollment.
+ * The reason why a photo of an enrollment was refused.
  * @param {Api.RejectedImage} rejected
  */
 export function refused(rejected) {
@@ -224,7 +225,7 @@ const FALLBACKS = {
 };
 
 /**
- * Whose thresholds decided, as answers name their calibration.
+ * Whose thresholds decided, in words, from the `calibration` of an answer.
  * @param {Api.DecidedBy} calibration
  */
 export function decidedBy({ source, name, fallback, ratio }) {
@@ -239,7 +240,7 @@ export function decidedBy({ source, name, fallback, ratio }) {
 }
 
 /**
- * A rate of misses on an axis: 0.001 as "0.1 %".
+ * A miss rate on an axis: 0.001 as "0.1 %".
  * @param {number} rate
  */
 export const axisPercent = (rate) => `${Number((rate * 100).toPrecision(1))} %`;
@@ -249,7 +250,7 @@ export const percent = (share) =>
   share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 
 /**
- * Return a time in the reader's own way, "never" for null.
+ * Return a time in the format of the reader's language, "never" for null.
  * @param {string | null | undefined} text
  * @param {any} [seconds]
  */
@@ -266,7 +267,7 @@ export function bytes(n) {
 }
 
 /**
- * Return the name of a subject or candidate, its id without one; a key that may not know gets neither.
+ * Return the name of a subject or candidate, its id if it has no name, "somebody else" if the key may see neither.
  * @param {{name?: string | null, subject?: string | null, id?: string}} who
  */
 export const nameOf = (who) => who.name ?? who.subject ?? who.id ?? "somebody else";

@@ -1,18 +1,18 @@
-/** Advice: which photos to enroll and how many, why a face was refused, and what to try where an answer is wrong. */
+/** Advice: which photos to enroll and how many, why a face was refused, and what to try if an answer is wrong. */
 
 import { h } from "../dom.js";
 import { head, table } from "../parts.js";
 import { ADVICE, explain, REASONS, sentence } from "../words.js";
 
 /**
- * The photos of `samples`, by their names: what is good about it, or the reason for which it is refused. A test has the
- * server judge each.
+ * The photos in `samples`: [name, the reason why the server refuses it or null, words instead of the reason's]. A test
+ * checks each with the server.
  * @type {[string, string | null, string | null][]}
  */
 const SHEET = [
   ["portrait", null, "Sharp, evenly lit, looking at the camera"],
-  ["again", null, "Another light and a tilted head: a good second one"],
-  ["everyday", null, "With the glasses or the hat of every day"],
+  ["again", null, "Another light and a tilted head: a good second photo"],
+  ["everyday", null, "With the glasses or hat worn every day"],
   ["small", "small_face", null],
   ["blurred", "low_sharpness", null],
   ["dark", "low_brightness", null],
@@ -20,7 +20,9 @@ const SHEET = [
   ["cut", "cut_off", null],
   ["pair", "ambiguous_face", null],
 ];
-/** How many people were not found, by the photos enrolled of each: docs/decisions/several-photos.md. */
+/**
+ * The share of people who were not found, by the number of photos enrolled of each: docs/decisions/several-photos.md.
+ */
 const MISSED = [
   ["1 photo", "28 %"],
   ["2 photos", "16 %"],
@@ -35,11 +37,11 @@ const WRONG = [
   ],
   [
     "Somebody is uncertain",
-    "The photo is poor, or alike and not alike enough. Take another; a laxer strictness lets more strangers pass, too.",
+    "The photo is poor, or the face is similar, but not enough. Take another; a laxer strictness lets more strangers pass.",
   ],
   [
     "A stranger is taken for somebody",
-    "Say so by “Not this person”. A stricter strictness helps where it happens again; relatives and children look " +
+    "Say so by “Not this person”. If it happens again, choose a stricter setting; relatives and children look " +
       "more alike than the rates say.",
   ],
   [
@@ -65,7 +67,7 @@ export function advice() {
         h(
           "p",
           {},
-          "Two or three photos of each person, of different days, light and angles. Photos of one moment bring little.",
+          "Two or three photos of each person, taken on different days, in different light, from different angles. Photos taken at one moment add little.",
         ),
         table("People who were not found, though enrolled", ["Enrolled of each", "Not found"], MISSED),
         h(
@@ -102,11 +104,11 @@ function tile([name, reason, words]) {
   );
 }
 
-/** Every reason of poor quality, with what helps. */
+/** Rows with every reason of poor quality, and what helps. */
 const reasons = () =>
   Object.entries(REASONS).map(([code, why]) => [sentence(why), sentence(ADVICE[code] ?? "take another photo")]);
 
-/** What else a photo is refused for, in the words of its error. */
+/** Rows with the other reasons to refuse a photo, in the words of their errors. */
 const others = () =>
   ["no_face", "ambiguous_face", "duplicate_face", "face_conflict"].map((code) => {
     const [why, ...rest] = explain({ code }).split(". ");

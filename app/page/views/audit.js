@@ -97,14 +97,13 @@ const value = (name, input) =>
   name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim();
 
 /**
- * The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is
- * dropped.
+ * Loads the newest entries that match the filter, or those after `cursor`. Aborts a request that is not answered yet.
  * @param {any} state
  * @param {string | null} [cursor]
  */
 async function load(state, cursor = null) {
   const asking = askAnew(state);
-  if (!cursor) put(state.more); // "Older" belongs to the question before
+  if (!cursor) put(state.more); // the button "Older" belongs to the filter before
   await showing(state.place, async () => {
     const page = await get(path("audit"), { ...state.wanted, limit: PAGE, cursor }, { signal: asking.signal });
     if (!cursor) put(state.rows);

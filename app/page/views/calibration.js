@@ -1,4 +1,4 @@
-/** A gallery's own operating points: measured among its people, beside the package's, and which of them decide. */
+/** A gallery's own operating points, measured among its people, beside the package's; and which of them decide. */
 
 import { get, patch, path, post } from "../api.js";
 import { field, h, put, select, toast } from "../dom.js";
@@ -141,7 +141,7 @@ function figures({ gallery, measured, points }) {
     "Strangers who pass (FMR)",
     "Threshold here (95 % interval)",
     "Package's threshold",
-    "Strangers who pass that one here",
+    "Strangers here who pass the package's",
     "Threshold with the gallery's switched on",
   ];
   return h(

@@ -1,4 +1,4 @@
-/** Do the database and the search index agree? */
+/** The view that checks whether the database and the search index agree. */
 
 import { get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";

@@ -1,4 +1,4 @@
-/** Two photos: do they show the same person? */
+/** The view that compares two photos: do they show the same person? */
 
 import { crop } from "../align.js";
 import { askAnew, path, sendPhoto, sendPhotos } from "../api.js";
@@ -46,7 +46,7 @@ export function compare() {
 }
 
 /**
- * The operating points to decide at, where the model has any.
+ * Offers the operating points to decide at, if the model has any.
  * @param {any} strictness
  * @param {any} state
  */
@@ -77,8 +77,7 @@ async function offer(strictness, state) {
 }
 
 /**
- * A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no
- * more.
+ * Shows a new photo's faces, and compares the photos once both are there. Requests about the photo before are aborted.
  * @param {any} place
  * @param {any[]} places
  * @param {any} state
@@ -135,7 +134,7 @@ async function decide(places, state) {
 }
 
 /**
- * The boxes; where there are several faces, each is a button that chooses it.
+ * Draws the boxes. If there are several faces, each box is a button that chooses its face.
  * @param {any} place
  * @param {any[]} places
  * @param {any} state
@@ -160,13 +159,13 @@ function draw(place, places, state, used) {
 /** @param {number} number */
 const noted = (number) =>
   number > 1
-    ? `${number} faces. Click one to compare it; else the best pair counts.`
+    ? `${number} faces. Click one to compare it; otherwise the best pair counts.`
     : number
       ? "1 face"
       : "No face was found in this photo. Choose another.";
 
 /**
- * `pairs`: how many pairs of faces the answer is the best of.
+ * `pairs`: the number of pairs of faces, of which the answer is about the best.
  * @param {any} answer
  * @param {any[]} points
  * @param {any[]} places
@@ -237,7 +236,7 @@ const others = (face, place) =>
     : null;
 
 /**
- * The answer, and how often it would be wrong about strangers.
+ * The answer as a sentence, and how often strangers would get it.
  * @param {Api.VerifyAnswer} answer
  */
 function sentence(answer) {

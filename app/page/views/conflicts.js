@@ -1,4 +1,4 @@
-/** A face that resembles an enrolled one: both pictures side by side, and a choice. */
+/** A face that resembles an enrolled face: both pictures side by side, and what can be done. */
 
 import { path, post, remove } from "../api.js";
 import { captioned, storedCrop } from "../crops.js";
@@ -8,14 +8,14 @@ import { busy, problemPlace, showing } from "../problem.js";
 import { nameOf, score } from "../words.js";
 
 /**
- * What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that
- * may not know.
+ * The enrolled face that `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}; all
+ * fields are null for keys without `recognize`. Null if it resembles none.
  * @param {any} found
  */
 export const finding = (found) => found?.conflict ?? found?.duplicate ?? null;
 
 /**
- * Says in a sentence what was found.
+ * Describes the finding in a sentence.
  * @param {any} found
  * @param {string} subject
  */
@@ -49,7 +49,8 @@ export function sides(gallery, url, photo, other) {
 }
 
 /**
- * Buttons that put `home` right: `acts` are [words, what is said after, work].
+ * Buttons for what can be done; `acts` are [words, what is said afterwards, work]. After one, `home` shows what was
+ * done.
  * @param {any} home
  * @param {string} label
  * @param {any} acts
@@ -74,7 +75,7 @@ export function choices(home, label, acts) {
 }
 
 /**
- * What to do about a face that was enrolled all the same; `undone()` is called once it was taken away again.
+ * Buttons for a face that was enrolled although it resembles another; `undone()` is called after it was deleted again.
  * @param {string} gallery
  * @param {string} subject
  * @param {any} found

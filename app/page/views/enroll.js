@@ -1,4 +1,7 @@
-/** Enrolling many photos: dropped or chosen, told apart by folder or file name, and looked over before it begins. */
+/**
+ * Enrolling many photos: they are dropped or chosen, sorted by folder or file name, and shown for a check before it
+ * starts.
+ */
 
 import { galleryControl } from "../choosing.js";
 import { field, h, newId, put, select } from "../dom.js";
@@ -16,7 +19,7 @@ import { discard } from "./underway.js";
 
 const PEOPLE_SHOWN = 60;
 const PHOTOS_SHOWN = 3;
-/** Names that cameras and messengers give; they say nothing of who is shown. */
+/** File names that cameras and messengers give, which don't tell who is shown. */
 const CAMERAS = new RegExp(
   [
     "^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|signal|whatsapp image)[ _-]*e?\\d",
@@ -60,7 +63,10 @@ export function enrolling(gallery) {
   return { element, leave: panel.leave };
 }
 
-/** For keys that may enroll and not read: the gallery is typed, or one of their own. */
+/**
+ * The view for keys that may enroll but not read: the gallery is typed, or chosen among those that the key is
+ * restricted to.
+ */
 export function enrollAnywhere() {
   const place = problemPlace();
   const home = h("div", {});
@@ -78,8 +84,8 @@ export function enrollAnywhere() {
 }
 
 /**
- * A place to drop photos, and what becomes of them; `subject` where it is known who they show. A run that is under way
- * here, or has ended unseen, is shown at once; one that is left goes on.
+ * A place to drop photos, and the results. `subject`: whom all photos show, if that is known. A run into the same place
+ * that is under way, or whose end was not seen yet, is shown at once. Runs go on when the view is left.
  * @param {any} given
  */
 export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) {
@@ -128,14 +134,14 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
 }
 
 /**
- * What to do with the place for photos: fingers drop nothing.
+ * What the place for photos says: on phones and tablets, photos can't be dropped.
  * @param {string | null} subject
  */
 const drops = (subject) =>
   ways(false).includes("camera") ? "Add photos" : subject ? "Drop photos here" : "Drop photos or folders here";
 
 /**
- * What the photos of a gallery or person are kept under, until they are sent.
+ * The name under which the photos for a gallery or person are kept until they are sent.
  * @param {any} state
  */
 const placeOf = ({ gallery, subject }) => `enroll ${gallery} ${subject ?? ""}`;
@@ -153,7 +159,7 @@ function leave(state) {
 }
 
 /**
- * Takes photos of a telephone's camera: each beside those before, of one person, since its name says nothing.
+ * Adds photos from a phone's camera to those taken before. They all show one person, since their names don't tell who.
  * @param {any} state
  * @param {Page.Chosen[]} found
  */
@@ -186,7 +192,7 @@ function chosen(state, found) {
 }
 
 /**
- * Whose photo it is, as the mode has it.
+ * Whose photo it is, according to the mode.
  * @param {any} state
  * @param {string} name
  */
@@ -249,7 +255,7 @@ function showPlan(state) {
 }
 
 /**
- * The first photos of each person; what is beyond is only counted.
+ * The first photos of each person; the others are only counted.
  * @param {any} state
  * @param {Map<string, Page.Photo[]>} groups
  */
@@ -275,8 +281,8 @@ function preview(state, groups) {
 }
 
 /**
- * The name of the one person on all photos, with an id where somebody wants to give it. Keys that can't look people up
- * say the id first. `state.meant()` is then who it is, as `PersonField.meant` has it.
+ * Fields for the one person on all photos: the name, and an optional id. With keys that can't look people up, the id
+ * comes first. `state.meant()` then returns the person, as `PersonField.meant` does.
  * @param {any} state
  * @param {() => void} onchange
  */
@@ -345,7 +351,7 @@ async function start(state, place, button) {
 }
 
 /**
- * Has the server group the photos; those that get a name are then enrolled.
+ * Has the server group the photos by person. The groups that get a name are then enrolled.
  * @param {any} state
  */
 async function group(state) {

@@ -1,4 +1,4 @@
-/** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
+/** Runs of enrolling. Each goes on while other views are open, with its progress in sight. */
 
 import { patch, path, patiently, sendPhotos } from "../api.js";
 import { ABOUT } from "../codes.js";
@@ -17,7 +17,7 @@ const AT_ONCE = 3;
 const REFUSED_SHOWN = 200;
 
 /**
- * The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since.
+ * The run into `gallery`, for one `subject` or null, that is under way, or that has ended while its view was closed.
  * @param {string} gallery
  * @param {Api.Subject} subject
  */
@@ -25,8 +25,8 @@ export const runOf = (gallery, subject) =>
   [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
 
 /**
- * Begins to enroll `photos`, [{file, name, subject, face}], where `face` may say which one is meant; `names` has
- * the names of subjects that get one.
+ * Begins to enroll `photos`, [{file, name, subject, face}]. `face`: optionally, which of the photo's faces is meant.
+ * `names`: the names of new subjects, by id.
  * @param {any} given
  */
 export function begin({ gallery, subject, photos, names, gate }) {
@@ -70,7 +70,7 @@ async function work(run) {
 }
 
 /**
- * Sends the photos of a stopped run that were not sent.
+ * Continues a stopped run with the photos that were not sent.
  * @param {any} run
  */
 function goOn(run) {
@@ -94,7 +94,7 @@ async function enroll(run, photo) {
       run.view.fail(error);
     }
     if (lost || error.name === "AbortError") {
-      run.queue.push(photo); // for whoever goes on
+      run.queue.push(photo); // for when the run is continued
       return;
     }
     run.tally.refused++;
@@ -106,7 +106,7 @@ async function enroll(run, photo) {
 }
 
 /**
- * Sends one photo, as `query` asks for beside what the run has, and gives its face; throws where it is refused.
+ * Sends one photo with the run's parameters and those of `query`. Returns its face; throws if it is refused.
  * @param {any} run
  * @param {Page.Photo} photo
  * @param {Record<string, any>} query
@@ -210,7 +210,7 @@ const pictureOf = (run, photo) => {
 };
 
 /**
- * An enrolled face that resembles another: both pictures, and what to do about it.
+ * Shows an enrolled face that resembles another: both pictures, and what can be done.
  * @param {any} run
  * @param {Page.Photo} photo
  * @param {any} found
@@ -231,7 +231,7 @@ function doubtful(run, photo, found) {
 }
 
 /**
- * A refused photo, why, and what can be done: then it is sent again.
+ * Shows a refused photo, the reason, and buttons that send it again.
  * @param {any} run
  * @param {Page.Photo} photo
  * @param {any} error
@@ -259,7 +259,7 @@ function refusal(run, photo, error) {
 }
 
 /**
- * Return the name of who is enrolled by the photo, the id of who was in the gallery before.
+ * Return the name of the person that the photo enrolls if they are new, else their id.
  * @param {any} run
  * @param {Page.Photo} photo
  */

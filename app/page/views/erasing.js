@@ -1,4 +1,4 @@
-/** Erasing somebody for good, and the signed receipt of it. */
+/** Erases a person, and shows the signed receipt. */
 
 import { call } from "../api.js";
 import { forget } from "../crops.js";
@@ -9,7 +9,7 @@ import { showing } from "../problem.js";
 import { count, list, nameOf, when } from "../words.js";
 
 /**
- * Asks, erases, shows the receipt; whether it was done.
+ * Asks for confirmation, erases, and shows the receipt. Returns whether the person was erased.
  * @param {Api.Subject} subject
  * @param {string} where
  * @param {Page.Place} place
@@ -32,7 +32,7 @@ export async function erase(subject, where, place) {
 }
 
 /**
- * `document` as the server sent it: what is saved is what was signed.
+ * `document`: the receipt as the server sent it, so that the saved file is what was signed.
  * @param {any} document
  */
 function showReceipt(document) {

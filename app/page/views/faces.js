@@ -1,4 +1,4 @@
-/** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
+/** The faces of a person: to see large, to select, to move to another person, to delete. */
 
 import { get, patch, path, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
@@ -12,7 +12,7 @@ import { count, list, reason, sentence, when } from "../words.js";
 const FACES = 60;
 
 /**
- * `state`: {galleryId, subjectId, where, place} of the person; `changed()` is called when faces have gone.
+ * `state`: {galleryId, subjectId, where, place} of the person. `changed()` is called after faces were moved or deleted.
  * @param {any} state
  * @param {any} changed
  */
@@ -130,7 +130,7 @@ function card(listed, face, number) {
 }
 
 /**
- * The face as large as a dialog, with all that is known of it.
+ * Shows the face in a dialog, with all that is known about it.
  * @param {any} listed
  * @param {Api.StoredFace} face
  */
@@ -177,7 +177,7 @@ function enlarge(listed, face) {
 }
 
 /**
- * The face stands for the person wherever the person is shown.
+ * Makes the face the person's cover, which is shown wherever the person is.
  * @param {any} listed
  * @param {Api.StoredFace} face
  */
@@ -204,14 +204,14 @@ async function drop(listed) {
   if (!sure) return;
   await showing(listed.place, async () => {
     for (const face of [...listed.chosen.keys()]) await remove(pathOf(listed, face));
-    forget(); // a portrait may be of a face that has gone
+    forget(); // a portrait may show a deleted face
     toast(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
   });
   await listed.changed();
 }
 
 /**
- * To somebody of the gallery, or to a new person.
+ * Moves the selected faces to another person of the gallery, or to a new one.
  * @param {any} listed
  */
 async function move(listed) {

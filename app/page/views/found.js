@@ -1,4 +1,4 @@
-/** The faces that were found, each with who it may be, and what to do where that is wrong. */
+/** The faces that were found, each with who it may be, and what to do if that is wrong. */
 
 import { crop, cutOut } from "../align.js";
 import { get, patch, path, remove, sendPhotos } from "../api.js";
@@ -15,8 +15,8 @@ import { list, nameOf, reason, score } from "../words.js";
 const MARGIN = 0.6;
 
 /**
- * A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
- * acted on, and `again()` once it has been.
+ * A card for each face. `shot`: {picture, photo, answer}. `state`: the view's, with `gallery`; `hold(shot)`, called
+ * before the user acts on a face; and `again()`, called afterwards.
  * @param {any} state
  * @param {Page.Shot} shot
  */
@@ -114,7 +114,7 @@ function candidates(face) {
  * @param {Api.Candidate} best
  */
 function actions(state, shot, face, best) {
-  if (!shot.picture && shot.answer.faces.length > 1) return null; // nothing to cut this one face out of
+  if (!shot.picture && shot.answer.faces.length > 1) return null; // this face can't be cut out of the photo
   const place = problemPlace();
   if (face.decision === "known")
     return h(
@@ -141,7 +141,7 @@ function actions(state, shot, face, best) {
 }
 
 /**
- * Who it may be is said by a click.
+ * A button that confirms who it may be.
  * @param {any} state
  * @param {Page.Shot} shot
  * @param {Page.Identified} face
@@ -162,7 +162,7 @@ function confirming(state, shot, face, best, place) {
 }
 
 /**
- * A name, and the face is enrolled under it.
+ * A field for the name under which to enroll the face.
  * @param {any} state
  * @param {Page.Shot} shot
  * @param {Page.Identified} face
@@ -218,7 +218,8 @@ async function add(state, shot, face, who) {
 }
 
 /**
- * Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered.
+ * Records that the face is not the subject's; asks first if it matches beyond doubt. Returns false if it was not
+ * recorded.
  * @param {string} subject
  * @param {string} name
  * @param {Page.Shot} shot
@@ -240,7 +241,7 @@ async function correct(subject, name, shot, face) {
 }
 
 /**
- * The two pictures that were taken for one person, and what can be wrong: this one, or the enrolled one.
+ * Shows the two pictures that were taken for one person, and what to do if this one or the enrolled one is wrong.
  * @param {any} state
  * @param {Page.Shot} shot
  * @param {Page.Identified} face
@@ -254,7 +255,7 @@ async function deny(state, shot, face, best) {
     const place = problemPlace();
     const act = (/** @type {any} */ words, /** @type {any} */ work) => (/** @type {any} */ event) =>
       showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
-    const remember = act(`Who looks like this is no longer taken for ${name}.`, () =>
+    const remember = act(`Whoever looks like this is no longer taken for ${name}.`, () =>
       correct(subject, name, shot, face),
     );
     const drop = act(`That face of ${name} is deleted.`, () =>

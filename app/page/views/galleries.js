@@ -1,4 +1,4 @@
-/** All galleries that the key sees, and where each of their views is. */
+/** The list of galleries that the key may see, and the addresses of each gallery's views. */
 
 import { everyGallery, prefer } from "../choosing.js";
 import { h } from "../dom.js";

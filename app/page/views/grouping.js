@@ -1,4 +1,4 @@
-/** Photos of which nobody says who they show: the server puts each person's faces together, and somebody names them. */
+/** Unsorted photos: the server groups the faces by person, and the user names each group. */
 
 import { call, get, path } from "../api.js";
 import { h, put, select } from "../dom.js";
@@ -14,12 +14,12 @@ const EVERY_MS = 500;
 const FACES_SHOWN = 8;
 const GROUPS_SHOWN = 30;
 const SIDE = 96;
-/** Of a face's width, on each side of it in its picture. */
+/** Margin on each side of a face in its picture, as a share of the larger side of its box. */
 const MARGIN = 0.25;
 
 /**
- * Sends the photos of `state` ({gallery, photos}), and shows who is in them; `onnamed(photos, names)` hears of those
- * who got a name.
+ * Sends the photos of `state`, {gallery, photos}, and shows the groups. `onnamed(photos, names)` is called with the
+ * photos of the people who got a name.
  * @param {any} state
  * @param {(photos: Page.Photo[], names: Record<string, string>) => unknown} onnamed
  */
@@ -102,13 +102,13 @@ function named(state, found, onnamed) {
       const chosen = await whom(groups);
       if (chosen?.photos.length) onnamed(chosen.photos, chosen.names);
     });
-  if (!groups.length) return h("p", {}, "No photo shows a face that can be recognised by.");
+  if (!groups.length) return h("p", {}, "No photo shows a face that can be recognised.");
   return h("form.stack", { onsubmit: submit }, summary, list, place.element, h("div.row", {}, go, more));
 }
 
 /**
- * The photos to enroll and the names of who is new; groups of one name are one person. Null where a question about a
- * name is left open.
+ * Return the photos to enroll, and the names of new people. Groups with the same name are one person. Null if the user
+ * does not answer a question about a name.
  * @param {Group[]} groups
  */
 async function whom(groups) {
@@ -209,7 +209,7 @@ class Group {
   }
 
   /**
-   * What is enrolled of them.
+   * Return the photos to enroll for this person, each with its face.
    * @param {string} subject
    * @returns {Page.Photo[]}
    */
@@ -223,7 +223,7 @@ class Group {
 let cutting = Promise.resolve();
 
 /**
- * Return the face as a small picture; null where this browser can't show the photo's kind.
+ * Return the face as a small picture; null if this browser can't show the photo's kind.
  * @param {Blob} file
  * @param {Api.Box} box
  * @returns {Promise<HTMLCanvasElement | null>}

@@ -1,4 +1,4 @@
-/** Where one begins: what to do first, how the server is, and where help is. */
+/** The overview: first steps, the state of the server, and help. */
 
 import { call, get, path } from "../api.js";
 import { everyGallery, preferred } from "../choosing.js";
@@ -125,7 +125,7 @@ function second(galleries, people) {
     people > 0,
     people
       ? `${count(people, "person", "people")} can be recognised.`
-      : "Photos, or a folder with one folder a person.",
+      : "Photos, or a folder that has one folder for each person.",
     [add],
   ];
 }
@@ -148,7 +148,7 @@ function third(ready) {
 function health() {
   const place = problemPlace();
   const body = h("div", {}, h("p.waiting", {}, "Loading …"));
-  whenDrawn(() => filling(place, body, server)); // its state comes after what to do
+  whenDrawn(() => filling(place, body, server)); // the steps are drawn first
   return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), place.element, body);
 }
 

@@ -1,4 +1,4 @@
-/** Who is in this photo, or in front of the camera? */
+/** The view that identifies who is in a photo, or in front of the camera. */
 
 import { askAnew, path, sendPhoto } from "../api.js";
 import { boxes, inReadingOrder, light, sheet } from "../boxes.js";
@@ -23,7 +23,7 @@ const STRICTNESS = "identify.strictness";
 const RETRY_MS = 1000;
 
 /**
- * `asked.get("gallery")` is the one to begin with.
+ * `asked.get("gallery")`: the gallery to select first.
  * @param {unknown} _
  * @param {URLSearchParams} asked
  */
@@ -107,7 +107,7 @@ async function fromPhoto(state, place) {
 }
 
 /**
- * Asks about the photo that is there, again where something has changed.
+ * Identifies the faces of the present photo; called again after every change.
  * @param {any} state
  */
 async function identifyShot(state) {
@@ -115,7 +115,7 @@ async function identifyShot(state) {
   const asking = askAnew(state);
   const shot = state.shot;
   put(state.cards, h("p.waiting", {}, "Looking …"));
-  put(state.status); // who was in the photo before
+  put(state.status); // the result of the photo before
   try {
     const answer = await inquire(state, shot.photo, asking.signal);
     state.photo.show(marked(answer), answer.image, words(answer), pointing(state));
@@ -144,7 +144,7 @@ const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) })
  * @param {any} state
  */
 async function withChallenge(state) {
-  await busy(state.challenge, () => state.ready); // pressed before the galleries were there
+  await busy(state.challenge, () => state.ready); // the galleries may not have loaded yet
   if (!state.place.element.isConnected) return;
   if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
   endLive(state);
@@ -164,7 +164,7 @@ async function withChallenge(state) {
 }
 
 /**
- * A box that is pointed at shows its card, and the other way round.
+ * Pointing at a box marks its card, and pointing at a card marks its box.
  * @param {any} state
  */
 const pointing = (state) => ({
@@ -187,7 +187,7 @@ const marked = (answer) =>
   });
 
 /**
- * Who is there, as a sentence.
+ * The people found, as a sentence.
  * @param {Api.IdentifyAnswer} answer
  */
 function words(answer) {
@@ -210,7 +210,7 @@ function show(state, shot) {
   const { answer } = shot;
   const told = words(answer);
   if (state.status.textContent !== told) put(state.status, told);
-  if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
+  if (state.video && state.cards.matches(":hover, :focus-within")) return; // the user is about to use a card
   const limited = answer.limited ? ", more than the server's default, for which too few pairs were measured" : "";
   const among =
     `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ` +
@@ -267,7 +267,7 @@ function endLive(state) {
 }
 
 /**
- * One question at a time, each about the newest picture: as fast as the server answers, and no faster.
+ * Sends the newest picture as soon as the last one was answered, so one at a time.
  * @param {any} state
  * @param {HTMLVideoElement} video
  * @param {HTMLElement} overlay
@@ -301,7 +301,7 @@ async function watch(state, video, overlay) {
 }
 
 /**
- * Keeps the picture that somebody acts on: the live one goes on being a photo.
+ * Stops the live view at the picture that the user acts on, and treats it as a photo.
  * @param {any} state
  * @param {any} shot
  */
@@ -312,7 +312,7 @@ function hold(state, shot) {
 }
 
 /**
- * Shows a picture of the camera as if it had been chosen.
+ * Shows a camera picture as if it were a chosen photo.
  * @param {any} state
  * @param {any} shot
  */

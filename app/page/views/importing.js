@@ -1,4 +1,4 @@
-/** Many faces at once: a tar is handed over, and a job of the server does the rest. Galleries go out the same way. */
+/** Imports a tar into a gallery, and exports galleries. Both are done by a job of the server. */
 
 import { call, path, post } from "../api.js";
 import { field, h, newId, select, toast } from "../dom.js";
@@ -7,13 +7,13 @@ import { go } from "../router.js";
 import { bytes } from "../words.js";
 
 const CONTENTS = [
-  ["photos", "photos, in a folder a person"],
+  ["photos", "photos, in one folder for each person"],
   ["archive", "a gallery that a server exported"],
 ];
 const GZIP = /\.t?gz$/i;
 
 /**
- * For `admin` keys: a tar into `gallery`.
+ * A form to import a tar into `gallery`, for `admin` keys.
  * @param {string} gallery
  */
 export function importPanel(gallery) {
@@ -28,7 +28,7 @@ export function importPanel(gallery) {
     field(
       "Public key of the server that signed it",
       trust,
-      "As its /v1/server-key says; not needed for this server's own.",
+      "From its /v1/server-key; not needed for exports of this server.",
     ),
   );
   const contents = select(CONTENTS, state.content, (value) => {
@@ -77,7 +77,7 @@ export function importPanel(gallery) {
 }
 
 /**
- * Begins an export, and shows the jobs; the file is fetched from there.
+ * Begins an export, and shows the jobs, where its file can be saved.
  * @param {string} gallery
  * @param {Page.Place} place
  */

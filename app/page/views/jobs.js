@@ -1,4 +1,4 @@
-/** Jobs: work that outlasts a request, such as imports; how far they are, and what they refused. */
+/** Jobs, which do work that takes longer than a request, such as imports: their progress, and what they refused. */
 
 import { call, get, path, post } from "../api.js";
 import { confirm, h, openDialog, put, toast } from "../dom.js";
@@ -8,7 +8,7 @@ import { busy, isLasting, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { count, refused, when, whole } from "../words.js";
 
-/** Counts that are words in the plural; others, such as "enrolled", are the same for one. */
+/** Counts whose names are plurals. Other names, such as "enrolled", stay the same for a count of one. */
 const PLURAL = /(subject|face|finding|point|photo|template)s$/;
 const EVERY_MS = 2000;
 const PAGE = 50;
@@ -33,7 +33,7 @@ export function jobs() {
   const read = async () => {
     const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
-    if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
+    if (!page) body.querySelector(".waiting")?.remove(); // an error is shown above
     if (page && !held)
       put(
         body,

@@ -1,4 +1,4 @@
-/** API keys: made for people and programs, handed over by a link or as they are, revoked. */
+/** API keys: to create for people and programs, to hand over as a link or as text, to revoke. */
 
 import { call, every, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
@@ -20,10 +20,10 @@ const SCOPES = {
   templates: "See exact scores of enrolled faces; with enough of them a template can be reconstructed",
 };
 
-/** What people do here, in words, with the scopes for it. The last one is for everything else. */
+/** Choices of what a key is for, and the scopes that this takes. The last choice shows all scopes. */
 /** @type {[string, string[] | null][]} */
 const ROLES = [
-  ["Look who somebody is", ["recognize", "read"]],
+  ["See who somebody is", ["recognize", "read"]],
   ["That, and enroll people", ["recognize", "read", "enroll"]],
   ["Everything, keys too", ["admin"]],
   ["Something else, for a program", null],
@@ -162,7 +162,7 @@ async function make(state) {
         "div.two",
         {},
         field("Id", id, "a–z, 0–9, hyphens; made up if empty"),
-        field("Rate", rate, "as the server is set, if empty"),
+        field("Rate", rate, "the server's default, if empty"),
       ),
       field("Expires", expires, "never, if empty"),
     ),
@@ -196,7 +196,7 @@ function roles(choose) {
 }
 
 /**
- * The key, this once since nobody can look it up again, and a link that signs its holder in.
+ * Shows the key, which can't be looked up again, and offers a link that signs its holder in.
  * @param {Api.NewKey} key
  */
 function showSecret(key) {

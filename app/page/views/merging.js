@@ -1,4 +1,4 @@
-/** Two people who are one: all faces go to one of them. */
+/** Merges subjects that are one person: all faces go to one of them. */
 
 import { get, path, post, sendPhoto } from "../api.js";
 import { captioned, forget, portrait, portraitPath } from "../crops.js";
@@ -15,7 +15,8 @@ import { explain, list, nameOf, score } from "../words.js";
 const pathOf = (gallery, id) => path("galleries", gallery, "subjects", id);
 
 /**
- * Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null.
+ * Asks into which of `subjects` to merge the others, and does it. Returns the id of the one that is left, null if the
+ * dialog was left.
  * @param {string} gallery
  * @param {Api.Subject[]} subjects
  */
@@ -41,7 +42,7 @@ export async function merge(gallery, subjects) {
     h(
       "p",
       {},
-      "All faces go to the person below, who keeps name and metadata, and takes those that are missing. " +
+      "All faces go to the person below, who keeps name and metadata, and gets what is missing from the other. " +
         "The other is deleted.",
     ),
     h(
@@ -79,7 +80,7 @@ const surely = (unlike, into) => ({
 });
 
 /**
- * The field for one of these, in the form of a PersonField.
+ * A field to choose one of these, with the same members as a PersonField.
  * @param {Api.Subject[]} subjects
  * @param {(id: string) => void} onchange
  */
@@ -100,8 +101,8 @@ function oneOf(subjects, onchange) {
 }
 
 /**
- * Show each pair's pictures and score in `place`. Return [{subject, decision, words}], `decision` null where it
- * can't be said.
+ * Show each pair's pictures and score in `place`. Return [{subject, decision, words}]; `decision` is null if the two
+ * can't be compared.
  * @param {string} gallery
  * @param {Api.Subject[]} subjects
  * @param {Api.Subject} into
@@ -134,7 +135,7 @@ const picture = (gallery, subject) => captioned(nameOf(subject), portrait(galler
 const PEOPLE = { known: "one person", uncertain: "perhaps one person", unknown: "two people" };
 
 /**
- * Verify one person's cover or first face against the other person.
+ * Compare one person's cover or first face with the other person.
  * @param {string} gallery
  * @param {Api.Subject} subject
  * @param {Api.Subject} into

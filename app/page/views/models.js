@@ -1,4 +1,4 @@
-/** Model cards: what each package is, where it comes from, and how its thresholds were measured. */
+/** Model cards: what each package is for, its source, and how its thresholds were measured. */
 
 import { MODEL_PARTS, MODELS_PARTS } from "../additions.js";
 import { biasCard } from "../biascard.js";
@@ -103,7 +103,7 @@ function card(model, galleries, reload) {
 }
 
 /**
- * How an embedder is put into use: by a new gallery, or by one that moves to it.
+ * Ways to use an embedder: for a new gallery, or by moving a gallery to it.
  * @param {any} model
  * @param {Api.Gallery[]} galleries
  */
@@ -164,7 +164,7 @@ function measured(model) {
 }
 
 /**
- * How the scores of mated and non-mated pairs lie: the less they overlap, the better.
+ * The distributions of the scores of mated and non-mated pairs. The less they overlap, the better.
  * @param {any} calibration
  */
 export function histogram({ name, scores }) {
@@ -196,7 +196,7 @@ export function histogram({ name, scores }) {
 }
 
 /**
- * The detection error trade-off at the measured operating points, with the 95 % intervals of the FNMR.
+ * The detection error trade-off (DET) at the measured operating points, with 95 % intervals of the FNMR.
  * @param {any} model
  */
 function det(model) {

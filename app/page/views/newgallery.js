@@ -1,4 +1,4 @@
-/** A new gallery, as the overview and the list of galleries make it. */
+/** The dialog for a new gallery, which the overview, the list of galleries and Models share. */
 
 import { path, post } from "../api.js";
 import { field, h } from "../dom.js";
@@ -6,7 +6,7 @@ import { request } from "../parts.js";
 import { go } from "../router.js";
 
 /**
- * Asks for a new gallery, and goes there; `model` is the embedder that it is to have, by default the server's.
+ * Creates a gallery, and opens it. `model`: its embedder, by default the server's.
  * @param {any} [model]
  */
 export async function newGallery(model = null) {
@@ -34,7 +34,7 @@ export async function newGallery(model = null) {
 }
 
 /**
- * What is accepted with the dialog.
+ * What the user accepts about the model by creating the gallery.
  * @param {any} model
  */
 const doubts = ({ licence, calibrations }) => [

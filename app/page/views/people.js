@@ -1,4 +1,4 @@
-/** The people of a gallery: looked through, searched, several selected. */
+/** The people of a gallery, as a grid: to search, and to select several. */
 
 import { get, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
@@ -22,7 +22,8 @@ const SUBJECT = /^\/v1\/galleries\/([^/]+)\/subjects\/([^/]+)/;
 addEventListener("changed", (event) => event instanceof CustomEvent && withdraw(event.detail));
 
 /**
- * Takes the person that a call has changed out of what the way back shows, until the server has said who is there.
+ * Removes the person that a call has changed from the remembered people, so that coming back doesn't show outdated
+ * facts.
  * @param {string} where the path that was called
  */
 function withdraw(where) {
@@ -32,8 +33,8 @@ function withdraw(where) {
 }
 
 /**
- * Return the people that were shown last, for the way back to them; null for those of another search, or of a gallery
- * of the same id that is gone.
+ * Return the people that were shown last, to show at once when the user comes back. Null if that was another search, or
+ * a deleted gallery of the same id.
  * @param {any} gallery
  * @param {string} search
  */
@@ -85,14 +86,14 @@ export function people(id, query) {
 }
 
 /**
- * Ask for the first people while the gallery itself is read; null where the way back leads to those that are kept.
+ * Request the first people while the gallery itself is read; null if remembered people are shown instead.
  * @param {string} id
  * @param {string} search
  */
 function beginning(id, search) {
   if (recall(`people ${id}`)?.search === search) return null;
   const answer = subjects(id, 0, FIRST, search);
-  answer.catch(() => {}); // whoever awaits it says so
+  answer.catch(() => {}); // the error is shown where the answer is awaited
   return { search, answer };
 }
 
@@ -149,7 +150,7 @@ async function drop(gallery) {
 }
 
 /**
- * The people, or, where there is nobody yet, a place for their photos.
+ * The people; if there are none yet, a place for their photos.
  * @param {any} gallery
  * @param {any} state
  * @param {any} place
@@ -170,7 +171,7 @@ function contents(gallery, state, place) {
     state.grid?.leave();
     state.grid = gridOf(gallery, state, search.value.trim(), shown, place, home);
     put(home, state.grid.element);
-    void state.grid.fill(); // before there is a frame to draw it in
+    void state.grid.fill(); // request the first items before the grid is drawn
     state.grid.soon();
   };
   const searchFor = () => {
@@ -223,7 +224,7 @@ function gridOf(gallery, state, search, shown, place, home) {
     },
     onload: (/** @type {number} */ known, /** @type {boolean} */ done) => {
       put(shown, search && found(known, done));
-      keep(`people ${gallery.id}`, { search, since: gallery.created_at, items: grid.items }); // for the way back
+      keep(`people ${gallery.id}`, { search, since: gallery.created_at, items: grid.items }); // for coming back
       if (!search) state.everybody = grid.items;
       if (done && !known) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
@@ -238,7 +239,7 @@ function gridOf(gallery, state, search, shown, place, home) {
 const found = (known, done) => `${whole(known)}${done ? "" : " or more"} found`;
 
 /**
- * A person of the grid: a link, or, while people are being selected, a button that is pressed or not.
+ * A person of the grid: a link, or, while people are being selected, a toggle button.
  * @param {any} gallery
  * @param {Api.Subject} subject
  * @param {any} state
@@ -261,7 +262,7 @@ function cell(gallery, subject, state) {
 }
 
 /**
- * "Select", and what can be done with who is selected; who was selected stays so while one searches for others.
+ * The button "Select", and the actions on those who are selected. The selection stays while the user searches.
  * @param {any} gallery
  * @param {any} state
  * @param {any} start

@@ -1,4 +1,4 @@
-/** One person of a gallery: faces, name, metadata, and how to be rid of them. */
+/** One person of a gallery: faces, name, metadata, deletion and erasure. */
 
 import { PERSON_PARTS } from "../additions.js";
 import { get, patch, path, remove } from "../api.js";
@@ -81,7 +81,7 @@ function showHead(state) {
 }
 
 /**
- * The photos that were said not to show this person.
+ * Shows the photos that were recorded as not this person.
  * @param {any} state
  * @param {any} corrections
  */
@@ -133,7 +133,7 @@ function showAbout(state) {
 }
 
 /**
- * Deleting is for whoever may enroll; erasing, with its receipt, for `admin`.
+ * Buttons to delete, for keys that may enroll, and to erase with a receipt, for `admin` keys.
  * @param {any} state
  */
 function endings(state) {

@@ -11,8 +11,8 @@ import { nameOf } from "../words.js";
 import { finding } from "./conflicts.js";
 
 /**
- * Buttons for an error; `again(query, subject)` sends the photo again, beside what `query` had
- * asked for before, and for another person where one is given.
+ * Buttons for an error. `again(query, subject)` sends the photo again with these parameters, which include those of the
+ * last attempt, and for another person if `subject` is given.
  * @param {any} photo
  * @param {any} error
  * @param {Record<string, any>} query
@@ -61,7 +61,7 @@ async function choose(photo, query, again) {
 }
 
 /**
- * The photo with a button over each face; `close` hears the face's index.
+ * The photo with a button over each face, which calls `close` with the face's index.
  * @param {any} file
  * @param {(value?: any) => void} close
  */

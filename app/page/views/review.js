@@ -1,4 +1,4 @@
-/** What is probably wrong in a gallery, one finding after the other, by mouse or by single keys. */
+/** The view of what is probably wrong in a gallery: one finding after the other, decided by mouse or single keys. */
 
 import { get, path, post, remove } from "../api.js";
 import { facePicture } from "../crops.js";
@@ -83,7 +83,7 @@ async function begin(state) {
 }
 
 /**
- * Reads the first page, and again while a job runs.
+ * Reads the first page of findings, and reads it again while a job runs.
  * @param {any} state
  */
 async function load(state) {
@@ -106,7 +106,7 @@ async function load(state) {
 }
 
 /**
- * Shows how far the job is, and its findings when it has ended.
+ * Shows the job's progress, and its findings once it has ended.
  * @param {any} state
  * @param {string} id
  */
@@ -294,7 +294,7 @@ const button = (words, letter, onclick, disabled = false) =>
   );
 
 /**
- * Presses the button of a key, unless somebody types or chooses something.
+ * Clicks the button that belongs to a key, unless the focus is in a field or a dialog is open.
  * @param {any} state
  * @param {KeyboardEvent} event
  */
@@ -386,7 +386,7 @@ async function dismiss(state, finding) {
 }
 
 /**
- * Carries `work` out, once at a time, and shows what is left.
+ * Does `work`, unless other work is still running, and shows what is left.
  * @param {any} state
  * @param {() => Promise<unknown>} work
  * @param {string} words

@@ -70,7 +70,7 @@ const conflictsOf = (gallery) =>
       "A new face that is enrolled already, or matches somebody else",
       "on_conflict",
       CONFLICTS,
-      "For everything that is enrolled without saying otherwise.",
+      "Used unless an enrollment says otherwise.",
     ),
   );
 /** @param {any} gallery */
@@ -145,7 +145,8 @@ async function modelBody(gallery, home) {
 }
 
 /**
- * Ask, and begin to move the gallery to a model; false if not. What is said of the model is accepted with the dialog.
+ * Ask, and begin to move the gallery to a model; return false if it was refused. By the dialog the user accepts what it
+ * says about the model.
  * @param {any} gallery
  * @param {Api.Model} model
  */

@@ -1,4 +1,4 @@
-/** Runs of enrolling that go on while other views are looked at: in sight from every view. */
+/** Shows the runs of enrolling that go on, in every view. */
 
 import { h, put } from "../dom.js";
 import { link } from "../router.js";
@@ -21,7 +21,7 @@ export function discard(run) {
   showUnderWay();
 }
 
-/** Stops all: whoever comes next may see less. */
+/** Stops all runs, since the next key may allow less. */
 export function discardAll() {
   for (const run of [...runs]) {
     run.stop.abort();
@@ -29,7 +29,7 @@ export function discardAll() {
   }
 }
 
-/** What goes on unseen, at the edge of every view. */
+/** The strip at the edge of every view that shows the runs. */
 export const underWay = () => strip;
 
 export function showUnderWay() {

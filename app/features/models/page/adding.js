@@ -1,4 +1,4 @@
-/** Adding models: those that this version knows by name, and files. A job does it, and is followed here. */
+/** Adding models, by the names that this version knows or as files, and following the job that does it. */
 
 import { call, get, path, post } from "../api.js";
 import { confirm, field, h, newId, put, select, toast } from "../dom.js";
@@ -10,9 +10,9 @@ import { bytes, oneIn } from "../words.js";
 const EVERY_MS = 1000;
 const ARCHIVE = /\.(?:tar|tgz|tar\.gz)$/i;
 const GZIP = /gz$/i;
-/** In the message of a job whose file has a hash that nobody published. */
+/** Finds the hash in the message of a job that failed because the file's hash is not a published one. */
 const UNCONFIRMED = /--sha256 ([0-9a-f]{64})/;
-/** The rate in what was measured with a model: "FNMR 1.03% at FMR 0.0001". */
+/** Finds the FMR in a model's measured facts, such as "FNMR 1.03% at FMR 0.0001". */
 const STATED = / FMR ([\d.e-]+)/;
 const PRESETS = [
   ["insightface", "insightface (LVFace and EdgeFace too)"],
@@ -25,7 +25,7 @@ const PRESETS = [
 ];
 
 /**
- * For keys that may do everything; null for others. `reload` shows the models anew.
+ * The part of Models for keys that may do everything; null for others. `reload` shows the models again.
  * @param {() => Promise<unknown>} reload
  */
 export function adding(reload) {

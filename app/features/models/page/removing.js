@@ -6,7 +6,7 @@ import { busy, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 
 /**
- * Null for models that nobody added here, and for keys that may not remove one.
+ * A button to remove a model; null if it was not added here, or the key may not remove models.
  * @param {Api.Model} model
  * @param {() => Promise<unknown>} reload
  */

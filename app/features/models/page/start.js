@@ -1,4 +1,4 @@
-/** What the page has more where models can be added: a part of Models, and one of each model's card. */
+/** What this feature adds to the page: a part of Models, and a part of each model's card. */
 
 import { MODEL_PARTS, MODELS_PARTS } from "../additions.js";
 import { removing } from "./removing.js";

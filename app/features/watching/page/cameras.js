@@ -1,4 +1,4 @@
-/** The cameras: whether pictures come, who was seen in the last hour, and why nobody is recognised. */
+/** The view of the cameras: whether pictures arrive, who was seen in the last hour, and why nobody is recognised. */
 
 import { get, path } from "../api.js";
 import { h, put } from "../dom.js";
@@ -10,10 +10,10 @@ import { moment, pictureOf } from "./sighting.js";
 import { galleryChoice, howToBegin, ofGallery } from "./watched.js";
 
 const EVERY_MS = 15_000;
-/** Watchers tell of their cameras every 30 seconds. */
+/** Without a report for this long, a watcher is silent. Watchers report on their cameras every 30 seconds. */
 const SILENT_MS = 90_000;
 const USABLE = 0.2;
-/** Narrower faces are too small to be compared. */
+/** Faces narrower than this, in pixels, are called too small. */
 const NARROW = 30;
 const SILENT = "Its watcher is silent: is likeness watch running, and does it reach this server?";
 const UNTOLD = "Nobody reports how it is: a film, or sightings that another program has sent.";
@@ -93,7 +93,7 @@ const facesOf = ({ faces = 0, usable = 0, width }) =>
     (width ? `, ${Math.round(width)} px wide` : "");
 
 /**
- * In a word, what kind of word that is, and what to do.
+ * The camera's state: [a word, the style of its label, what to do].
  * @param {string} gallery
  * @param {Api.CameraState} camera
  * @returns {[string, string, string?]}

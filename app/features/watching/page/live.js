@@ -4,12 +4,12 @@ import { get } from "../api.js";
 
 const AGAIN_MS = 5000;
 const DATA = "data: ";
-/** With one of these it is of no use to try again. */
+/** HTTP statuses after which trying again is useless. */
 const FINAL = new Set([401, 403, 404]);
 
 /**
- * Call `onevent` with each event of the gallery from now on, and `onstate` with whether there is a connection, each
- * time that one begins or ends. Return what ends it. While the tab is hidden there is none.
+ * Call `onevent` with each new event of the gallery, and `onstate` with true or false when the connection begins or
+ * ends. Return a function that stops it. There is no connection while the tab is hidden.
  * @param {string} gallery
  * @param {(event: Api.Event) => void} onevent
  * @param {(live: boolean) => void} onstate
@@ -46,7 +46,7 @@ export function listen(gallery, onevent, onstate) {
 }
 
 /**
- * The data of server-sent events.
+ * Yield the data of server-sent events.
  * @param {ReadableStream<Uint8Array<ArrayBuffer>>} body
  * @returns {AsyncGenerator<Api.Event>}
  */

@@ -1,4 +1,6 @@
-/** A sighting: its card in a list, its dialog, where a person says who it is, and the list of a person's page. */
+/**
+ * A sighting: its card in lists, its dialog, in which the user says who it is, and the sightings on a person's page.
+ */
 
 import { get, path, post, remove } from "../api.js";
 import { pictureAt } from "../crops.js";
@@ -19,16 +21,16 @@ const SHOWN = 12;
 export const pathOf = (gallery, id) => path("galleries", gallery, "sightings", id);
 
 /**
- * The picture of a sighting, of which a better one replaces the first.
+ * The picture of a sighting. Its address changes with the number of frames, since a better picture may replace it.
  * @param {string} gallery
  * @param {{id: string, has_crop?: boolean, frames?: number}} sighting
- * @param {string} [words] what it shows; none where words stand beside it
+ * @param {string} [words] describe it; leave them out if text beside it does
  */
 export const pictureOf = (gallery, { id, has_crop = true, frames = 0 }, words = "") =>
   pictureAt(has_crop ? `${pathOf(gallery, id)}/crop#${frames}` : null, "?", words);
 
 /**
- * Who it is, as far as that is known.
+ * Who was seen, as far as it is known.
  * @param {Pick<Api.Sighting, "decision" | "subject" | "name">} sighting
  */
 export function whoOf({ decision, subject, name }) {
@@ -50,11 +52,11 @@ export function spell({ first_at, last_at, ended }) {
 }
 
 /**
- * A sighting in a list; a click opens its dialog. `onchange` hears that something was changed there.
+ * A sighting in a list. A click opens its dialog; `onchange` is called when something was changed there.
  * @param {string} gallery
  * @param {Api.Sighting} sighting
  * @param {() => unknown} onchange
- * @param {boolean} [day] whether the day is said too
+ * @param {boolean} [day] whether to show the day, too
  */
 export function card(gallery, sighting, onchange, day = false) {
   const words = `${sighting.camera}, ${day ? moment(sighting.first_at) : spell(sighting)}`;
@@ -103,7 +105,7 @@ function aboutOf(gallery, sighting) {
 }
 
 /**
- * "Not this person", "This is …", and deleting.
+ * The dialog's buttons: "Not this person", "This is …", and "Delete".
  * @param {string} gallery
  * @param {Api.Sighting} sighting
  * @param {(done?: boolean) => void} close
@@ -136,13 +138,13 @@ function saying(gallery, sighting, close) {
     { onsubmit: say },
     h("div.row", {}, denying, deleting),
     h("div.field", {}, h("label", { for: who.input.id }, "This is"), h("div.row", {}, who.element, save)),
-    h("label.choice", {}, enroll, h("span", {}, "Also enroll this picture. Of somebody new it always is.")),
+    h("label.choice", {}, enroll, h("span", {}, "Also enroll this picture. A new person's picture always is.")),
     place.element,
   );
 }
 
 /**
- * Where and when a person was seen: a part of the person's page.
+ * The part of a person's page that shows where and when the person was seen.
  * @param {string} gallery
  * @param {string} subject
  */
@@ -154,7 +156,7 @@ export function seen(gallery, subject) {
   const load = async () => {
     const asked = { subject, limit: SHOWN };
     const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), asked);
-    if (!sightings.length) return h("p.small", {}, "By no camera, as far as sightings are kept.");
+    if (!sightings.length) return h("p.small", {}, "No sighting of this person is kept.");
     const row = (/** @type {Api.Sighting} */ shown) => card(gallery, shown, again, true);
     return [h("ul.seen", {}, sightings.map(row)), more && h("p", {}, h("a", { href: all }, "All of them"))];
   };

@@ -1,4 +1,4 @@
-/** Today: who was before the cameras, hour by hour, as it happens; and unknown people who wait for a name. */
+/** The view Today: the sightings hour by hour, as they happen, and unknown people to name. */
 
 import { get, path } from "../api.js";
 import { debounce, field, h, put, select } from "../dom.js";
@@ -55,13 +55,13 @@ export function today(_segments, query) {
   return { element, ready, leave };
 }
 
-/** What is shown of one gallery. */
+/** One gallery's sightings in this view. */
 class Day {
   /**
    * @param {string} gallery
    * @param {Record<string, string>} filter
    * @param {Page.Place} place
-   * @param {HTMLElement} live where it is said what happens
+   * @param {HTMLElement} live says whether events arrive
    */
   constructor(gallery, filter, place, live) {
     this.gallery = gallery;
@@ -80,7 +80,7 @@ class Day {
     this.leave = () => {};
   }
 
-  /** Keeps what is shown in the address. */
+  /** Writes the gallery and the filters into the address. */
   note() {
     remember({ gallery: this.gallery, ...this.filter });
   }
@@ -102,7 +102,7 @@ class Day {
   }
 
   /**
-   * Makes sure that a camera can be chosen.
+   * Adds a camera to the choice if it is missing.
    * @param {string | undefined} name
    */
   name(name) {
@@ -128,7 +128,7 @@ class Day {
     return showing(this.place, () => get(this.where, { ...this.filter, limit: PAGE, cursor }));
   }
 
-  /** Shows the newest sightings that fit, unless `anew` beside those that are shown already. */
+  /** Shows the newest sightings that match the filters: in place of those shown if `anew`, else beside them. */
   async reload(anew = true) {
     const page = await this.read();
     if (!page) return;
@@ -156,7 +156,7 @@ class Day {
   }
 
   /**
-   * Puts a sighting where it belongs: below its day and hour, the newest first.
+   * Puts a sighting below its day and hour, newest first.
    * @param {Api.Sighting} sighting
    */
   show(sighting) {
@@ -183,7 +183,7 @@ class Day {
   }
 
   /**
-   * Shows a sighting as it is by now.
+   * Reads a sighting again, and shows it.
    * @param {string} id
    */
   async again(id) {
@@ -199,7 +199,7 @@ class Day {
     if (part && !part.querySelector("li")) part.remove();
   }
 
-  /** Follows what happens, until it is left. */
+  /** Follows the gallery's events until the view is left. */
   follow() {
     /** @type {Set<string>} */
     const due = new Set();
@@ -218,7 +218,7 @@ class Day {
     };
     const end = listen(this.gallery, onevent, (live) => {
       put(this.live, live ? "Live" : "Not connected; trying again");
-      if (live) void this.reload(false); // what happened before
+      if (live) void this.reload(false); // what was missed
     });
     this.leave = () => {
       left = true;
@@ -228,7 +228,7 @@ class Day {
 }
 
 /**
- * The part of `home` for a time, made and put before earlier ones if it is missing.
+ * Return the part of `home` for a day or hour; if it is missing, make it, above the earlier ones.
  * @param {any} home
  * @param {string} tag
  * @param {number} at
@@ -251,7 +251,7 @@ function dayName(day) {
 }
 
 /**
- * Arrow keys go from sighting to sighting.
+ * Moves the focus from sighting to sighting by the arrow keys.
  * @param {KeyboardEvent} event
  */
 function steer(event) {

@@ -1,4 +1,4 @@
-/** Unknown people who wait for a name: named, ignored, told apart and put together by a person. */
+/** Unknown people whom the user names, ignores, tells apart or merges. */
 
 import { get, patch, path, post, remove } from "../api.js";
 import { confirm, h, openDialog, put, toast } from "../dom.js";
@@ -21,7 +21,7 @@ const whereAndWhen = ({ camera, first_at: at }) => `${camera}, ${moment(at)}`;
 export class Waiting {
   /**
    * @param {string} gallery
-   * @param {() => unknown} onchange hears that a person has said something
+   * @param {() => unknown} onchange called when the user has decided about somebody
    */
   constructor(gallery, onchange) {
     this.gallery = gallery;
@@ -62,23 +62,23 @@ export class Waiting {
   }
 
   /**
-   * Does `work`, and shows what is left; the focus goes to the next one who waits.
+   * Does `work`, shows who is left, and focuses the next unknown person.
    * @param {any} button
-   * @param {() => Promise<string | null>} work gives what to say, null where the person has changed their mind
+   * @param {() => Promise<string | null>} work gives the message to show, null if the user has changed their mind
    */
   async doing(button, work) {
     const at = [...this.body.querySelectorAll("li")].indexOf(button.closest("li"));
     const words = await showing(this.place, () => busy(button, work));
     if (!words) return;
     toast(words);
-    button.focus(); // away from the field, which is gone then
+    button.focus(); // away from the field, which is removed
     await Promise.all([this.load(), this.onchange()]);
     const cards = this.body.querySelectorAll(".unnamed > li");
     cards[Math.min(at, cards.length - 1)]?.querySelector("input, button")?.focus({ preventScroll: true });
   }
 
   /**
-   * A button that does `work`.
+   * A button that does `work` (see `doing`).
    * @param {string} words
    * @param {() => Promise<string | null>} work
    */
@@ -111,13 +111,13 @@ export class Waiting {
     const where = `${this.home}/strangers/${stranger.id}`;
     const ignore = (/** @type {object} */ note) => async () => {
       await patch(where, { ignored: true, ...note });
-      return "Nothing is said of this one any more.";
+      return "This person is ignored from now on.";
     };
     const sort = async () => ((await this.sort(stranger, where)) ? "That is noted." : null);
     const title = stranger.sightings === 1 ? "Seen once" : `Seen ${stranger.sightings} times`;
     const acts = [
       this.act("Ignore", ignore({})),
-      this.act("Not a face", ignore({ note: "not a face" })), // a poster comes again: deleting it is not enough
+      this.act("Not a face", ignore({ note: "not a face" })), // a poster is seen again: deleting is not enough
       (stranger.sightings > 1 || this.strangers.length > 1) && this.act("Sort out", sort),
     ];
     const words = `${list(stranger.cameras)}, last ${moment(stranger.last_at)}`;
@@ -126,7 +126,7 @@ export class Waiting {
   }
 
   /**
-   * Somebody of whom there is one sighting alone, or who may be one of the gallery.
+   * The card of somebody with only one sighting, or who may be one of the gallery's people.
    * @param {Api.Sighting} sighting
    */
   single(sighting) {
@@ -145,7 +145,7 @@ export class Waiting {
   }
 
   /**
-   * Names a stranger, and those of the sightings that resemble that the person agrees to.
+   * Names a stranger, and those of the similar sightings that the user accepts.
    * @param {string} where
    * @param {string} subject
    */
@@ -158,7 +158,7 @@ export class Waiting {
   }
 
   /**
-   * Which earlier sightings are named too; null where the person has changed their mind.
+   * Asks which earlier sightings to name, too. Null if the user has changed their mind.
    * @param {string} subject
    * @param {Api.Resembling[]} resembling
    * @returns {Promise<string[] | null>}
@@ -176,8 +176,8 @@ export class Waiting {
   }
 
   /**
-   * Shows all sightings of a stranger, to say which is of somebody else, and the other strangers, to say which is the
-   * same person. Gives whether something was said.
+   * Shows a stranger's sightings, to mark those of somebody else, and the other strangers, to mark those who are the
+   * same person. Returns whether something was marked.
    * @param {Api.Stranger} stranger
    * @param {string} where
    */
@@ -223,7 +223,7 @@ export class Waiting {
   ignored(ignored) {
     const again = (/** @type {Api.Stranger} */ stranger) => async () => {
       await patch(`${this.home}/strangers/${stranger.id}`, { ignored: false });
-      return "This one is asked about again.";
+      return "This person is asked about again.";
     };
     const row = (/** @type {Api.Stranger} */ stranger) => {
       const words = h("span", {}, `${stranger.note ?? "ignored"}, last ${moment(stranger.last_at)}`);

@@ -1,4 +1,4 @@
-/** Which gallery's cameras are looked at, and how one begins to watch. */
+/** The choice of the gallery whose cameras are shown, and how to begin to watch. */
 
 import { get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
@@ -10,8 +10,8 @@ const PLACE = "likeness.watched";
 const LOOKED_AT = 20;
 
 /**
- * Gives what `show` makes of the galleries' ids and the one to show: the query's, the one chosen last, or the one where
- * somebody was seen last; how one begins where there is no gallery.
+ * Return `show(ids, id)` for the galleries' ids and the one to show: the query's, else the one chosen last, else the
+ * one with the latest sighting. If there is no gallery, return advice how to begin.
  * @param {URLSearchParams} query
  * @param {(ids: string[], chosen: string) => Promise<Page.Child>} show
  */
@@ -31,7 +31,7 @@ async function latest(ids) {
 }
 
 /**
- * A control for the gallery; nothing where there is only one.
+ * A control to choose the gallery; null if there is only one.
  * @param {string[]} ids
  * @param {string} chosen
  * @param {(id: string) => void} onchange
@@ -47,7 +47,7 @@ export function galleryChoice(ids, chosen, onchange) {
 }
 
 /**
- * How one begins to watch.
+ * Instructions how to begin to watch.
  * @param {string} gallery
  * @param {Page.Child} title
  */
@@ -63,6 +63,6 @@ export function howToBegin(gallery, title) {
     ["Make a key for the cameras, where the server runs: ", h("code", {}, key)],
     ["Beside the cameras, ", install, ", then ", h("code", {}, server + watch)],
   ].map((step) => h("li", {}, step));
-  const film = h("p.small", {}, "A film does too, in place of the camera's address.");
+  const film = h("p.small", {}, "A film's path also works, in place of the camera's address.");
   return nothing(title, h("ol.begin", {}, steps), film);
 }

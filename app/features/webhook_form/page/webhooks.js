@@ -56,7 +56,7 @@ export function webhooks() {
 }
 
 /**
- * Return the names of these people, by `who` they are.
+ * Return these people's names, by the keys that `who` gives.
  * @param {Api.WebhookSubject[]} people
  */
 async function namesOf(people) {
@@ -68,8 +68,8 @@ async function namesOf(people) {
 }
 
 /**
- * @typedef {(button: any, words: string, work: () => Promise<unknown>) => Promise<unknown>} Act does the work, says
- *   the words and shows what there is then
+ * @typedef {(button: any, words: string, work: () => Promise<unknown>) => Promise<unknown>} Act does the work, shows
+ *   the words as a message, and reads the webhooks again
  * @param {Api.Webhook} webhook
  * @param {Map<string, string>} names
  * @param {Act} act
@@ -122,7 +122,7 @@ const standing = ({ state, attempts }) => {
 };
 
 /**
- * Asks for a new webhook, and shows its secret; whether one was made.
+ * Creates a webhook in a dialog, and shows its secret. Returns whether one was created.
  * @param {Page.Place} place
  */
 async function add(place) {
