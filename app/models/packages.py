@@ -80,7 +80,8 @@ def write_own(path: Path, calibrations: OwnCalibrations) -> None:
 
 
 def added(calibrations: OwnCalibrations, new: Calibration, *, deciding: bool) -> OwnCalibrations:
-    """Return the calibrations with ``new``, which replaces one with the same name and, with ``deciding``, decides."""
+    """Return the calibrations with ``new`` added, in place of one with the same name. With ``deciding``, ``new`` is the
+    one that decides."""
     kept = [calibration for calibration in calibrations.calibrations if calibration.name != new.name]
     chosen = new.name if deciding else calibrations.deciding
     return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))

@@ -33,7 +33,7 @@ def add_correction(
 
 @command(corrections, "list", epilog="Example: likeness corrections list staff ada")
 def list_corrections(session: CliSession, gallery: options.Gallery, subject: options.Subject) -> None:
-    """List the photos that don't show a person."""
+    """List the corrections about a person: photos that don't show this person."""
     session.say_list(
         ["correction", "model", "made (UTC)", "until"],
         session.client().corrections(gallery, subject).corrections,

@@ -113,7 +113,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         self._position = LogPosition(-1, 0)  # the collection is complete up to here, as this process has checked
         self._due: tuple[float, LogPosition] | None = None  # when `_settle` is due, and up to which position
         self._settled: LogPosition | None = None
-        self._swept: LogPosition | None = None  # `save` has repeated removals up to here
+        self._swept: LogPosition | None = None  # up to here, `save` has repeated the removals
         self._sweep_until: LogPosition | None = None
         self._count = Count(source, spec)
 

@@ -39,5 +39,6 @@ def link(
 
 
 def _whole(url: str) -> str:
-    """Return the URL without a final slash; if it only has a port (`http://8000`), with this machine's address."""
+    """Return the URL without a final slash. If it has a port but no host (`http://8000`), insert this machine's
+    address."""
     return re.sub(r"^(https?://)(\d+)$", r"\g<1>127.0.0.1:\2", url.rstrip("/"))

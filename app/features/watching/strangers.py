@@ -184,8 +184,8 @@ class Strangers:
         with self._store.change(gallery) as change:
             fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
             said = set(change.connection.execute(fixed).scalars())
-            # Each vector is scaled by the root of its own track's reduction: the product of two is never laxer than
-            # `reduction_of_two` of their lengths.
+            # Scale each vector by the square root of its own track's reduction. The product of two vectors is then
+            # never larger than their cosine times `reduction_of_two` of their lengths.
             free = [
                 (vector * math.sqrt(points.reduction_of_two(length, length)), row)
                 for vector, length, row in _kept(change, points.package)
