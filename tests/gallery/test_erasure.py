@@ -18,7 +18,7 @@ from app.db.schema import RECEIPTS
 from app.errors import NotFound, Unusable
 from app.features import signatures
 from app.features.erasure.checking import check_receipt, is_about
-from app.features.erasure.erasing import Erasures
+from app.features.erasure.erasing import NOT_REACHED_EVENTS, Erasures
 from app.features.signatures import Signer
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
@@ -131,6 +131,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     assert (len(list(here.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     receipt = erasures(second).erase("staff", "s3")
     assert any("snapshots of other servers" in text for text in receipt["not_reached"])
+    assert NOT_REACHED_EVENTS not in receipt["not_reached"], "where nothing was ever watched"
     assert list(here.glob("*.snapshot")) == []
     third.indexes.follow()
     assert list(others.glob("*.snapshot")) == []

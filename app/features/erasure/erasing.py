@@ -29,6 +29,7 @@ from app.db.schema import (
     CHANGES,
     CORRECTIONS,
     CROPS,
+    EVENT_NUMBERS,
     FACE_ORIGINS,
     FACES,
     GALLERIES,
@@ -79,6 +80,10 @@ NOT_REACHED = (
     "the file system's and the storage's own copies of files and blocks that were removed or overwritten",
 )
 NOT_REACHED_SIGHTINGS = "sightings of unknown people who resemble the subject: this installation does without watching"
+NOT_REACHED_EVENTS = (
+    "events that were sent: at webhooks' receivers, at listeners, and at an MQTT broker, whose names and pictures are "
+    "cleared within seconds while LIKENESS_MQTT names it, else when it does so again"
+)
 NOT_REACHED_POSTGRESQL = "PostgreSQL's write-ahead log, archived segments and replicas, as long as their retention says"
 NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again or VACUUM FULL rewrites the tables"
 
@@ -237,6 +242,8 @@ class Erasures:
         not_reached = list(NOT_REACHED)
         if not self._reached and self._database.rows(sa.select(SIGHTINGS.c.key).limit(1)):
             not_reached.append(NOT_REACHED_SIGHTINGS)
+        if self._database.rows(sa.select(EVENT_NUMBERS.c.last)):
+            not_reached.append(NOT_REACHED_EVENTS)
         if self._database.is_sqlite:
             clean = self._database.scrub(SCRUB_S)
             tables = "overwritten"

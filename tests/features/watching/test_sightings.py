@@ -20,7 +20,7 @@ from PIL import Image
 from app import main
 from app.db.engine import Database
 from app.features.corrections.routes import FEATURE as CORRECTIONS
-from app.features.erasure.erasing import NOT_REACHED_SIGHTINGS
+from app.features.erasure.erasing import NOT_REACHED_EVENTS, NOT_REACHED_SIGHTINGS
 from app.features.watching import mqtt
 from app.types import utc_now
 from tests.support.calibrating import add_random_people, calibrate
@@ -231,6 +231,7 @@ def test_what_was_seen_ends_and_is_erased_also_where_watching_is_off(tmp_path: P
         receipt = home.post(f"{HOME}/subjects/eileen/erase").raise_for_status().json()
         assert receipt["erased"]["sightings"] == 1
         assert NOT_REACHED_SIGHTINGS not in receipt["not_reached"]
+        assert NOT_REACHED_EVENTS in receipt["not_reached"], "of its unknown visitors, sent while it was on"
         error_of(home.get(f"{HOME}/sightings"), 404, "not_found")
     with closing(sqlite3.connect(tmp_path / "likeness.db")) as database, database:
         assert database.execute("SELECT COUNT(*) FROM sightings").fetchone() == (1,)
