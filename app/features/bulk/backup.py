@@ -13,15 +13,17 @@ backup that a restore accepts. Sign-in codes, jobs' files and the keys of these 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,8 @@ OWN = OWN_FOLDER, CALIBRATIONS
 MAX_SMALL = 64 * 1024
 """Maximum bytes of a key file, and of `backup.json`."""
 COUNTED = "galleries", "subjects", "faces"
+UNFINISHED = ".likeness-backup-"
+"""Begins the name of the folder, beside the backup, in which it is made."""
 LEFT_OUT = "DELETE FROM sign_ins", "UPDATE jobs SET secret = NULL"
 
 
@@ -89,8 +93,9 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
     source, created_at = sqlite_only(url), utc_now(precision="seconds")
     try:
         with ExitStack() as stack:
-            file = stack.enter_context(replacing(path))
-            copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
+            folder = stack.enter_context(_unfinished(path.parent))
+            file = stack.enter_context(replacing(path, draft=folder / "backup.tar"))
+            copy = folder / DATABASE
             rows = _copy(source, copy)
             # Keep the files open: if a file is replaced meanwhile, the one that was hashed is written.
             belongings = _belongings(data_dir) | {DATABASE: copy}
@@ -111,6 +116,27 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
         why = getattr(error, "strerror", None) or error
         raise Unusable(f"{path}: {why}", code="backup_not_written") from None
     return BackupSummary(created_at, rows, signatures.fingerprint(signer.public_key) if signer else None)
+
+
+@contextmanager
+def _unfinished(beside: Path) -> Iterator[Path]:
+    """Yield a new folder for a backup's files, and remove those of backups that were killed. Raises OSError."""
+    for left in beside.glob(f"{UNFINISHED}*"):
+        with suppress(OSError), _locked(left):  # if it is locked, a backup is being made in it
+            shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=UNFINISHED) as folder, _locked(Path(folder)):
+        yield Path(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases however the process ends. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _copy(source: Path, copy: Path) -> dict[str, int]:

@@ -27,6 +27,7 @@ from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
 from app.db.secrets import FoundRings
 from app.errors import Conflict, InvalidInput, LikenessError
+from app.features.bulk import backup
 from app.features.bulk.backup import OWN, PURPOSE, BackupSummary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
@@ -145,6 +146,39 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, here: Path, tm
     assert rows(again) == expected
     assert JobStore(again.database).secret(job) is None
     assert_usable(again)
+
+
+KILLED_BACKUP = """
+import os, sys
+from pathlib import Path
+from app.features.bulk import backup
+
+backup._belongings = lambda _: os.kill(os.getpid(), 9)  # when the database has been copied
+url, folder, to = sys.argv[1:]
+backup.write_backup(url, Path(folder), Path(to), "1")
+"""
+
+
+@pytest.mark.usefixtures("galleries")
+def test_what_a_killed_backup_left_is_removed_by_the_next_which_leaves_a_running_one_alone(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    command = [sys.executable, "-c", KILLED_BACKUP, sqlite_in(here), str(here), str(folder / "killed.tar")]
+    assert subprocess.run(command, cwd=PROJECT, check=False).returncode == -signal.SIGKILL
+    (left,) = folder.iterdir()
+    assert any(path.stat().st_size for path in left.iterdir()), "a copy of the database"
+    belongings = backup._belongings
+
+    def while_another_is_made(data_dir: Path) -> dict[str, Path]:
+        monkeypatch.setattr(backup, "_belongings", belongings)
+        write_backup(sqlite_in(here), here, folder / "inner.tar", "1")
+        return belongings(data_dir)
+
+    monkeypatch.setattr(backup, "_belongings", while_another_is_made)
+    write_backup(sqlite_in(here), here, folder / "outer.tar", "1")
+    assert {path.name for path in folder.iterdir()} == {"inner.tar", "outer.tar"}
 
 
 def test_a_copy_is_what_there_was_there_and_back(galleries: Galleries, postgresql: Path, tmp_path: Path) -> None:
