@@ -31,7 +31,7 @@ FIRST = 2_000_000
 """Number of the first drawn person. The demo's recipe trains on people numbered from 0, and is measured on people
 numbered from 1,000,000."""
 ENROLLED, SEARCHED = 3, 2
-"""Number of photos of each person."""
+"""Number of photos of each person that are enrolled, and that are searched with."""
 BORDER = 24
 """Pixels around a drawn crop, since a detector looks for a head in a photo."""
 GALLERY = "drawn"

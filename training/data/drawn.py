@@ -158,7 +158,7 @@ class Person(Drawn):
     ]
     """(M, 3): x and y as shares of the head's half axes, radius in pixels."""
     uneven: Annotated[NDArray[np.float64], lambda random: random.normal(0, 0.45, 6)]
-    """(6,) offsets in pixels of eyes, brows and mouth corners, each left and right."""
+    """(6,) offsets in pixels: of the left and the right eye, brow and mouth corner."""
 
 
 @dataclass(frozen=True, slots=True)
