@@ -155,7 +155,7 @@ class Runner:
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
     ) -> None:
-        """`files` are deleted when no job needs them, finished jobs after `kept` (see `keep`)."""
+        """`files` are deleted when no job needs them, finished jobs after `kept` (see `prune`)."""
         self._store = store
         self._works: dict[str, Work] = {}
         self._apart: frozenset[str] = frozenset()
