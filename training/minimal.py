@@ -121,11 +121,8 @@ def write(model: Embedder, crops: Tensor, labels: Tensor, package: Path) -> None
         vectors = torch.cat([model(part) for part in torch.split(crops, BATCH)]).numpy()
     pairs = operating_points.compare_all(vectors, labels.numpy(), highest_fmr=COARSE_RATES[0])
     measured = operating_points.measure(pairs, labels.numpy(), rates=COARSE_RATES)
-    on: dict[str, Any] = {
-        "name": "held-out",
-        "measured_on": f"{len(crops)} photos of people not trained on",
-        "pairs": "all pairs",
-    }
+    held_out = f"{len(crops)} photos of people not trained on"
+    on: dict[str, Any] = {"name": "held-out", "measured_on": held_out, "pairs": "all pairs"}
     enough = len(operating_points.rising(measured.points)) >= 2  # without thresholds the service decides nothing
     write_embedder(
         package, exported.model, DIMENSION, version="1", title="IResNet-18", description="", prepare=Rewrite(),
