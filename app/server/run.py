@@ -76,17 +76,16 @@ async def _serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; `::` takes IPv4 callers too. Raises Unusable (``port_unusable``)."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """Return a listening socket; `::` takes IPv4 callers too if the system can. Raises Unusable (``port_unusable``)."""
+    family, both = socket.AF_INET6 if ":" in host else socket.AF_INET, host == "::" and socket.has_dualstack_ipv6()
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::")
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        message = (
-            f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another LIKENESS_HOST or LIKENESS_PORT."
-        )
+        reason = error.strerror or error
+        message = f"Cannot listen on {host}:{port}: {reason}. Choose another LIKENESS_HOST or LIKENESS_PORT."
         raise Unusable(message, code="port_unusable") from None
-    # Connections inherit TCP_NODELAY. asyncio would set it, but doesn't recognise this socket as TCP. Without it the
-    # body of an answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.
+    # Connections inherit TCP_NODELAY, which asyncio doesn't set for this kind of socket. Without it, the body of an
+    # answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

@@ -66,21 +66,21 @@ def main() -> None:
     """Serve the server's requests from the socket whose descriptor is this program's argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # signals are for the server; when it ends, its sockets close
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends this process if the server ended before it gets an answer
     server = socket.socket(fileno=int(sys.argv[1]))
     pipeline = _prepared(pickle.loads(server.recv(1 << 16)))  # noqa: S301 - from the server
     gc.collect()
     gc.freeze()
-    server.send(pickle.dumps(_threads()))
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(server, 1 << 16, 1)
-        if not message:
-            return
-        request = pickle.loads(message)  # noqa: S301 - from the server
-        if isinstance(request, Start):
-            server.send(pickle.dumps(_start(server, descriptors[0], pipeline, request.limits)))
-        elif isinstance(request, End):
-            server.send(pickle.dumps(_end(request.process)))
+    with suppress(ConnectionError):  # the server ended before it got an answer
+        server.send(pickle.dumps(_threads()))
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(server, 1 << 16, 1)
+            if not message:
+                return
+            request: Start | End = pickle.loads(message)  # noqa: S301 - from the server
+            if isinstance(request, Start):
+                server.send(pickle.dumps(_start(server, descriptors[0], pipeline, request.limits)))
+            else:
+                server.send(pickle.dumps(_end(request.process)))
 
 
 def _threads() -> int:
@@ -115,7 +115,8 @@ def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, limits: W
         return process
     try:
         server.close()
-        serve_photos(socket.socket(fileno=descriptor), pipeline, limits, parent)
+        with suppress(ConnectionError):  # the server has ended
+            serve_photos(socket.socket(fileno=descriptor), pipeline, limits, parent)
     except BaseException:  # noqa: BLE001 - it must not continue as a second parent
         sys.excepthook(*sys.exc_info())
     os._exit(1)

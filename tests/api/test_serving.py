@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import socket
@@ -453,8 +454,19 @@ def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str,
         assert {who for who, _ in found} == {f"@{caller}"}
 
 
+def has_ipv6() -> bool:
+    """Return whether this machine, which may be a container without it, has an address of IPv6."""
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("host", ["::", "::1", "127.0.0.1"])
+@pytest.mark.parametrize("host", [pytest.param("::", marks=IPV6), pytest.param("::1", marks=IPV6), "127.0.0.1"])
 async def test_callers_and_addresses_are_named_as_settings_name_them(host: str) -> None:
     """Also on a socket for IPv4 and IPv6, to which the system names 127.0.0.1 `::ffff:127.0.0.1`."""
     app = FastAPI()
@@ -473,6 +485,21 @@ async def test_callers_and_addresses_are_named_as_settings_name_them(host: str) 
                 assert answer.json() == [address, address]
         server.should_exit = True
         await serving_here
+
+
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_a_machine_without_ipv6_can_not_listen_on_it(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for a kernel that is started with ``ipv6.disable=1``, which this one is not."""
+    made = socket.socket
+
+    def without_ipv6(family: int = -1, *args: Any, **given: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return made(family, *args, **given)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with pytest.raises(Unusable, match=f"^Cannot listen on {host}:0: Address family not supported"):
+        listen(host, 0)
 
 
 def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> None:

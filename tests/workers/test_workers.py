@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -357,12 +358,17 @@ def test_nothing_is_left_of_a_server_that_is_killed(yunet: Path) -> None:
     until(lambda: all(map(gone, processes)))
 
 
-def test_the_parent_of_a_server_that_is_killed_while_it_loads_ends_without_an_error(yunet: Path) -> None:
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_the_parent_of_a_server_that_is_killed_while_it_loads_ends_without_an_error(
+    yunet: Path, is_answered: bool
+) -> None:
     server, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-m", "app.workers", str(theirs.fileno())]
         parent = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
     server.send(pickle.dumps(PipelineSettings(yunet, 20, LIMITS)))
+    if is_answered:  # but nobody reads it
+        assert select.select([server], [], [], PATIENCE_S)[0]
     server.close()
     assert parent.communicate(timeout=PATIENCE_S)[1] == b""
 
