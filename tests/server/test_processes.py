@@ -8,15 +8,18 @@ acknowledged, the time of the answer included.
 from __future__ import annotations
 
 import shutil
+import signal
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app.access.keys import CACHE_S
 from app.db.encryption import VAULT_FILE, load_or_make
 from app.server import data_folder
 from tests.support.live import LiveServer, serving
@@ -86,3 +89,40 @@ def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
         first.delete("/galleries/crew").raise_for_status()
         assert second.get("/galleries/crew").status_code == 404
     assert data_folder.running_at(servers[0].data_dir) == servers[0].url
+
+
+def halted(send: Callable[[int], None], work: Callable[[], bool]) -> bool:
+    """Halt the server; let it go on, and return False, if it was writing, since SQLite's other writers then wait."""
+    send(signal.SIGSTOP)
+    if not (done := work()):
+        send(signal.SIGCONT)
+    return done
+
+
+def test_a_server_that_was_halted_names_nobody_who_was_erased_meanwhile_and_takes_no_revoked_key(
+    servers: tuple[LiveServer, LiveServer],
+) -> None:
+    """Also in answers to requests that waited for it, before it has followed the change log."""
+    with servers[0].client("/v1") as first, servers[1].client("/v1") as second:
+        first.post("/galleries", json={"id": "crew"}).raise_for_status()
+        first.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        until(lambda: known(second, COLLINS) == ["eileen"])
+        key = first.post("/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
+        with_key = {"x-api-key": key}
+        assert second.get("/key", headers=with_key).status_code == 200
+        halt = servers[1].process.send_signal
+        until(lambda: halted(halt, lambda: first.delete("/keys/door").is_success))
+        try:
+            receipt = first.post("/galleries/crew/subjects/eileen/erase").raise_for_status().json()
+            time.sleep(CACHE_S)
+            with ThreadPoolExecutor() as pool:
+                named = [pool.submit(known, second, COLLINS) for _ in range(4)]
+                taken = pool.submit(second.get, "/key", headers=with_key)
+                time.sleep(0.5)  # so that they wait for it
+                halt(signal.SIGCONT)
+                assert [asked.result() for asked in named] == [[]] * 4
+                assert taken.result().status_code == 401
+        finally:
+            halt(signal.SIGCONT)
+    assert receipt["complete"]
+    assert any("other servers" in place for place in receipt["not_reached"])

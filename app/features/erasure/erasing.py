@@ -75,7 +75,7 @@ OUTDATED = (
 NOT_REACHED = (
     "backups, exports and other copies made before",
     "uploads, reports and results of jobs, until LIKENESS_JOB_DAYS have passed",
-    "memory and snapshots of other servers, which clear them within seconds if they run, else at their next start",
+    "memory and snapshots of other servers, which clear them within seconds once they run",
     "the audit log, which keeps ids (no names, images or vectors) for LIKENESS_AUDIT_DAYS",
     "the file system's and the storage's own copies of files and blocks that were removed or overwritten",
 )

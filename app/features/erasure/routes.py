@@ -85,8 +85,8 @@ class Receipt(Wire):
     erased: ErasedCounts
     cleared: Cleared
     complete: bool = Field(
-        description="Whether everything in `cleared` was done at `completed_at`; if not, it is done later. It "
-        "does not cover `not_reached`."
+        description="Whether all of `cleared` was done at `completed_at`. If not, the server does the rest soon after; "
+        "the receipt stays as it was signed. Says nothing of `not_reached`, and so nothing of other servers."
     )
     completed_at: str
     not_reached: list[str] = Field(description="What this server can't clear, including other servers' copies.")

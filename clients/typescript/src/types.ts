@@ -1240,8 +1240,8 @@ export interface Receipt {
   erased: ErasedCounts;
   cleared: Cleared;
   /**
-   * Whether everything in `cleared` was done at `completed_at`; if not, it is done later. It does not cover
-   * `not_reached`.
+   * Whether all of `cleared` was done at `completed_at`. If not, the server does the rest soon after; the
+   * receipt stays as it was signed. Says nothing of `not_reached`, and so nothing of other servers.
    */
   complete: boolean;
   completed_at: string;
