@@ -196,11 +196,19 @@ export const list = (words) =>
 export const whole = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
 /**
+ * Return the word's form for a number of things.
  * @param {number} n
  * @param {string} one
- * @param {any} [many]
+ * @param {string} [many]
  */
-export const count = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
+export const form = (n, one, many = `${one}s`) => (n === 1 ? one : many);
+
+/**
+ * @param {number} n
+ * @param {string} one
+ * @param {string} [many]
+ */
+export const count = (n, one, many) => `${whole(n)} ${form(n, one, many)}`;
 /** @param {number} value */
 export const score = (value) => value.toFixed(3).replace("-", "−");
 

@@ -55,7 +55,7 @@ def test_a_model_is_added_and_a_gallery_moves_to_it(visitor: Visitor, api: httpx
     card.get_by_label("Gallery to move").select_option("crew")
     card.get_by_role("button", name="Move it here").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 face get new templates")
+    expect(dialog).to_contain_text("1 face gets a new template")
     dialog.get_by_role("button", name="Move it").click()
     expect(visitor.heading("Settings")).to_be_focused()
     expect(page.get_by_role("region", name="Model")).to_contain_text("mine@")

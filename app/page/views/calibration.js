@@ -5,7 +5,7 @@ import { field, h, put, select, toast } from "../dom.js";
 import { backTo, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
-import { aboutOneIn, count, decidedBy, nameOf, oneIn, score, when, whole } from "../words.js";
+import { aboutOneIn, count, decidedBy, form, nameOf, oneIn, score, when, whole } from "../words.js";
 import { histogram } from "./models.js";
 
 const EVERY_MS = 1000;
@@ -112,11 +112,11 @@ function summary(measured) {
   const changed = measured.changed >= 0.005 ? `; ${Math.round(measured.changed * 100)} % of it has changed since` : "";
   if (!measured.comparisons)
     return (
-      `${count(measured.subjects, "person", "people")} are too few to measure anything ` +
+      `${count(measured.subjects, "person is", "people are")} too few to measure anything ` +
       `(${when(measured.measured_at)}${changed}).`
     );
   return (
-    `${whole(measured.comparisons)} pairs of ` +
+    `${count(measured.comparisons, "pair")} of ` +
     `${count(measured.compared_subjects, "person", "people")} of ${whole(measured.subjects)}, ` +
     `${when(measured.measured_at)}${changed}.`
   );
@@ -186,7 +186,7 @@ function suspicious({ gallery, measured, pairs }) {
       "p",
       {},
       `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest ` +
-        `threshold${byChance}. They are left out of the measurement.`,
+        `threshold${byChance}. ${form(measured.suspicious, "It is", "They are")} left out of the measurement.`,
     ),
     h(
       "ul",

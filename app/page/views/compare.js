@@ -158,11 +158,9 @@ function draw(place, places, state, used) {
 
 /** @param {number} number */
 const noted = (number) =>
-  number > 1
-    ? `${number} faces. Click one to compare it; otherwise the best pair counts.`
-    : number
-      ? "1 face"
-      : "No face was found in this photo. Choose another.";
+  number
+    ? `${count(number, "face")}${number > 1 ? ". Click one to compare it; otherwise the best pair counts." : ""}`
+    : "No face was found in this photo. Choose another.";
 
 /**
  * `pairs`: the number of pairs of faces, of which the answer is about the best.
@@ -203,8 +201,8 @@ function said(answer, points, places, pairs) {
         h(
           "p.small",
           {},
-          `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers ` +
-            `reach it up to ${pairs} times as often.`,
+          `The best of ${count(pairs, "pair")} of faces. The rate is that of one pair: among ${pairs}, strangers ` +
+            `reach it up to ${count(pairs, "time")} as often.`,
         ),
       scale(answer, points),
     ),
@@ -232,7 +230,7 @@ const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.r
  */
 const others = (face, place) =>
   face.faces > 1
-    ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`)
+    ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${count(face.faces, "face")}`)
     : null;
 
 /**

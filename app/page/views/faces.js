@@ -7,7 +7,7 @@ import { facts, request } from "../parts.js";
 import { busy, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
-import { count, list, reason, sentence, when } from "../words.js";
+import { count, form, list, reason, sentence, when } from "../words.js";
 
 const FACES = 60;
 
@@ -198,14 +198,14 @@ async function drop(listed) {
   const number = listed.chosen.size;
   const sure = await confirm({
     title: `Delete ${count(number, "face")}?`,
-    text: `Crops and vectors go with ${number === 1 ? "it" : "them"}. The person stays.`,
-    action: number === 1 ? "Delete the face" : "Delete the faces",
+    text: `Crops and vectors go with ${form(number, "it", "them")}. The person stays.`,
+    action: `Delete the ${form(number, "face")}`,
   });
   if (!sure) return;
   await showing(listed.place, async () => {
     for (const face of [...listed.chosen.keys()]) await remove(pathOf(listed, face));
     forget(); // a portrait may show a deleted face
-    toast(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
+    toast(`${count(number, "face is", "faces are")} deleted.`);
   });
   await listed.changed();
 }

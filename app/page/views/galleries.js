@@ -7,7 +7,7 @@ import { head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
-import { count, when, whole } from "../words.js";
+import { count, form, when, whole } from "../words.js";
 import { calibration } from "./calibration.js";
 import { enrolling } from "./enroll.js";
 import { newGallery } from "./newgallery.js";
@@ -78,7 +78,7 @@ function listed(found) {
             "p",
             {},
             h("strong", {}, whole(gallery.subjects)),
-            gallery.subjects === 1 ? " person, " : " people, ",
+            ` ${form(gallery.subjects, "person", "people")}, `,
             count(gallery.faces, "face"),
           ),
           h(

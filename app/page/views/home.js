@@ -8,7 +8,7 @@ import { adviceLink, facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
-import { count } from "../words.js";
+import { count, form } from "../words.js";
 import { newGallery } from "./newgallery.js";
 
 /** @type {Record<string, any>} */
@@ -98,7 +98,7 @@ function first(galleries) {
     "Make a gallery",
     galleries.length > 0,
     galleries.length
-      ? `There ${galleries.length === 1 ? "is" : "are"} ${count(galleries.length, "gallery", "galleries")}.`
+      ? `There ${form(galleries.length, "is", "are")} ${count(galleries.length, "gallery", "galleries")}.`
       : none,
     [make, open],
   ];

@@ -6,10 +6,10 @@ import { save } from "../files.js";
 import { head, isOpen, later, orLeave, progress } from "../parts.js";
 import { busy, isLasting, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
-import { count, refused, when, whole } from "../words.js";
+import { count, form, refused, when, whole } from "../words.js";
 
 /** Counts whose names are plurals. Other names, such as "enrolled", stay the same for a count of one. */
-const PLURAL = /(subject|face|finding|point|photo|template)s$/;
+const PLURAL = /(subject|face|finding|point|photo|template|correction)s$/;
 const EVERY_MS = 2000;
 const PAGE = 50;
 const REFUSALS = 200;
@@ -55,7 +55,7 @@ function card(job, again, place) {
   const far = job.total ? `${whole(job.done)} of ${whole(job.total)}` : `${whole(job.done)} done`;
   const counts = Object.entries(job.counts).map(([name, number]) => {
     const word = name.replaceAll("_", " ");
-    return `${whole(number)} ${number === 1 ? word.replace(PLURAL, "$1") : word}`;
+    return `${whole(number)} ${form(number, word.replace(PLURAL, "$1"), word)}`;
   });
   const title = `${job.kind.replaceAll("_", " ")}${job.gallery ? `: ${job.gallery}` : ""}`;
   const named = (/** @type {string} */ words) => `${words}, ${title}, ${when(job.created_at, true)}`;

@@ -10,7 +10,7 @@ import { facts, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import * as session from "../session.js";
-import { axisPercent, list, oneIn, percent, score, whole } from "../words.js";
+import { axisPercent, count, list, oneIn, percent, score, whole } from "../words.js";
 import { newGallery } from "./newgallery.js";
 import { moveGallery } from "./settings.js";
 
@@ -65,7 +65,7 @@ function card(model, galleries, reload) {
   const known = [
     ["Package", h("code", {}, model.id)],
     ["Task", TASKS[model.task] ?? model.task],
-    ["Templates", model.dimension && `${model.dimension} numbers each`],
+    ["Templates", model.dimension && `${count(model.dimension, "number")} each`],
     ["Runs on", model.loaded ? `${model.device}, ${model.providers.join(", ")}` : "not loaded"],
     ["Licence", `${model.licence.name}${model.licence.non_commercial ? ", not for commercial use" : ""}`],
     ["SHA-256", h("code", {}, model.sha256)],
@@ -262,7 +262,7 @@ function points(calibration) {
     h(
       "p.small",
       {},
-      `${calibration.measured_on}. ${whole(calibration.comparisons)} pairs of different ` +
+      `${calibration.measured_on}. ${count(calibration.comparisons, "pair")} of different ` +
         `people, ${whole(calibration.mated)} of the same.`,
     ),
     histogram(calibration),

@@ -270,7 +270,7 @@ function act(state, finding, action) {
   if (action.do === "enroll")
     return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
   if (action.do === "part")
-    return button(`${DONE.part}: ${action.faces.length} faces to ${action.to}`, KEYS.part, () =>
+    return button(`${DONE.part}: ${count(action.faces.length, "face")} to ${action.to}`, KEYS.part, () =>
       carryOut(state, action),
     );
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);

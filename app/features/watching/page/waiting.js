@@ -114,7 +114,7 @@ export class Waiting {
       return "This person is ignored from now on.";
     };
     const sort = async () => ((await this.sort(stranger, where)) ? "That is noted." : null);
-    const title = stranger.sightings === 1 ? "Seen once" : `Seen ${stranger.sightings} times`;
+    const title = stranger.sightings === 1 ? "Seen once" : `Seen ${count(stranger.sightings, "time")}`;
     const acts = [
       this.act("Ignore", ignore({})),
       this.act("Not a face", ignore({ note: "not a face" })), // a poster is seen again: deleting is not enough

@@ -7,7 +7,7 @@ import { icon } from "../icons.js";
 import { copied, facts, galleryTicks, head, nothing, request, showOnce, ticks } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { PersonField } from "../suggest.js";
-import { list, nameOf, sentence, when } from "../words.js";
+import { count, list, nameOf, sentence, when } from "../words.js";
 
 /** @type {Record<string, string>} */
 const KINDS = {
@@ -97,7 +97,7 @@ function card(webhook, names, act) {
         "People",
         webhook.subjects ? list(webhook.subjects.map(named)) || "those it was for are gone: nothing is sent" : ALL,
       ],
-      ["At most", webhook.quiet_s && `one like another in ${webhook.quiet_s} seconds`],
+      ["At most", webhook.quiet_s && `one like another in ${count(webhook.quiet_s, "second")}`],
       ["Last delivery", when(webhook.delivered_at)],
       ["Problem", webhook.last_error],
       ["Failing since", webhook.failing_since && when(webhook.failing_since)],
