@@ -294,6 +294,20 @@ def test_visits_that_the_service_never_took_are_no_success(monkeypatch: pytest.M
         reporter.close(0.2)
 
 
+def test_a_visit_that_the_service_took_is_told_though_nobody_reads_what_is_printed_of_it() -> None:
+    """Otherwise `likeness watch film.mp4 | head` would wait for it until `TOLD_S` is over."""
+
+    def answered(_report: Report, _answer: Any) -> None:
+        raise BrokenPipeError
+
+    service: Any = Away([])
+    reporter = Reporter(service, "home", answered)
+    reporter.tell(report("a"))
+    assert reporter.wait(30)
+    reporter.close(30)
+    assert [track for track, _ in service.told] == ["a"]
+
+
 def test_what_is_refused_for_its_form_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     service: Any = Away([ApiError(422, "invalid_request", "wrong camera", {}, "1")])
     reporter = Reporter(service, "home")

@@ -99,6 +99,14 @@ class Reporter:
             first = next((track for track in self._due if track not in self._known), next(iter(self._due)))
             report = self._due.pop(first)
         try:
+            return self._tell(report)
+        finally:  # also if `answered` raises, as when nobody reads what it prints any more
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _tell(self, report: Report) -> float:
+        try:
             answer = self._send(report)
         except (Unreachable, ApiError, LikenessError) as error:
             if not _is_final(error, report):
@@ -115,9 +123,6 @@ class Reporter:
             if len(self._known) > MOST:
                 self._known.popitem(last=False)
             self._answered(report, answer)
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
         return 0.0
 
     def _send(self, report: Report) -> Any:
