@@ -327,6 +327,26 @@ def test_a_face_that_was_not_compared_says_so(visitor: Visitor, api: httpx.Clien
     expect(card).to_contain_text("It was compared with nobody")
 
 
+def test_photos_that_show_no_usable_face_are_named_as_many_as_fit(
+    visitor: Visitor, api: httpx.Client, tmp_path: Path
+) -> None:
+    api.post("/galleries", json={"id": "walls"}).raise_for_status()
+    walls = [tmp_path / f"wall {number:02}.png" for number in range(10)]
+    for wall in walls:
+        Image.new("RGB", (320, 320), "grey").save(wall)
+    status = visitor.page.get_by_role("region", name="Faces by person").get_by_role("status")
+    for shown, said in (
+        (walls, ", ".join(wall.name for wall in walls[:8]) + " and 2 more."),
+        (walls[:1], "1 photo without a usable face: wall 00.png."),
+    ):
+        visitor.sign_in(where="#/galleries/walls/enroll")
+        visitor.page.reload()
+        visitor.page.locator("input[multiple]").first.set_input_files([SAMPLES / "collins.jpg", *shown])
+        visitor.page.get_by_label("Several people, unsorted").check()
+        visitor.page.get_by_role("button", name=f"Group {len(shown) + 1} photos").click()
+        expect(status).to_contain_text(said)
+
+
 def test_photos_without_names_are_grouped_named_merged_and_skipped(visitor: Visitor, api: httpx.Client) -> None:
     api.post("/galleries", json={"id": "roll"}).raise_for_status()
     visitor.sign_in(where="#/galleries/roll/enroll")

@@ -145,10 +145,11 @@ def _group(session: CliSession, client: Client, gallery: str, source: Path, fold
         [point for calibration in model.calibrations if calibration.default for point in calibration.points]
     )
     faces = sum(map(len, grouped.groups))
-    answer = {"people": len(grouped.groups), "faces": faces, "without": grouped.without, "folder": str(folder)}
+    answer = {"people": len(grouped.groups), "faces": faces, "without": len(grouped.without), "folder": str(folder)}
     session.say(
         answer,
-        f"{folder}: {faces} faces of {len(grouped.groups)} people; {grouped.without} photos show none that is usable",
+        f"{folder}: faces {faces}, people {len(grouped.groups)}, photos without a usable face {len(grouped.without)}",
+        *(f"  {path}" for path in grouped.without),
         f"Name the folders, delete those of others, then: likeness import {gallery} {folder}",
     )
     return code

@@ -20,10 +20,10 @@ from app.files import replacing
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The written files by person, the largest group first, and the number of photos without a usable face."""
+    """The written files by person, the largest group first, and the photos without a usable face."""
 
     groups: list[list[Path]]
-    without: int
+    without: list[Path]
 
 
 class Roll:
@@ -37,13 +37,13 @@ class Roll:
         self._folder = folder
         self._pictures: list[tuple[Path, bytes]] = []
         self._vectors: list[list[float]] = []
-        self._without = 0
+        self._without = list[Path]()
 
     def add(self, photo: Path, faces: Sequence[answers.EmbeddedFace]) -> None:
         """Add the usable faces of a photo. Raises what `decode` raises."""
         usable = [face for face in faces if face.embedding is not None and face.quality.score >= USABLE]
         if not usable:
-            self._without += 1
+            self._without.append(photo)
             return
         pixels = decode(photo.read_bytes(), Limits()).pixels
         for number, face in enumerate(usable):

@@ -8,11 +8,12 @@ import { problem, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { tar } from "../tar.js";
-import { count, whole } from "../words.js";
+import { count, list, whole } from "../words.js";
 
 const EVERY_MS = 500;
 const FACES_SHOWN = 8;
 const GROUPS_SHOWN = 30;
+const NAMES_SHOWN = 8;
 const SIDE = 96;
 /** Margin on each side of a face in its picture, as a share of the larger side of its box. */
 const MARGIN = 0.25;
@@ -70,7 +71,8 @@ export function grouping(state, onnamed) {
 function named(state, found, onnamed) {
   const place = problemPlace();
   const summary = h("p", { role: "status" });
-  const list = h("ul.cards.grouped", {});
+  const cards = h("ul.cards.grouped", {});
+  const unused = withoutFace(state.photos, found);
   const groups = found.groups.map((faces, index) => new Group(state, faces, index + 1));
   const go = h("button.primary", { type: "submit" }, "Enroll those who have a name");
   const more = h("button", { type: "button", onclick: () => show(groups.length) }, "Show all");
@@ -78,7 +80,7 @@ function named(state, found, onnamed) {
     other.faces.push(...group.faces);
     other.draw();
     groups.splice(groups.indexOf(group), 1);
-    show(list.childElementCount);
+    show(cards.childElementCount);
     other.who.input.focus();
   };
   const show = (/** @type {number} */ most) => {
@@ -86,12 +88,12 @@ function named(state, found, onnamed) {
     put(
       summary,
       `${count(faces, "face")} of ${count(groups.length, "person", "people")}` +
-        `${found.without ? `; ${count(found.without, "photo")} without a usable face` : ""}. ` +
+        `${unused && `; ${unused}`}. ` +
         "Give a name to those you want; the others are left out.",
     );
     const shown = groups.slice(0, most);
     put(
-      list,
+      cards,
       shown.map((group) => group.card(shown, merge)),
     );
     more.hidden = shown.length === groups.length;
@@ -103,7 +105,22 @@ function named(state, found, onnamed) {
       if (chosen?.photos.length) onnamed(chosen.photos, chosen.names);
     });
   if (!groups.length) return h("p", {}, "No photo shows a face that can be recognised.");
-  return h("form.stack", { onsubmit: submit }, summary, list, place.element, h("div.row", {}, go, more));
+  return h("form.stack", { onsubmit: submit }, summary, cards, place.element, h("div.row", {}, go, more));
+}
+
+/**
+ * Say how many photos are in no group, and which; empty if there are none.
+ * @param {Page.Photo[]} photos
+ * @param {Api.PhotoGroups} found
+ */
+function withoutFace(photos, found) {
+  const used = new Set(found.groups.flat().map((face) => face.photo));
+  const names = photos.flatMap(({ name }, place) => (used.has(place) ? [] : name));
+  if (!names.length) return "";
+  const why = names.length > found.without ? "that can't be read or show no usable face" : "without a usable face";
+  const rest = names.length - NAMES_SHOWN;
+  const told = rest > 0 ? [...names.slice(0, NAMES_SHOWN), `${whole(rest)} more`] : names;
+  return `${count(names.length, "photo")} ${why}: ${list(told)}`;
 }
 
 /**

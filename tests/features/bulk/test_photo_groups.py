@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.support.commands import run
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
@@ -17,6 +18,7 @@ def roll(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(photo)
     (folder / "cut.jpg").write_bytes(COLLINS[:2000])
+    Image.new("RGB", (320, 320), "grey").save(folder / "wall.png")
     return folder
 
 
@@ -25,6 +27,8 @@ def test_photos_without_names_become_people_to_name(roll: Path, tmp_path: Path) 
     done = run(data, "import", "crew", roll, "--group", groups, "--create")
     assert done.returncode == 3, "one photo is damaged"
     assert "cut.jpg" in done.stderr
+    assert "photos without a usable face 1\n" in done.stdout
+    assert f"  {roll / 'wall.png'}\n" in done.stdout
     found = {folder.name: sorted(file.name for file in folder.iterdir()) for folder in sorted(groups.iterdir())}
     assert [len(files) for files in found.values()] == sorted((len(files) for files in found.values()), reverse=True)
     first = found["person 1"]
