@@ -64,6 +64,7 @@ Item = TypeVar("Item")
 Listed: TypeAlias = Annotated[tuple[Item, ...], NoDecode, BeforeValidator(_split)]
 WebOrigin: TypeAlias = Annotated[str, AfterValidator(_origin)]
 Host: TypeAlias = Annotated[str, AfterValidator(_host)]
+Address: TypeAlias = Annotated[str, AfterValidator(lambda value: value.strip("[]"))]  # `[::1]`, as in URLs
 Network: TypeAlias = Annotated[str, AfterValidator(lambda value: str(ipaddress.ip_network(value)))]
 
 
@@ -72,7 +73,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on; `::` for all, `0.0.0.0` for all of IPv4.")
+    host: Address = Field(default="127.0.0.1", description="Address to listen on; `::` is all, `0.0.0.0` all of IPv4.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     hosts: Listed[Host] = Field(
         default=(),

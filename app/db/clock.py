@@ -121,7 +121,8 @@ class ClockGuard:
         pairs = (before.trusted, after.trusted), (before.ahead, after.ahead)
         moved = any(old and new and abs(new.at - old.at) > STEP_S for old, new in pairs)
         if stored is None or moved or (before.ahead is None) == self.ahead:
-            self._secrets.put(CLOCK, after.encode())
+            with self._database.write() as connection:
+                self._secrets.put(connection, CLOCK, after.encode())
         if self.ahead:
             _log.error(
                 "The clock is too far ahead of the newest stored time: nothing is expired or deleted by its age until "

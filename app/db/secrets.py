@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from app.db.encryption import VAULT_FILE, Sealer, load_or_make, parse_keys, read_keys
 from app.db.engine import Database
@@ -51,21 +52,18 @@ class SecretStore:
             sealed = connection.execute(sa.select(SECRETS.c.sealed).where(SECRETS.c.name == name)).scalar_one()
         return self._open(name, sealed)
 
-    def put(self, name: str, secret: bytes) -> None:
-        """Set the secret with this name."""
+    def put(self, connection: Connection, name: str, secret: bytes) -> None:
+        """Set the secret with this name, in the caller's transaction."""
         values = {"name": name, "sealed": self._seal(name, secret)}
         insert = self._database.insert(SECRETS).values(values)
         insert = insert.on_conflict_do_update(index_elements=["name"], set_={"sealed": values["sealed"]})
-        with self._database.write() as connection:
-            connection.execute(insert)
-        self._database.request_scrub()
+        connection.execute(insert)
+        self._database.request_scrub()  # which waits for the transaction
 
-    def remove(self, name: str) -> bool:
-        """Delete the secret; return whether it existed."""
-        with self._database.write() as connection:
-            removed = connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name)).rowcount
+    def remove(self, connection: Connection, name: str) -> None:
+        """Delete the secret, if it exists, in the caller's transaction."""
+        connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name))
         self._database.request_scrub()
-        return bool(removed)
 
     def _seal(self, name: str, secret: bytes) -> bytes:
         return self._sealer.seal(secret, purpose_of(name))

@@ -58,10 +58,10 @@ def create_key(keys: ApiKeys, terms: KeyTerms, *, signs: bool = False) -> NewKey
     insert = keys.database.insert(API_KEYS).values(values).on_conflict_do_nothing().returning(*API_KEYS.c)
     with keys.database.write() as connection:
         row = connection.execute(insert).one_or_none()
-    if row is None:
-        raise Conflict(f"There is already a key {terms.id!r}, or was.", code="key_exists", key=terms.id)
-    if signs:
-        _keep_secrets(keys, terms.id, [secret])
+        if row is None:
+            raise Conflict(f"There is already a key {terms.id!r}, or was.", code="key_exists", key=terms.id)
+        if signs:
+            _keep_secrets(keys, connection, terms.id, [secret])
     return NewKey(to_key(row), token_of(terms.id, secret), signs)
 
 
@@ -92,8 +92,8 @@ def rotate_key(keys: ApiKeys, key_id: str, grace_s: float = 0) -> NewKey:
             raise Conflict(f"Key {key_id!r} is revoked.", code="key_revoked", key=key_id)
         old = {"old_digest": old_key.digest, "old_until": utc_text(now + grace_s)} if grace_s else NO_OLD
         key = _change(connection, key_id, changes | old)
-    if signing:
-        _keep_secrets(keys, key_id, [secret, *signing[:1]] if grace_s else [secret])
+        if signing:
+            _keep_secrets(keys, connection, key_id, [secret, *signing[:1]] if grace_s else [secret])
     keys.forget(key_id)
     return NewKey(key, token_of(key_id, secret), bool(signing))
 
@@ -107,8 +107,8 @@ def revoke_key(keys: ApiKeys, key_id: str) -> Key:
         key = find_key(connection, key_id, lock=True)
         revoked = {"revoked_at": key.revoked_at or utc_text(keys.clock())}
         key = _change(connection, key_id, revoked)
-    if keys.secrets is not None:
-        keys.secrets.remove(KEPT_AS.format(key_id))
+        if keys.secrets is not None:
+            keys.secrets.remove(connection, KEPT_AS.format(key_id))
     keys.forget(key_id)
     return key
 
@@ -152,9 +152,9 @@ def check_terms(terms: KeyTerms) -> KeyTerms:
     return replace(terms, galleries=frozenset(clean_id(gallery, "gallery") for gallery in terms.galleries))
 
 
-def _keep_secrets(keys: ApiKeys, key_id: str, kept: list[str]) -> None:
+def _keep_secrets(keys: ApiKeys, connection: Connection, key_id: str, kept: list[str]) -> None:
     if keys.secrets is not None:
-        keys.secrets.put(KEPT_AS.format(key_id), "\n".join(kept).encode())
+        keys.secrets.put(connection, KEPT_AS.format(key_id), "\n".join(kept).encode())
 
 
 def _change(connection: Connection, key_id: str, changes: dict[str, Any]) -> Key:

@@ -53,6 +53,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
     assert caught.value.code == "unknown_setting"
 
 
+@pytest.mark.parametrize(("given", "meant"), [("[::1]", "::1"), ("::", "::"), ("127.0.0.1", "127.0.0.1")])
+def test_an_address_to_listen_on_may_stand_in_brackets(monkeypatch: pytest.MonkeyPatch, given: str, meant: str) -> None:
+    monkeypatch.setenv("LIKENESS_HOST", given)
+    assert config.load_settings().host == meant
+    assert config.load_settings(host=given).host == meant
+
+
 def test_other_programs_names_for_settings_mean_settings_that_exist() -> None:
     known = {name.upper() for name in config.Settings.model_fields}
     known |= {name.removeprefix(config.PREFIX) for name in config.CLIENT_VARIABLES}

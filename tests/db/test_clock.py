@@ -142,7 +142,8 @@ def test_a_database_of_an_earlier_version_is_compared_by_its_rows(store: Store) 
 
 
 def test_the_time_that_earlier_versions_stored_is_read(store: Store) -> None:
-    SecretStore(store.database, Sealer([KEY])).put(CLOCK, utc_now().encode())
+    with store.database.write() as connection:
+        SecretStore(store.database, Sealer([KEY])).put(connection, CLOCK, utc_now().encode())
     assert guard(store, timedelta(days=6)).trusted()
     assert not guard(store, timedelta(days=14)).trusted()
 

@@ -193,8 +193,9 @@ def test_secrets_are_sealed_bound_to_their_name_and_the_same_for_all(database_ur
     assert len(made) == 1
     assert stores[0].get("one") in made
     assert stores[0].get("other") is None
-    stores[0].put("other", b"plain")
-    stores[1].put("other", b"plainer")
+    for store, secret in zip(stores, [b"plain", b"plainer"], strict=False):
+        with database.write() as connection:
+            store.put(connection, "other", secret)
     assert stores[2].get("other") == b"plainer"
     with database.write() as connection:
         connection.exec_driver_sql(
@@ -202,14 +203,17 @@ def test_secrets_are_sealed_bound_to_their_name_and_the_same_for_all(database_ur
         )
     with pytest.raises(Unusable):
         stores[0].get("other")
-    assert stores[0].remove("other")
-    assert not stores[0].remove("other")
+    for _ in range(2):
+        with database.write() as connection:
+            stores[0].remove(connection, "other")
+        assert stores[0].get("other") is None
     database.close()
 
 
 def test_secrets_are_sealed_anew_under_a_new_key(database_url: str) -> None:
     database = Database(database_url)
-    SecretStore(database, Sealer([OLD])).put("one", b"secret")
+    with database.write() as connection:
+        SecretStore(database, Sealer([OLD])).put(connection, "one", b"secret")
     both = Sealer([NEW, OLD])
     assert reseal_secrets(database, both) == 1
     assert reseal_secrets(database, both) == 0

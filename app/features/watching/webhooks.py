@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import httpx
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from app.concurrency.threads import FailureLog, Worker
 from app.db.engine import Database
@@ -93,27 +93,25 @@ class Webhooks:
         values = {"id": webhook_id, "state": ACTIVE, "not_before": now, "created_at": now}
         for name, value in asked.model_dump(exclude={"subjects"}).items():
             values[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
-        self._secrets.put(_name(webhook_id), secret)
-        try:
-            self._insert(values, asked.subjects)
-        except BaseException:
-            self._secrets.remove(_name(webhook_id))
-            raise
+        with self._database.write() as connection:
+            self._insert(connection, values, asked.subjects)
+            self._secrets.put(connection, _name(webhook_id), secret)
         return self.find(webhook_id), secret.decode()
 
-    def _insert(self, values: Mapping[str, Any], subjects: Sequence[WebhookSubject] | None) -> None:
-        with self._database.write() as connection:
-            keys = set()
-            for person in sorted(subjects or (), key=lambda person: person.gallery):
-                gallery = lock_gallery(connection, find_gallery(connection, person.gallery))
-                keys.add(find_subject(connection, gallery, person.subject).key)
-            if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
-                raise InvalidInput(f"There are {MOST} webhooks at most.", code="webhook_refused")
-            more = {"cursor": last_number(connection), "personal": subjects is not None}
-            insert = sa.insert(WEBHOOKS).values({**values, **more}).returning(WEBHOOKS.c.key)
-            made = connection.execute(insert).scalar_one()
-            for key in keys:
-                connection.execute(sa.insert(WEBHOOK_SUBJECTS).values(webhook_key=made, subject_key=key))
+    def _insert(
+        self, connection: Connection, values: Mapping[str, Any], subjects: Sequence[WebhookSubject] | None
+    ) -> None:
+        keys = set()
+        for person in sorted(subjects or (), key=lambda person: person.gallery):
+            gallery = lock_gallery(connection, find_gallery(connection, person.gallery))
+            keys.add(find_subject(connection, gallery, person.subject).key)
+        if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
+            raise InvalidInput(f"There are {MOST} webhooks at most.", code="webhook_refused")
+        more = {"cursor": last_number(connection), "personal": subjects is not None}
+        insert = sa.insert(WEBHOOKS).values({**values, **more}).returning(WEBHOOKS.c.key)
+        made = connection.execute(insert).scalar_one()
+        for key in keys:
+            connection.execute(sa.insert(WEBHOOK_SUBJECTS).values(webhook_key=made, subject_key=key))
 
     def find(self, webhook_id: str) -> Webhook:
         """Return the webhook. Raises NotFound ``webhook_not_found``."""
@@ -142,7 +140,7 @@ class Webhooks:
         with self._database.write() as connection:
             if not connection.execute(sa.delete(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id)).rowcount:
                 raise _not_found(webhook_id)
-        self._secrets.remove(_name(webhook_id))
+            self._secrets.remove(connection, _name(webhook_id))
 
     def due(self) -> list[str]:
         """Return the ids of the webhooks that have events to send, are active and need not wait."""

@@ -155,6 +155,7 @@ def test_a_camera_that_goes_away_is_tried_again_with_growing_waits(monkeypatch: 
 
 def test_no_address_is_shown_with_its_password(caplog: pytest.LogCaptureFixture) -> None:
     assert shown("rtsp://user:secret@10.0.0.7:554/stream?token=secret") == "rtsp://10.0.0.7:554/stream"
+    assert shown("rtsp://user:secret@[fd00::7]:554/stream") == "rtsp://[fd00::7]:554/stream"
     broken = Camera("rtsp://user:secret@127.0.0.1:9/stream", 5)
     until(lambda: broken.problem)
     broken.close()

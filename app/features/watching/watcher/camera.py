@@ -62,7 +62,8 @@ def shown(source: str) -> str:
     if parts.scheme not in SCHEMES:
         return source
     port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"
 
 
 def read_film(path: str, fps: float) -> Iterator[Frame]:
