@@ -38,13 +38,15 @@ def read_crops(people: Path) -> tuple[Tensor, Tensor]:
     detector = open_detector(select(find_packages(Path("models")), "yunet"), Path("build/packages"))
     pipeline, crops, labels = Pipeline(detector, LIMITS), [], []
     for label, folder in enumerate(sorted(path for path in people.iterdir() if path.is_dir())):
-        for file in sorted(folder.iterdir()):
+        for file in sorted(path for path in folder.iterdir() if path.is_file()):
             try:
                 crops.append(main_crop(pipeline.detect(file.read_bytes())))
                 labels.append(label)
             except InvalidInput as error:
                 print(f"{file}: left out: {error.message}")
-    return torch.from_numpy(np.stack(crops)), torch.tensor(labels)
+    if (found := len(set(labels))) <= HELD_OUT:  # two people have to be held out, to compare with each other
+        sys.exit(f"{people}: folders with a face: {found}. At least {HELD_OUT + 1} are needed, one for each person.")
+    return torch.from_numpy(np.stack(crops)), torch.unique(torch.tensor(labels), return_inverse=True)[1]
 
 
 # 2. The network: IResNet-18 (arXiv 1801.07698, section 3.2), a ResNet whose blocks begin with a normalisation.

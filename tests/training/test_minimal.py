@@ -58,6 +58,20 @@ def test_it_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch, arguments: li
         runpy.run_path(str(PAGE), run_name="__main__")
 
 
+@pytest.mark.parametrize("folders", [0, 1, 5])
+def test_fewer_people_than_it_takes_are_counted_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: int
+) -> None:
+    for number in range(folders):
+        (tmp_path / f"{number}" / "more").mkdir(parents=True)
+        (tmp_path / f"{number}" / "photo.jpg").write_bytes((SAMPLES / "collins.jpg").read_bytes())
+    monkeypatch.setattr(sys, "argv", [str(PAGE), str(tmp_path), str(tmp_path / "mine")])
+    with pytest.raises(
+        SystemExit, match=rf"folders with a face: {folders}\. At least 6 are needed, one for each person"
+    ):
+        runpy.run_path(str(PAGE), run_name="__main__")
+
+
 def test_a_folder_of_people_becomes_a_package_that_the_service_answers_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,15 @@ def test_files_that_hold_no_set_are_refused(name: str, content: bytes, code: str
     assert refused.value.code == code
 
 
+def test_a_folder_without_photos_says_what_was_looked_for_and_found(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=rf"{tmp_path}/PERSON/PHOTO\); folders found: 0") as refused:
+        open_dataset(tmp_path)
+    assert refused.value.code == "dataset_empty"
+    (tmp_path / "ada").mkdir()
+    with pytest.raises(InvalidInput, match="folders found: 1"):
+        open_dataset(tmp_path)
+
+
 @pytest.mark.parametrize(
     "spec", ["nowhere", "nowhere.csv", "nowhere.rec", "nowhere.tar", "tar:no/*.tar", "folder:nowhere"]
 )

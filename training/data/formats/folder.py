@@ -25,13 +25,18 @@ def list_folder(root: Path) -> Listing:
 
     Images are those that `app.photo_folders.people` finds, in the order of their paths; files beside the people's
     folders are ignored. Added or deleted images are noticed by the time of the person's folder.
-    Raises InvalidInput ``dataset_not_found``.
+    Raises InvalidInput ``dataset_not_found``; ``blocks`` raises ``dataset_empty``.
     """
     if not root.is_dir():
         raise InvalidInput(f"{root} is not a folder.", code="dataset_not_found")
 
     def blocks(_folder: Path) -> Iterator[ImageBlock]:
-        for person, paths in people(root).items():
+        found = people(root)
+        if not found:
+            folders = len(folders_of_people(root, lambda _folder, _why: None))
+            message = f"{root} holds no photos in folders of people ({root}/PERSON/PHOTO); folders found: {folders}."
+            raise InvalidInput(message, code="dataset_empty")
+        for person, paths in found.items():
             yield ImageBlock.of_paths([person] * len(paths), [path.relative_to(root).as_posix() for path in paths])
 
     return Listing("path", (root,), lambda: (root, *folders_of_people(root, lambda _folder, _why: None)), blocks)
