@@ -64,7 +64,7 @@ Item = TypeVar("Item")
 Listed: TypeAlias = Annotated[tuple[Item, ...], NoDecode, BeforeValidator(_split)]
 WebOrigin: TypeAlias = Annotated[str, AfterValidator(_origin)]
 Host: TypeAlias = Annotated[str, AfterValidator(_host)]
-Address: TypeAlias = Annotated[str, AfterValidator(lambda value: value.strip("[]"))]  # `[::1]`, as in URLs
+Address: TypeAlias = Annotated[str, AfterValidator(lambda value: value.strip("[]") or value)]  # `[::1]`, as in URLs
 Network: TypeAlias = Annotated[str, AfterValidator(lambda value: str(ipaddress.ip_network(value)))]
 
 

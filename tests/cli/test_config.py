@@ -53,8 +53,9 @@ def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
     assert caught.value.code == "unknown_setting"
 
 
-@pytest.mark.parametrize(("given", "meant"), [("[::1]", "::1"), ("::", "::"), ("127.0.0.1", "127.0.0.1")])
+@pytest.mark.parametrize(("given", "meant"), [("[::1]", "::1"), ("::", "::"), ("127.0.0.1", "127.0.0.1"), ("[]", "[]")])
 def test_an_address_to_listen_on_may_stand_in_brackets(monkeypatch: pytest.MonkeyPatch, given: str, meant: str) -> None:
+    """Without an address in them they are none that can be listened on: an empty one would be every address."""
     monkeypatch.setenv("LIKENESS_HOST", given)
     assert config.load_settings().host == meant
     assert config.load_settings(host=given).host == meant
