@@ -20,8 +20,12 @@ def broker_client(url: str, setting: str, name: str) -> paho.Client:
 
     Raises InvalidSetting, which names the ``setting``, if the URL is not of the form `mqtt://` or `mqtts://`.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a port that is none, or half an IPv6 address
+        host, port = None, None
+    if not host or parts.scheme not in {"mqtt", "mqtts"}:
         raise InvalidSetting(f"{setting} is an address such as mqtt://user:password@host:1883.")
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{name}-{uuid.uuid4().hex[:12]}")
     if parts.username:
@@ -29,5 +33,5 @@ def broker_client(url: str, setting: str, name: str) -> paho.Client:
     if parts.scheme == "mqtts":
         client.tls_set()
     client.reconnect_delay_set(*RECONNECT_S)
-    client.connect_async(parts.hostname, parts.port or (8883 if parts.scheme == "mqtts" else 1883))
+    client.connect_async(host, port or (8883 if parts.scheme == "mqtts" else 1883))
     return client
