@@ -117,6 +117,9 @@ def _make(package: Package, plan: Plan | RunAsIs, source: Path, cache_dir: Path,
         graph = _rewritten(model, package, plan, target)
     except Unusable:
         raise
+    except OSError as error:
+        message = f"{package.id} could not be prepared: {error.strerror}. TMPDIR names the folder for temporary files."
+        raise Unusable(message, code="package_not_preparable", package=package.id) from error
     except Exception as error:
         message = f"{source} could not be prepared for {package.id}: {error}. Does the manifest describe its input?"
         raise Unusable(message, code="package_not_preparable", package=package.id) from error

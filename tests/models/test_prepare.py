@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -623,6 +624,18 @@ def test_a_second_output_is_refused(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     assert refused(tiny(tmp_path / "package"), tmp_path / "cache") == "cache_not_writable"
+
+
+def test_a_machine_without_a_folder_for_temporary_files_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose root is read-only and that has no `/tmp`."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])  # not even root can write there
+    with pytest.raises(Unusable, match="TMPDIR") as caught:
+        prepared(load_package(PROJECT / "models" / "yunet"), tmp_path, "cpu")
+    assert caught.value.code == "package_not_preparable"
+    assert "manifest" not in caught.value.message
 
 
 def test_a_rewriting_that_changes_the_vectors_is_noticed() -> None:
