@@ -48,6 +48,8 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
  * @returns {Promise<any>}
  */
 export async function call(method, where, { query, json, body, type, signal, secret, as = "json" } = {}) {
+  // Such segments are lost in a URL, with ".." the one before too: deleting a subject would delete the gallery.
+  if (/\/\.{0,2}(\/|$)/.test(where)) throw new Refusal(0, { code: "invalid_id", message: "" }, null, null);
   const asking = session.who();
   /** @type {Record<string, string>} */
   const headers = {};

@@ -151,8 +151,9 @@ def test_certificates_are_read_for_https_alone() -> None:
         read.assert_called()
 
 
-def test_an_empty_id_or_an_address_without_its_scheme_is_refused_before_anything_is_sent() -> None:
-    """The path without an id is that of something else: of all people in place of one."""
+def test_an_id_that_no_path_can_hold_or_an_address_without_its_scheme_is_refused_before_anything_is_sent() -> None:
+    """The path without an id is that of something else: of all people in place of one. With `..` in place of a subject
+    it is the gallery's."""
     with answering((200, {}, b"{}")) as (url, asked), Client(url) as client:
         for refused in (
             lambda: client.delete_subject("crew", ""),
@@ -161,6 +162,10 @@ def test_an_empty_id_or_an_address_without_its_scheme_is_refused_before_anything
         ):
             with pytest.raises(ClientError, match="the id is empty") as caught:
                 refused()
+            assert caught.value.code == "invalid_id"
+        for gone in (".", ".."):
+            with pytest.raises(ClientError, match="no URL can hold it") as caught:
+                client.delete_subject("crew", gone)
             assert caught.value.code == "invalid_id"
         assert asked == []
     with pytest.raises(Unreachable, match="begin with http:// or https://"):

@@ -89,11 +89,14 @@ const galleries = [];
 for await (const gallery of client.allGalleries({ limit: 1 })) galleries.push(gallery.id);
 const wrong = await client.gallery("not there").catch((error) => error);
 const unreachable = await new Client({ url: "http://127.0.0.1:1" }).version().catch((error) => error);
+const lost = [];
+for (const id of ["", ".", ".."]) lost.push(await client.deleteSubject("abroad", id).catch((error) => error.code));
 await client.updateGallery("abroad", { on_conflict: "allow" });
 console.log(JSON.stringify({
   decisions: found.faces.map((face) => face.decision),
   galleries: galleries.includes("abroad"),
   codes: [wrong, unreachable].map((error) => error instanceof LikenessError && error.code),
+  lost,
   changed: (await client.gallery("abroad")).on_conflict,
 }));
 """
@@ -140,6 +143,7 @@ def test_the_client_uploads_a_photo_pages_and_throws_errors_with_codes(crew: Liv
     assert sorted(said["decisions"]) == ["known", "unknown"]
     assert said["galleries"] is True
     assert said["codes"] == ["gallery_not_found", "unreachable"]
+    assert said["lost"] == ["invalid_id"] * 3, "with `..` the path would be the gallery's"
     assert said["changed"] == "allow"
 
 

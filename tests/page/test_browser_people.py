@@ -29,6 +29,15 @@ pytestmark = pytest.mark.long
 MANY = 100_000
 
 
+def test_a_link_to_an_id_that_urls_lose_shows_nobody(visitor: Visitor, api: httpx.Client) -> None:
+    """The person's path would be the gallery's, and *Delete* would delete the gallery."""
+    api.post("/galleries", json={"id": "lost"}).raise_for_status()
+    visitor.sign_in(where="#/galleries/lost/people/..")
+    main = visitor.page.get_by_role("main")
+    expect(main.get_by_text("neither . nor ..")).to_be_visible()
+    expect(main.get_by_role("button", name="Delete")).to_have_count(0)
+
+
 def test_a_gallery_is_made_filled_from_a_folder_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
     folder = tmp_path / "people"
     for subject, photos in {"eileen": ("collins", "collins_again"), "grace": ("hopper",), "both": ("both",)}.items():

@@ -12,6 +12,7 @@ import json
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -102,7 +103,7 @@ class Publisher:
 
     def _publish_event(self, event: Event) -> None:
         payload = json.dumps({"event_type": event["event"]} | aged(event, time.time()), ensure_ascii=False)
-        topic = f"{ROOT}/cameras/{_token(event['camera'])}/event"
+        topic = f"{ROOT}/cameras/{_camera_token(event['gallery'], event['camera'])}/event"
         sent = self._client.publish(topic, payload, qos=1)
         sent.wait_for_publish(ACK_S)
         if not sent.is_published():
@@ -112,8 +113,11 @@ class Publisher:
         wanted: dict[str, str] = {STATUS: "online"}
         for person in _people(self._database):
             wanted |= _person_topics(person)
-        for camera, there in _cameras(self._database).items():
-            wanted |= _camera_topics(camera, there)
+        cameras = _cameras(self._database)
+        named = Counter(camera for _, camera in cameras)
+        for (gallery, camera), there in cameras.items():
+            device = camera if named[camera] == 1 else f"{camera} ({gallery})"
+            wanted |= _camera_topics(gallery, camera, device, there)
         for topic in self._retained.keys() - wanted.keys():
             self._client.publish(topic, "", qos=1, retain=True)  # an empty message deletes what the broker retains
             self._retained.pop(topic, None)
@@ -190,15 +194,18 @@ def _people(database: Database) -> Sequence[Row[Any]]:
     return database.rows(sa.select(known).where(known.c.place == 1))
 
 
-def _cameras(database: Database) -> dict[str, list[str]]:
-    """Return who is in front of each camera with sightings, by camera: names, and `unknown` for unknown people."""
-    there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
+def _cameras(database: Database) -> dict[tuple[str, str], list[str]]:
+    """Return who is in front of each camera with sightings, by gallery and camera: names, and `unknown` for unknown
+    people."""
+    columns = GALLERIES.c.id, SIGHTINGS.c.camera
+    cameras = sa.select(*columns).join_from(SIGHTINGS, GALLERIES).distinct()
+    there: dict[tuple[str, str], list[str]] = {(gallery, camera): [] for gallery, camera in database.rows(cameras)}
     named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
     known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known", not_expired())
-    query = sa.select(SIGHTINGS.c.camera, named).outerjoin_from(SIGHTINGS, SUBJECTS, known)
+    query = sa.select(*columns, named).join_from(SIGHTINGS, GALLERIES).outerjoin(SUBJECTS, known)
     open_ = SIGHTINGS.c.ended.is_(False) & SIGHTINGS.c.said.is_not(None)
     for row in database.rows(query.where(open_).order_by(SIGHTINGS.c.key)):
-        there[row.camera].append(row.who or "unknown")
+        there[row.id, row.camera].append(row.who or "unknown")
     return there
 
 
@@ -222,15 +229,15 @@ def _person_topics(person: Row[Any]) -> dict[str, str]:
     }
 
 
-def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
-    token = _token(camera)
+def _camera_topics(gallery: str, camera: str, device: str, there: list[str]) -> dict[str, str]:
+    token = _camera_token(gallery, camera)
     topic = f"{ROOT}/cameras/{token}/state"
-    entity = partial(_entity, token, camera)
+    entity = partial(_entity, token, device)
     names = "{{ value_json.who | join(', ') }}"
     who = {"name": "Who is there", "icon": "mdi:account-group", "value_template": names, "state_topic": topic}
     event = {"name": "Faces", "event_types": get_args(EventKind), "state_topic": f"{ROOT}/cameras/{token}/event"}
     return {
-        topic: json.dumps({"camera": camera, "who": there, "count": len(there)}),
+        topic: json.dumps({"camera": camera, "gallery": gallery, "who": there, "count": len(there)}),
         **entity("sensor", "who", who),
         **entity("event", "event", event),
     }
@@ -246,6 +253,11 @@ def _entity(token: str, device: str, kind: str, word: str, fields: Mapping[str, 
         "device": {"identifiers": [f"{ROOT}_{token}"], "name": device, "manufacturer": "Likeness"},
     }
     return {f"{DISCOVERY}/{kind}/{unique}/config": json.dumps(common | dict(fields))}
+
+
+def _camera_token(gallery: str, camera: str) -> str:
+    """Return the token of a gallery's camera, which no person's is: ids have no zero character."""
+    return _token(f"{gallery}\0camera\0{camera}")
 
 
 def _token(text: str) -> str:

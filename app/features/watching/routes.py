@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pathlib
 import time
@@ -21,7 +22,8 @@ from app.api.components import HEXADECIMAL, Components, Reached, path_id
 from app.api.feature import Feature, Part, PeriodicTask
 from app.api.operation import CURSOR, GALLERY_PATH, LIVENESS, NO_SUBJECT, RATE_CODES, TEMPLATES
 from app.api.route import Router
-from app.errors import GalleryNotFound, InvalidInput, NotFound
+from app.api.wire import given_key
+from app.errors import GalleryNotFound, InvalidInput, NotFound, Overloaded
 from app.features.corrected import prune_corrections
 from app.features.watching import schemas
 from app.features.watching.events import among
@@ -274,7 +276,7 @@ async def listen(
     request: Request,
     grant: Grant,
     store: Store,
-    guard: Guard,
+    components: Components,
     listeners: Listeners,
     query: Annotated[schemas.EventsParams, Query()],
 ) -> StreamingResponse:
@@ -282,7 +284,7 @@ async def listen(
 
     Sends events as they happen, as server-sent events. A listener that reconnects with `Last-Event-ID` gets every event
     since then that is still kept. Each `data` is an `Event`. The stream ends when the key is revoked, expires or is
-    changed.
+    changed, or the browser is signed out.
     """
     seen = request.headers.get("last-event-id", "")
     galleries = grant.galleries if query.gallery is None else {query.gallery}
@@ -294,9 +296,22 @@ async def listen(
     where = among(galleries, query.camera and [query.camera], query.event and [query.event])
     begins = listeners.begin(after)
     ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
-    may_hear = partial(_still_grants, guard, request.scope["key"], grant)
+    may_hear = partial(_may_still_hear, request, components, grant)
     pieces = listeners.stream(begins, where, ends, lambda: request.app.state.status == "ok", may_hear)
     return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+
+async def _may_still_hear(request: Request, components: Components, grant: Grant) -> bool:
+    """Return whether the request's session, if it came in one, goes on, and its key allows what it allowed before."""
+    scope = request.scope
+    if given_key(request.headers, scope["path"]) is None:
+        try:
+            keys = [await session_key(scope) for session_key in components.session_keys]
+        except (InvalidInput, Overloaded):  # signed out
+            return False
+        if scope["key"] not in keys:
+            return False
+    return await asyncio.to_thread(_still_grants, components.guard, scope["key"], grant)
 
 
 def _still_grants(guard: Guard, key: str, grant: Grant) -> bool:

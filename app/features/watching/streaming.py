@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from app.db.engine import Database
@@ -47,12 +47,13 @@ class Listeners:
         where: Sequence[Where],
         ends: float,
         goes_on: Callable[[], bool],
-        may_hear: Callable[[], bool],
+        may_hear: Callable[[], Awaitable[bool]],
     ) -> AsyncIterator[str]:
         """Yield new events with numbers above ``after`` for which ``where`` holds, while ``goes_on`` returns True and
         until ``ends`` on the monotonic clock. Then give the listener's place back.
 
-        ``may_hear`` looks the listener's key up again before each piece; the stream ends if it returns False.
+        ``may_hear`` looks the listener's session and key up again before each piece; the stream ends if it returns
+        False.
         """
         try:
             yield f"retry: {RETRY_MS}\n\n"
@@ -65,7 +66,7 @@ class Listeners:
                     events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, where)
                     version = now if len(events) < AT_ONCE else object()
                 is_silent = time.monotonic() - heard > KEEP_ALIVE_S
-                if (events or is_silent) and not await asyncio.to_thread(may_hear):
+                if (events or is_silent) and not await may_hear():
                     return
                 for event in events:
                     data = json.dumps(aged(event, time.time()), ensure_ascii=False)

@@ -53,10 +53,14 @@ def call(
 ) -> Call[Answer]:
     """Return a call with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``.
 
-    Raises ClientError (``invalid_id``) for an empty id, which would make it another path.
+    Raises ClientError (``invalid_id``) for the ids ``""``, ``"."`` and ``".."``, which would make it another path:
+    URLs lose such segments, percent-encoded or not, and with ``..`` the one before.
     """
-    if empty := next((name for name, value in ids.items() if not value), None):
-        raise ClientError(f"{empty}: the id is empty; give at least one character.", code="invalid_id")
+    for name, value in ids.items():
+        if not value:
+            raise ClientError(f"{name}: the id is empty; give at least one character.", code="invalid_id")
+        if value in {".", ".."}:
+            raise ClientError(f"{name}: an id can't be {value!r}: no URL can hold it.", code="invalid_id")
     filled = path.format(**{name: quote(value, safe="") for name, value in ids.items()})
     return Call(method, filled, answer, params or {}, files, json, content)
 

@@ -46,6 +46,8 @@ export type Options = {
 };
 
 const BUSY = 429;
+/** Matches a path with an id that URLs lose, with ".." together with the id before: it would be another path. */
+const LOST_ID = /\/\.{0,2}(\/|$)/;
 const MAX_WAIT_S = 10;
 
 /** Sends calls to one server. */
@@ -65,6 +67,7 @@ export class Sender {
   }
 
   async #answered(call: Call): Promise<Response> {
+    if (LOST_ID.test(call.path)) throw new LikenessError(0, "invalid_id", 'No URL can hold the ids "", "." and "..".');
     const { url = "", key, retries = 5, fetch = globalThis.fetch } = this.#options;
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {};
     if (call.json) headers["content-type"] = "application/json";

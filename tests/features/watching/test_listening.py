@@ -18,7 +18,7 @@ from app.db.schema import API_KEYS
 from app.features.watching import streaming
 from app.features.watching.schemas import Event
 from app.types import utc_now
-from tests.support.live import serving
+from tests.support.live import ANSWER_S, serving
 from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.sighted import make_home, told
 from tests.support.waiting import until
@@ -124,5 +124,24 @@ def test_a_stream_ends_with_its_key(tmp_path: Path, change: str) -> None:
                 with closing(Database(url)) as database, database.write() as connection:
                     connection.execute(sa.update(API_KEYS).values(expires_at=utc_now()))
                 until(lambda: api.get("/v1/galleries", headers={"x-api-key": key}).status_code == 401)
+            told(api, AGAIN, camera="garden")
+            assert next((line for line in lines if "garden" in line), None) is None, "and the stream ends"
+
+
+@pytest.mark.long
+def test_a_stream_ends_when_its_browser_signs_out(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
+        make_home(api, eileen=COLLINS)
+        cookie = api.post("/v1/session").raise_for_status().headers["set-cookie"].partition(";")[0]
+        signed_in = {"cookie": cookie, "x-likeness-session": "page"}
+        with (
+            httpx.Client(base_url=server.url, headers=signed_in, timeout=ANSWER_S) as browser,
+            browser.stream("GET", "/v1/events") as stream,
+        ):
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            told(api, AGAIN)
+            assert next(line for line in lines if line.startswith("event:")) == "event: person_seen"
+            httpx.delete(f"{server.url}/v1/session", headers=signed_in, timeout=ANSWER_S).raise_for_status()
             told(api, AGAIN, camera="garden")
             assert next((line for line in lines if "garden" in line), None) is None, "and the stream ends"

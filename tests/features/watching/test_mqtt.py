@@ -151,6 +151,31 @@ def test_home_assistant_learns_of_people_and_cameras(tmp_path: Path, port: int, 
     until(lambda: listener.retained.get("likeness/status") == "offline")
 
 
+def test_cameras_of_one_name_in_two_galleries_are_two_devices(tmp_path: Path, port: int, listener: Listener) -> None:
+    settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
+    with broker(tmp_path / "broker", port), running(tmp_path / "data", **settings) as api:
+        make_home(api, eileen=COLLINS)
+        api.post("/v1/galleries", json={"id": "office"}).raise_for_status()
+        told(api, AGAIN)
+        until(lambda: _devices(listener, "event") == ["door"])
+        told(api, AGAIN, AGAIN, gallery="office")
+        until(lambda: _devices(listener, "event") == ["door (home)", "door (office)"])
+        assert len({config["device"]["identifiers"][0] for config in listener.configs().values()}) == 3, "and a person"
+        there = {state["gallery"]: state["who"] for state in listener.states("cameras")}
+        assert there == {"home": ["eileen"], "office": ["unknown"]}
+        until(lambda: len(listener.heard) == 2)
+        heard = dict(listener.heard)
+        for config in listener.configs().values():
+            if (topic := config.get("state_topic")) in heard:
+                assert config["device"]["name"] == f"door ({heard[topic]['gallery']})"
+
+
+def _devices(listener: Listener, kind: str) -> list[str]:
+    """The names of the devices with an entity of this kind."""
+    configs = listener.configs().items()
+    return sorted(config["device"]["name"] for topic, config in configs if topic.split("/")[1] == kind)
+
+
 def test_while_one_server_of_two_ends_the_other_keeps_people_available(
     tmp_path: Path, port: int, listener: Listener
 ) -> None:

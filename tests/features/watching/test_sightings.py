@@ -307,7 +307,7 @@ def test_a_sighting_does_not_name_who_has_expired(home: httpx.Client, data_dir: 
     shown = home.get(f"{HOME}/sightings/{seen['id']}").raise_for_status().json()
     assert [row["subject"] for row in (*listed, shown)] == [None, None]
     with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
-        assert (mqtt._people(database), mqtt._cameras(database)) == ([], {"door": ["unknown"]})
+        assert (mqtt._people(database), mqtt._cameras(database)) == ([], {("home", "door"): ["unknown"]})
 
 
 def test_crops_and_templates_are_sealed_like_those_of_faces(tmp_path: Path) -> None:
