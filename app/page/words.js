@@ -71,7 +71,8 @@ const PROBLEMS = {
   package_shipped: "This model came with the server. Only its operator can remove it, from the models folder.",
   package_not_measured: "This model was never measured, so it would name nobody. Measure it, or choose another.",
   licence_not_accepted:
-    "This model's licence forbids commercial use. If your use is not commercial, say so; otherwise choose another model.",
+    "This model's licence forbids commercial use. If your use is not commercial, say so; else choose another model.",
+  upload_not_kept: "The server could not store the upload. Its disk may be full; the administrator should check.",
   search_unavailable: "This server can't search in this way. Choose another.",
   index_unavailable: "The search index can't be reached. The administrator of the server should check why.",
   subject_expired: "This person has expired, and is about to be erased.",

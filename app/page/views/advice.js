@@ -37,7 +37,8 @@ const WRONG = [
   ],
   [
     "Somebody is uncertain",
-    "The photo is poor, or the face is similar, but not enough. Take another; a laxer strictness lets more strangers pass.",
+    "The photo is poor, or the face is similar, but not enough. Take another; " +
+      "a laxer strictness lets more strangers pass.",
   ],
   [
     "A stranger is taken for somebody",
@@ -67,7 +68,8 @@ export function advice() {
         h(
           "p",
           {},
-          "Two or three photos of each person, taken on different days, in different light, from different angles. Photos taken at one moment add little.",
+          "Two or three photos of each person, taken on different days, in different light, " +
+            "from different angles. Photos taken at one moment add little.",
         ),
         table("People who were not found, though enrolled", ["Enrolled of each", "Not found"], MISSED),
         h(

@@ -155,7 +155,8 @@ export async function moveGallery(gallery, model) {
   const { name, non_commercial: research } = model.licence;
   const unmeasured = !model.calibrations.length;
   const text = [
-    `${count(gallery.faces, "face gets a new template", "faces get new templates")}, in the background; the gallery answers meanwhile. ` +
+    `${count(gallery.faces, "face gets a new template", "faces get new templates")}, ` +
+      "in the background; the gallery answers meanwhile. " +
       "For 7 days you can go back.",
     `Its licence: ${name}.`,
     research ? "It may not be used commercially." : "",
