@@ -98,9 +98,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # The time to draw and to test an example depends on the machine and its other work.
-    examples = 100 if config.getoption("--full") else 25
-    slow = [hypothesis.HealthCheck.too_slow]
-    hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples, suppress_health_check=slow)
+    full = config.getoption("--full")
+    hypothesis.settings.register_profile(
+        "patient",
+        deadline=None,
+        max_examples=100 if full else 25,
+        derandomize=not full,  # the same examples at each run: what passes here passes elsewhere
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers use what their parent process has made
