@@ -78,6 +78,7 @@ def in_turn(database: Database) -> bool:
     return all(key.digest == digest_of(signing_secrets(keys, key.id)[0]) for key in valid)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("action", ["add", "delete", "create", "rotate", "revoke"])
 def test_a_kill_at_any_commit_leaves_a_secret_with_what_it_belongs_to(action: str, database_url: str) -> None:
     with closing(Database(database_url)) as database:
