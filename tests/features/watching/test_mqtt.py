@@ -156,6 +156,7 @@ def test_cameras_of_one_name_in_two_galleries_are_two_devices(tmp_path: Path, po
     with broker(tmp_path / "broker", port), running(tmp_path / "data", **settings) as api:
         make_home(api, eileen=COLLINS)
         api.post("/v1/galleries", json={"id": "office"}).raise_for_status()
+        until(lambda: listener.retained.get("likeness/status") == "online")  # it has subscribed, and hears all events
         told(api, AGAIN)
         until(lambda: _devices(listener, "event") == ["door"])
         told(api, AGAIN, AGAIN, gallery="office")
