@@ -225,8 +225,8 @@ class _Unzipped:
 
 
 class _Limited:
-    """Raises InvalidInput after ``most`` bytes, against decompression bombs, and notes whether the stream ended with
-    empty blocks, as a tar must."""
+    """A source of at most ``most`` bytes, then of InvalidInput, against decompression bombs. It notes whether the
+    stream ended with empty blocks, as a tar must."""
 
     def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source

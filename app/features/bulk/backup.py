@@ -13,7 +13,6 @@ backup that a restore accepts. Sign-in codes, jobs' files and the keys of these 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -40,6 +39,7 @@ from app.db.usage import MOVING, REPLACED, RESTORING, move_back
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.features import signatures
 from app.features.bulk.copying import replacing_sqlite
+from app.features.locked_folder import locked_folder
 from app.features.signatures import SIGNING_KEY, Signer
 from app.features.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
@@ -122,21 +122,10 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
 def _unfinished(beside: Path) -> Iterator[Path]:
     """Yield a new folder for a backup's files, and remove those of backups that were killed. Raises OSError."""
     for left in beside.glob(f"{UNFINISHED}*"):
-        with suppress(OSError), _locked(left):  # if it is locked, a backup is being made in it
+        with suppress(OSError), locked_folder(left):  # if it is locked, a backup is being made in it
             shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(dir=beside, prefix=UNFINISHED) as folder, _locked(Path(folder)):
+    with tempfile.TemporaryDirectory(dir=beside, prefix=UNFINISHED) as folder, locked_folder(Path(folder)):
         yield Path(folder)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases however the process ends. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _copy(source: Path, copy: Path) -> dict[str, int]:

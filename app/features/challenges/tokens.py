@@ -24,8 +24,8 @@ PURPOSE = b"challenge"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a challenge may be used for: the ids of the key and the gallery, the operation, and its subject's id if it
-    has one."""
+    """The only use of a challenge: the ids of the key and the gallery, the operation, and its subject's id if it has
+    one."""
 
     key: str
     gallery: str

@@ -147,7 +147,7 @@ class StoredPhoto:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a dump contains about one service, except the photos, which `read` yields."""
+    """The contents of a dump about one service, except the photos, which `read` yields."""
 
     path: Path
     service: str

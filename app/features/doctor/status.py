@@ -19,7 +19,7 @@ commands = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `likeness status` shows. ``health`` is the server's state (`ok`, `not ready` …) or begins with `not
+    """The answer of `likeness status`. ``health`` is the server's state (`ok`, `not ready` …) or begins with `not
     running`."""
 
     health: str

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -14,6 +10,7 @@ import sqlalchemy as sa
 from app.api.components import Components
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS
 from app.errors import Conflict, InvalidInput, NotFound, Unusable
+from app.features.locked_folder import locked_folder
 from app.files import DRAFT
 from app.package.folders import OWN_FOLDER, Package, select
 
@@ -46,7 +43,8 @@ class ModelRemover:
         package = self._find(name)
         self._check_free(package)
         try:
-            with _alone(self._added):
+            # `app.models.packages.new_folder` holds this lock while it adds a package.
+            with locked_folder(self._added):
                 gone = package.folder.with_name(f".{package.folder.name}{DRAFT}")
                 shutil.rmtree(gone, ignore_errors=True)
                 # The package is gone from here on. If the process is killed, adding the next package deletes the rest.
@@ -116,20 +114,6 @@ class ModelRemover:
         moving = moving.where((REEMBEDDINGS.c.source == package.id) | (REEMBEDDINGS.c.target == package.id))
         database = self._core.store.database
         return sorted(database.column(using)), sorted(database.column(moving))
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder as `app.models.packages.new_folder` does, so that nobody adds a package meanwhile.
-
-    Raises OSError; BlockingIOError if a package is being made.
-    """
-    parent = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(parent)
 
 
 def _not_found(name: str) -> NotFound:

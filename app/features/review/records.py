@@ -45,8 +45,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ReviewSummary:
-    """What a finished review compared, and how well the gallery tells people apart. Rates are None if there are too few
-    subjects."""
+    """The outcome of a finished review: what it compared, and how well the gallery tells people apart. Rates are None
+    if there are too few subjects."""
 
     package: str
     subjects: int
